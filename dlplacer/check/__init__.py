@@ -1,0 +1,64 @@
+"""The specification: which plans are right. It shares no code with the solvers.
+
+Every rule is one function of a plan; `check` calls them all. The equation numbers are the paper's.
+"""
+
+from collections.abc import Callable, Iterator
+
+from dlplacer.check import arithmetic, memory, placement, routing, timing
+from dlplacer.check.violation import Violation
+from dlplacer.errors import CheckError
+from dlplacer.plan import Plan
+
+Rule = Callable[[Plan], Iterator[Violation]]
+
+RULES: tuple[Rule, ...] = (
+    placement.every_op_once,
+    placement.allowed_devices,
+    placement.colocation,
+    timing.durations,
+    timing.one_op_at_a_time,
+    timing.barrier_at_the_loss,
+    routing.transfers_needed,
+    routing.contiguous_routes,
+    routing.transfer_durations,
+    routing.one_transfer_at_a_time,
+    timing.precedence,
+    memory.capacities,
+    memory.reported_peaks,
+    arithmetic.makespan,
+    arithmetic.bound_and_gap,
+)
+"""In the order in which they are reported. The first three make the others meaningful."""
+
+_STRUCTURAL = RULES[:3]
+
+
+def violations(plan: Plan) -> tuple[Violation, ...]:
+    """Every rule that the plan breaks, with the numbers; empty if the plan is right.
+
+    Times are compared with a tolerance of 1e-9 × the time in which all ops and transfers run one after another.
+    """
+    found = tuple(_broken(plan, _STRUCTURAL))
+    return found or tuple(_broken(plan, RULES[len(_STRUCTURAL) :]))
+
+
+def check(plan: Plan) -> None:
+    """Return if the plan is right.
+
+    Raises
+    ------
+    CheckError
+        With every violation.
+    """
+    found = violations(plan)
+    if found:
+        raise CheckError([str(violation) for violation in found])
+
+
+def _broken(plan: Plan, rules: tuple[Rule, ...]) -> Iterator[Violation]:
+    for rule in rules:
+        yield from rule(plan)
+
+
+__all__ = ["RULES", "Violation", "check", "violations"]

@@ -1,0 +1,32 @@
+"""The plan's own figures: makespan, lower bound, gap and status agree with its schedule."""
+
+from collections.abc import Iterator
+
+from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.plan import Plan
+
+_GAP_TOLERANCE = 1e-6
+
+
+def makespan(plan: Plan) -> Iterator[Violation]:
+    """The makespan is the end of the last op."""
+    last_s = max((scheduled.end_s for scheduled in plan.ops), default=0.0)
+    if abs(plan.makespan_s - last_s) > tolerance_s(plan):
+        yield Violation("makespan", f"the plan says {plan.makespan_s:.9g} s; its last op ends at {last_s:.9g} s")
+
+
+def bound_and_gap(plan: Plan) -> Iterator[Violation]:
+    """No bound above the makespan; gap = (makespan − bound) ÷ makespan up to rounding; optimal means gap 0."""
+    slack = tolerance_s(plan)
+    if plan.lower_bound_s > plan.makespan_s + slack:
+        yield Violation(
+            "lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s"
+        )
+    true_gap = (plan.makespan_s - plan.lower_bound_s) / plan.makespan_s if plan.makespan_s else 0.0
+    hidden = (plan.rounding_s + slack) / plan.makespan_s if plan.makespan_s else 0.0
+    if abs(plan.gap - true_gap) > hidden + _GAP_TOLERANCE:
+        yield Violation(
+            "gap", f"the plan says {plan.gap:.6g}; makespan and bound give {true_gap:.6g}, rounding hides {hidden:.2g}"
+        )
+    if plan.status == "optimal" and plan.gap > 0:
+        yield Violation("status", f"the plan calls itself optimal with a gap of {plan.gap:.6g}")

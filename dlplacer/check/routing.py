@@ -1,0 +1,135 @@
+"""Eq. 8, 9 and 11: which transfers there are, their routes and how long they take."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.plan import Plan, Segment, Transfer
+
+
+def transfers_needed(plan: Plan) -> Iterator[Violation]:
+    """Eq. 8: a tensor that is consumed on another device travels there: once per edge, or once per device."""
+    needed: Counter[tuple[str, str]] = Counter()
+    tensors = {}
+    for edge in plan.graph.edges:
+        tensors[edge.tensor] = edge
+        if plan.placement[edge.source] != plan.placement[edge.target]:
+            needed[edge.tensor, plan.placement[edge.target]] += 1
+    if plan.options.transfers == "device":
+        needed = Counter(needed.keys())
+    found = Counter((transfer.tensor, transfer.target) for transfer in plan.transfers)
+    for place in needed | found:
+        tensor, target = place
+        if needed[place] != found[place]:
+            yield Violation(
+                "eq. 8 transfers",
+                f"tensor {tensor!r} goes to {target!r} {found[place]} times; with 'transfers: "
+                f"{plan.options.transfers}' it must go {needed[place]} times",
+            )
+    for transfer in plan.transfers:
+        edge = tensors.get(transfer.tensor)
+        if edge is not None and (transfer.source, transfer.bytes) != (edge.source, edge.bytes):
+            yield Violation(
+                "eq. 8 transfers",
+                f"the transfer of {transfer.tensor!r} says {transfer.bytes} bytes of {transfer.source!r}; the graph "
+                f"says {edge.bytes} bytes of {edge.source!r}",
+            )
+
+
+def contiguous_routes(plan: Plan) -> Iterator[Violation]:
+    """Eq. 8, 9: a route leads over links from the producer's device to the target, and visits no node twice.
+
+    Inside a segment it passes routers only; where a device relays, a segment ends.
+    """
+    for transfer in plan.transfers:
+        start = plan.placement.get(transfer.source)
+        nodes = [start, *(hop[1] for segment in transfer.segments for hop in segment.route)]
+        here = start
+        for segment in transfer.segments:
+            for hop in segment.route:
+                if hop[0] != here or hop not in plan.topology.link_between:
+                    yield _route_violation(transfer, f"there is no link from {here!r} for the hop {list(hop)}")
+                here = hop[1]
+            between = [hop[1] for hop in segment.route[:-1]]
+            relays = [node for node in between if node in plan.topology.device_index]
+            if relays:
+                yield _route_violation(transfer, f"device {relays[0]!r} relays inside a segment; end the segment there")
+            if not segment.route or segment.route[-1][1] not in plan.topology.device_index:
+                yield _route_violation(transfer, "a segment must end at a device")
+        if here != transfer.target:
+            yield _route_violation(transfer, f"the route ends at {here!r}")
+        if len(set(nodes)) < len(nodes):
+            yield _route_violation(transfer, "the route visits a node twice")
+
+
+def transfer_durations(plan: Plan) -> Iterator[Violation]:
+    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); cut-through divides by the narrowest link."""
+    slack = tolerance_s(plan)
+    for transfer in plan.transfers:
+        ready_s = transfer.segments[0].start_s
+        for segment in transfer.segments:
+            if segment.start_s < ready_s - slack:
+                yield _route_violation(transfer, f"a segment starts at {segment.start_s:.9g} s, before the last ended")
+            ready_s = segment.end_s
+            delay_s = _segment_delay_s(plan, transfer.bytes, segment)
+            if delay_s is not None and abs(segment.end_s - segment.start_s - delay_s) > slack:
+                yield Violation(
+                    "eq. 11 delay",
+                    f"tensor {transfer.tensor!r} takes {segment.end_s - segment.start_s:.9g} s from "
+                    f"{segment.route[0][0]!r} to {segment.route[-1][1]!r} in the plan; {transfer.bytes} bytes need "
+                    f"{delay_s:.9g} s",
+                )
+
+
+def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
+    """Under ``contention: link`` a link direction carries one transfer at a time; a half-duplex link one in all."""
+    if plan.options.contention != "link":
+        return
+    slack = tolerance_s(plan)
+    uses: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    for transfer in plan.transfers:
+        for segment in transfer.segments:
+            for hop, start_s, end_s in _occupied(plan, transfer.bytes, segment):
+                link = plan.topology.link_between.get(hop)
+                if link is not None:
+                    lane = hop if link.duplex == "full" else (min(hop), max(hop))
+                    uses[lane].append((start_s, end_s, transfer.tensor))
+    for lane, entries in uses.items():
+        entries.sort()
+        for (_, end_s, tensor), (start_s, _, other) in zip(entries, entries[1:], strict=False):
+            if start_s < end_s - slack:
+                yield Violation(
+                    "link contention",
+                    f"link {lane[0]!r} → {lane[1]!r} carries {tensor!r} until {end_s:.9g} s, but {other!r} starts on it "
+                    f"at {start_s:.9g} s",
+                )
+
+
+def _occupied(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
+    if plan.options.delay == "cut-through":
+        for hop in segment.route:
+            yield hop, segment.start_s, segment.end_s
+        return
+    here_s = segment.start_s
+    for hop in segment.route:
+        link = plan.topology.link_between.get(hop)
+        if link is None:
+            return
+        there_s = here_s + size_bytes / link.total_bytes_per_s + link.latency_s
+        yield hop, here_s, there_s
+        here_s = there_s
+
+
+def _segment_delay_s(plan: Plan, size_bytes: int, segment: Segment) -> float | None:
+    links = [plan.topology.link_between.get(hop) for hop in segment.route]
+    present = [link for link in links if link is not None]
+    if len(present) != len(links) or not links:
+        return None
+    latency_s = sum(link.latency_s for link in present)
+    if plan.options.delay == "cut-through":
+        return size_bytes / min(link.total_bytes_per_s for link in present) + latency_s
+    return sum(size_bytes / link.total_bytes_per_s for link in present) + latency_s
+
+
+def _route_violation(transfer: Transfer, message: str) -> Violation:
+    return Violation("eq. 8, 9 route", f"tensor {transfer.tensor!r} to {transfer.target!r}: {message}")

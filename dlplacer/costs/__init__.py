@@ -1,0 +1,1 @@
+"""Durations from data sheets: the device table and the roofline."""

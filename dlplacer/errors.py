@@ -1,0 +1,89 @@
+"""The exceptions of dlplacer.
+
+::
+
+    DlplacerError                  exit code
+    ├── InputError                 2   something the user gave cannot be used
+    │   ├── FileFormatError        2   a file breaks its format; lists every mistake with its path
+    │   ├── CaptureError           2   a model cannot be captured
+    │   └── MismatchError          2   a plan belongs to another graph, machine or mode
+    ├── InfeasibleError            3   no plan can exist; names the constraint to blame
+    ├── NoPlanError                4   none was found within the time limit
+    ├── CheckError                 5   a plan breaks a rule
+    ├── RunError                   1   an op failed while a plan was running
+    └── InternalError              1   dlplacer contradicts itself
+"""
+
+from collections.abc import Sequence
+
+
+class DlplacerError(Exception):
+    """Base of every error that dlplacer raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(DlplacerError):
+    """Something the user gave cannot be used: a value, a name, a combination of options."""
+
+    exit_code = 2
+
+
+class FileFormatError(InputError):
+    """A file breaks its format.
+
+    Attributes
+    ----------
+    mistakes
+        One line per mistake, each starting with the path of the field (``nodes[3].time_s: ...``).
+    """
+
+    def __init__(self, where: str, mistakes: Sequence[str]) -> None:
+        self.where = where
+        self.mistakes = tuple(mistakes)
+        count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
+        super().__init__("\n  ".join([f"{where}: {count}", *self.mistakes]))
+
+
+class CaptureError(InputError):
+    """A model cannot be captured as a graph."""
+
+
+class MismatchError(InputError):
+    """A plan is used with a graph, a machine or a mode that it was not made for."""
+
+
+class InfeasibleError(DlplacerError):
+    """No plan can exist: the message names the constraint to blame with its numbers."""
+
+    exit_code = 3
+
+
+class NoPlanError(DlplacerError):
+    """No plan was found within the time limit; one may exist."""
+
+    exit_code = 4
+
+
+class CheckError(DlplacerError):
+    """A plan breaks a rule of the problem.
+
+    Attributes
+    ----------
+    violations
+        One line per violation, each starting with the rule that is broken.
+    """
+
+    exit_code = 5
+
+    def __init__(self, violations: Sequence[str]) -> None:
+        self.violations = tuple(violations)
+        super().__init__("\n  ".join(["the plan breaks the rules:", *self.violations]))
+
+
+class RunError(DlplacerError):
+    """An op failed while a plan was running; the message names the op and its module."""
+
+
+class InternalError(DlplacerError):
+    """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan."""

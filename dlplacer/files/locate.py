@@ -1,0 +1,40 @@
+"""Which file a name on the command line means: a path, or the bare name of a graph or topology that ships."""
+
+from pathlib import Path
+
+from dlplacer.errors import InputError
+
+
+def locate_graph(name: str) -> Path:
+    """The path of a graph file; bare names such as ``inception_v3-train`` mean graphs that ship with dlplacer.
+
+    Raises
+    ------
+    InputError
+        If there is no such file; the message lists the names that ship.
+    """
+    return _locate(name, "graphs", "graph")
+
+
+def locate_topology(name: str) -> Path:
+    """The path of a topology file, as `locate_graph`; for example ``dgx1-v100-2gpu``."""
+    return _locate(name, "topologies", "topology")
+
+
+def shipped_folder(folder: str) -> Path:
+    """Where the files of a folder (``graphs``, ``topologies``) lie: beside the package, or installed with it."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "shipped" / folder
+    return installed if installed.is_dir() else package.parent / folder
+
+
+def _locate(name: str, folder: str, kind: str) -> Path:
+    path = Path(name)
+    if path.exists():
+        return path
+    shipped = shipped_folder(folder)
+    for candidate in (shipped / f"{name}.json", shipped / name, shipped / path.name):
+        if candidate.is_file() and path.parent in (Path("."), Path(folder)):
+            return candidate
+    names = ", ".join(sorted(entry.stem for entry in shipped.glob("*.json"))) or "none"
+    raise InputError(f"there is no {kind} file {name!r}; give a path, or the name of one that ships: {names}")

@@ -1,0 +1,273 @@
+"""The dataflow graph of a model: ops K, edges E, durations Δ(k), footprints M(k) and bytes D(e) of the paper's Table 2."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from dlplacer.errors import InputError
+
+PHASES = ("forward", "backward", "optimizer")
+
+_NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One output of an op.
+
+    Attributes
+    ----------
+    shape
+        Sizes of the dimensions.
+    dtype
+        Name as torch prints it without its module: ``float32``.
+    bytes
+        Storage that the tensor needs; 0 for an output that nothing can read.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """A vertex k of the dataflow graph.
+
+    Attributes
+    ----------
+    id
+        Unique name.
+    kind
+        Free text: ``aten.convolution``, ``parameter``, ``input``.
+    time_s
+        Δ(k): seconds on every device, or seconds per device type, or None if not known yet.
+    flops, bytes_accessed
+        Work of the op, for the roofline.
+    dtype
+        Of the arithmetic; chooses the peak rate of a device.
+    outputs
+        Its output tensors in order.
+    weight_bytes, gradient_bytes, state_bytes, output_bytes, workspace_bytes
+        The parts of the footprint M(k).
+    phase
+        One of `PHASES`, or None.
+    module
+        Path of the module that the op comes from (``Mixed_5b.branch1x1.conv``).
+    origin
+        Ids of the ops that a rewrite made this op from; empty for an original op.
+    colocate
+        Ops of one group run on one device.
+    devices
+        Names or types of the devices that may run the op; None allows all.
+    attrs
+        What is needed to run the op again.
+    meta
+        Free-form; no algorithm reads it.
+    """
+
+    id: str
+    kind: str
+    time_s: float | Mapping[str, float] | None = None
+    flops: float = 0
+    bytes_accessed: float = 0
+    dtype: str | None = None
+    outputs: tuple[TensorSpec, ...] = ()
+    weight_bytes: int = 0
+    gradient_bytes: int = 0
+    state_bytes: int = 0
+    output_bytes: int = 0
+    workspace_bytes: int = 0
+    phase: str | None = None
+    module: str | None = None
+    origin: tuple[str, ...] = ()
+    colocate: str | None = None
+    devices: tuple[str, ...] | None = None
+    attrs: Mapping[str, Any] = _NO_ATTRS
+    meta: Mapping[str, Any] = _NO_ATTRS
+
+    def __post_init__(self) -> None:
+        if self.phase is not None and self.phase not in PHASES:
+            raise InputError(f"op {self.id!r}: phase is {self.phase!r}; use one of {', '.join(PHASES)}")
+        times = self.time_s if isinstance(self.time_s, Mapping) else {"": self.time_s}
+        for device_type, time_s in times.items():
+            label = f"time_s[{device_type}]" if device_type else "time_s"
+            if time_s is not None:
+                _require_amount(f"op {self.id!r}", label, time_s)
+        for name in (
+            "flops",
+            "bytes_accessed",
+            "weight_bytes",
+            "gradient_bytes",
+            "state_bytes",
+            "output_bytes",
+            "workspace_bytes",
+        ):
+            _require_amount(f"op {self.id!r}", name, getattr(self, name))
+
+    @property
+    def footprint_bytes(self) -> int:
+        """M(k) of eq. 13: weight + gradient + state + output + workspace bytes."""
+        return (
+            self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes + self.workspace_bytes
+        )
+
+    def time_on(self, device_type: str) -> float | None:
+        """Δ(k) in seconds on a device of this type, or None if the graph does not tell."""
+        if isinstance(self.time_s, Mapping):
+            return self.time_s.get(device_type)
+        return self.time_s
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An edge e of the dataflow graph: `target` reads a tensor of `source`.
+
+    Attributes
+    ----------
+    bytes
+        D(e): what travels if the ends are on different devices.
+    output
+        Index of the source's output.
+    tensor
+        Edges of one tensor carry the same data and agree in bytes; by default each edge has a tensor of its own.
+    """
+
+    source: str
+    target: str
+    bytes: int
+    output: int = 0
+    tensor: str = ""
+    meta: Mapping[str, Any] = _NO_ATTRS
+
+    def __post_init__(self) -> None:
+        _require_amount(f"edge {self.source!r} → {self.target!r}", "bytes", self.bytes)
+        if not self.tensor:
+            object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """A dataflow graph, checked at birth: unique ids, edges between known ops, no cycle.
+
+    Attributes
+    ----------
+    ops, edges
+        In the order of the file; plans and solvers do not depend on it.
+    capture
+        How the graph was captured: entry, mode, args, loss, autocast, torch version, rewrites applied; None if it
+        was not captured from a model.
+    structure_sha256
+        Hash over everything but costs; None if it was not captured from a model.
+    known
+        A known result for this graph: topology, options, makespan_s, source.
+
+    Raises
+    ------
+    InputError
+        If an id is given twice, an edge ends nowhere, edges of a tensor disagree, or the graph has a cycle.
+    """
+
+    ops: tuple[Op, ...]
+    edges: tuple[Edge, ...] = ()
+    name: str = ""
+    source: str = ""
+    capture: Mapping[str, Any] | None = None
+    structure_sha256: str | None = None
+    known: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.ops:
+            raise InputError("the graph has no ops; add at least one node")
+        if len(self.index) != len(self.ops):
+            raise InputError(f"op {_first_repeated([op.id for op in self.ops])!r} is given twice; rename one")
+        for edge in self.edges:
+            for end in (edge.source, edge.target):
+                if end not in self.index:
+                    raise InputError(f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there")
+        self._require_agreeing_tensors()
+        if len(self.topological_order) != len(self.ops):
+            cycle = " → ".join(repr(name) for name in self._find_cycle())
+            raise InputError(f"the graph has a cycle: {cycle}; remove one of its edges")
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Op id → position in `ops`."""
+        return {op.id: position for position, op in enumerate(self.ops)}
+
+    def op(self, op_id: str) -> Op:
+        """The op of this id; KeyError if there is none."""
+        return self.ops[self.index[op_id]]
+
+    @cached_property
+    def edges_into(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Op id → the edges that end at the op, in file order."""
+        return self._edges_by("target")
+
+    @cached_property
+    def edges_from(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Op id → the edges that start at the op, in file order."""
+        return self._edges_by("source")
+
+    @cached_property
+    def topological_order(self) -> tuple[str, ...]:
+        """Op ids, every op after all that it reads; among released ops the file's order decides."""
+        missing = {op.id: len(self.edges_into[op.id]) for op in self.ops}
+        order = [op.id for op in self.ops if missing[op.id] == 0]
+        for done in order:
+            for edge in self.edges_from[done]:
+                missing[edge.target] -= 1
+                if missing[edge.target] == 0:
+                    order.append(edge.target)
+        return tuple(order)
+
+    def to_networkx(self) -> Any:
+        """A networkx MultiDiGraph whose nodes carry their `Op` and whose edges carry their `Edge`."""
+        import networkx as nx
+
+        graph = nx.MultiDiGraph(name=self.name)
+        graph.add_nodes_from((op.id, {"op": op}) for op in self.ops)
+        graph.add_edges_from((edge.source, edge.target, {"edge": edge}) for edge in self.edges)
+        return graph
+
+    def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
+        grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
+        for edge in self.edges:
+            grouped[getattr(edge, end)].append(edge)
+        return {op_id: tuple(edges) for op_id, edges in grouped.items()}
+
+    def _require_agreeing_tensors(self) -> None:
+        first: dict[str, Edge] = {}
+        for edge in self.edges:
+            other = first.setdefault(edge.tensor, edge)
+            if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
+                raise InputError(
+                    f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output "
+                    f"{edge.output} of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output "
+                    f"{other.output} of {other.source!r}; edges of one tensor must agree"
+                )
+
+    def _find_cycle(self) -> Iterator[str]:
+        stuck = set(self.index) - set(self.topological_order)
+        walk = [min(stuck, key=self.index.__getitem__)]
+        seen = {walk[0]: 0}
+        while True:
+            step = next(edge.source for edge in self.edges_into[walk[-1]] if edge.source in stuck)
+            if step in seen:
+                return reversed([*walk[seen[step] :], step])
+            seen[step] = len(walk)
+            walk.append(step)
+
+
+def _require_amount(owner: str, name: str, value: float) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{owner}: {name} is {value}; it must be a finite number of at least 0")
+
+
+def _first_repeated(names: list[str]) -> str:
+    return Counter(names).most_common(1)[0][0]

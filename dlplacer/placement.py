@@ -1,0 +1,137 @@
+"""The front door of planning: graph and topology in, checked plan with its bound and gap out."""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from dlplacer.assemble import assemble
+from dlplacer.check import violations
+from dlplacer.costs.times import with_times
+from dlplacer.errors import InputError, InternalError, NoPlanError
+from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.graph import OpGraph
+from dlplacer.options import Options
+from dlplacer.problem import Problem, build_problem
+from dlplacer.result import Result
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.schedule import Budget, Progress
+from dlplacer.solvers.single import best_single
+from dlplacer.topology import Topology
+from dlplacer.version import __version__
+
+
+def place(
+    graph: OpGraph,
+    topology: Topology,
+    options: Options | None = None,
+    *,
+    method: str = "ilp",
+    time_limit_s: float = 60.0,
+    gap: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    stop: Event | None = None,
+) -> Result:
+    """The best plan found for a graph on a machine, with a lower bound and a gap.
+
+    Parameters
+    ----------
+    options
+        What to assume; None means the paper's equations 7–13.
+    method
+        A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
+    time_limit_s
+        Seconds for the whole call, building the model included.
+    gap
+        Stop when (makespan − bound) ÷ makespan is at most this.
+    workers
+        Threads of the solver; None takes the cores this process may use.
+    stop
+        Set it from another thread or a signal handler to end early with the best plan.
+
+    Raises
+    ------
+    InputError
+        If an op has no time on an allowed device, or an argument is out of range.
+    InfeasibleError
+        If no plan can exist; names the constraint to blame.
+    NoPlanError
+        If none was found in time.
+    """
+    began = time.monotonic()
+    _require_arguments(method, time_limit_s, gap, workers)
+    problem = build_problem(with_times(graph, topology), topology, options or Options.paper())
+    require_feasible(problem)
+    tick_s = float(problem.tick_s)
+
+    def report(makespan: int | None, bound: int) -> None:
+        found_s = None if makespan is None else makespan * tick_s
+        on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
+
+    budget = Budget(
+        began + time_limit_s, gap, seed, workers or _usable_cores(), stop if stop is not None else Event(), report
+    )
+    outcome = METHODS[method](problem, budget)
+    if outcome.schedule is None:
+        raise NoPlanError(
+            f"method {method!r} found no plan within {time_limit_s:g} s; one may exist: raise --time-limit, use method "
+            "'ilp', or use a topology with more memory"
+        )
+    if outcome.lower_bound > outcome.schedule.makespan:
+        raise InternalError(
+            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} ticks "
+            "of a schedule; please report this graph and topology"
+        )
+    solve_s = time.monotonic() - began
+    plan = assemble(problem, outcome, outcome.schedule, method, solve_s, _provenance(problem, seed, budget.workers))
+    broken = violations(plan)
+    if broken:
+        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+    single = best_single(problem)
+    return Result(plan, None if single is None else _seconds(problem, single.device[0]))
+
+
+def _seconds(problem: Problem, device: int) -> float:
+    device_type = problem.topology.devices[device].type
+    return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
+
+
+def _require_arguments(method: str, time_limit_s: float, gap: float, workers: int | None) -> None:
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
+    if not time_limit_s > 0:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 <= gap < 1:
+        raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; it must be at least 1")
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _provenance(problem: Problem, seed: int, workers: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "dlplacer": __version__,
+        "ortools": version("ortools"),
+        "python": platform.python_version(),
+        "seed": seed,
+        "workers": workers,
+        "graph_sha256": _digest(graph_to_dict(problem.graph)),
+        "topology_sha256": _digest(topology_to_dict(problem.topology)),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

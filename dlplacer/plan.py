@@ -1,0 +1,123 @@
+"""A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dlplacer.graph import OpGraph
+from dlplacer.options import Options
+from dlplacer.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledOp:
+    """An op on its device: P(k, n) = 1 and T(k) = start_s."""
+
+    op: str
+    device: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
+
+    route: tuple[tuple[str, str], ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A tensor on its way from the device of its producer to another device.
+
+    Attributes
+    ----------
+    tensor
+        Name of the tensor, as on the edges that it serves.
+    source
+        The op that produces it.
+    target
+        The device that receives it.
+    segments
+        In order; where a device relays, one segment ends and the next begins.
+    """
+
+    tensor: str
+    source: str
+    target: str
+    bytes: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def start_s(self) -> float:
+        """When the first segment starts."""
+        return self.segments[0].start_s
+
+    @property
+    def end_s(self) -> float:
+        """When the tensor is there."""
+        return self.segments[-1].end_s
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Capacity (None if unlimited) and peak use of a device under the plan's memory rule."""
+
+    capacity_bytes: int | None
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where and when every op runs, self-contained.
+
+    Attributes
+    ----------
+    status
+        ``optimal`` or ``feasible``.
+    makespan_s, lower_bound_s
+        Step time of the plan, and a time that no plan can beat.
+    gap
+        (makespan − bound) ÷ makespan of the problem in ticks.
+    rounding_s
+        What rounding to ticks may hide between makespan and bound; 0 if ticks are exact.
+    ops
+        In execution order per device.
+    """
+
+    graph: OpGraph
+    topology: Topology
+    options: Options
+    status: str
+    makespan_s: float
+    lower_bound_s: float
+    gap: float
+    rounding_s: float
+    method: str
+    solve_s: float
+    ops: tuple[ScheduledOp, ...]
+    transfers: tuple[Transfer, ...] = ()
+    memory: Mapping[str, DeviceMemory] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def placement(self) -> Mapping[str, str]:
+        """Op id → device id."""
+        return {scheduled.op: scheduled.device for scheduled in self.ops}
+
+    @cached_property
+    def scheduled(self) -> Mapping[str, ScheduledOp]:
+        """Op id → its entry in `ops`."""
+        return {scheduled.op: scheduled for scheduled in self.ops}
+
+    @cached_property
+    def order(self) -> Mapping[str, tuple[str, ...]]:
+        """Device id → the ids of its ops in execution order."""
+        return {
+            device.id: tuple(scheduled.op for scheduled in self.ops if scheduled.device == device.id)
+            for device in self.topology.devices
+        }

@@ -1,0 +1,229 @@
+"""Graph × topology × options as integer tables: what the solvers iterate over.
+
+Names become positions once, here; durations and delays become ticks (`dlplacer.units.choose_tick`), rounded down.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from dlplacer.errors import InputError
+from dlplacer.graph import Op, OpGraph
+from dlplacer.options import Options
+from dlplacer.routes import RouteTable, least_delay_routes, route_delay
+from dlplacer.topology import Device, Topology
+from dlplacer.units import choose_tick, exact, ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """An edge between op positions; `size` is the position of its bytes in `Problem.sizes_bytes`."""
+
+    source: int
+    target: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The integer problem of one solve.
+
+    Attributes
+    ----------
+    tick_s
+        Length of a tick in seconds.
+    horizon
+        Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
+    duration
+        [op][device] → ticks, or None where the op may not run.
+    arcs
+        The edges.
+    sizes_bytes
+        Distinct sizes of the edges' tensors, ascending.
+    delay
+        [size][source device][target device] → ticks of eq. 11; 0 on the same device, None where no way leads.
+    routes
+        [size] → table of least-delay routes by device names.
+    footprint_bytes, capacity_bytes
+        M(k) per op and Mem(n) per device (None if unlimited).
+    groups
+        Colocation groups of two or more ops, as op positions.
+    """
+
+    graph: OpGraph
+    topology: Topology
+    options: Options
+    tick_s: Fraction
+    horizon: int
+    duration: tuple[tuple[int | None, ...], ...]
+    arcs: tuple[Arc, ...]
+    sizes_bytes: tuple[int, ...]
+    delay: tuple[tuple[tuple[int | None, ...], ...], ...]
+    routes: tuple[RouteTable, ...]
+    footprint_bytes: tuple[int, ...]
+    capacity_bytes: tuple[int | None, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def op_count(self) -> int:
+        """Number of ops."""
+        return len(self.duration)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices."""
+        return len(self.capacity_bytes)
+
+    @cached_property
+    def arcs_into(self) -> tuple[tuple[Arc, ...], ...]:
+        """[op] → the arcs that end at it."""
+        grouped: list[list[Arc]] = [[] for _ in self.duration]
+        for arc in self.arcs:
+            grouped[arc.target].append(arc)
+        return tuple(map(tuple, grouped))
+
+    @cached_property
+    def arcs_from(self) -> tuple[tuple[Arc, ...], ...]:
+        """[op] → the arcs that start at it."""
+        grouped: list[list[Arc]] = [[] for _ in self.duration]
+        for arc in self.arcs:
+            grouped[arc.source].append(arc)
+        return tuple(map(tuple, grouped))
+
+    @cached_property
+    def topological(self) -> tuple[int, ...]:
+        """Op positions, every op after all that it reads."""
+        return tuple(self.graph.index[name] for name in self.graph.topological_order)
+
+    @cached_property
+    def allowed(self) -> tuple[tuple[int, ...], ...]:
+        """[op] → devices that may run it."""
+        return tuple(
+            tuple(device for device, ticks_there in enumerate(row) if ticks_there is not None)
+            for row in self.duration
+        )
+
+    @cached_property
+    def group_of(self) -> tuple[int | None, ...]:
+        """[op] → position of its colocation group in `groups`, or None."""
+        owner: list[int | None] = [None] * self.op_count
+        for number, members in enumerate(self.groups):
+            for member in members:
+                owner[member] = number
+        return tuple(owner)
+
+    def shortest_duration(self, op: int) -> int:
+        """Ticks of an op on its fastest allowed device."""
+        return min(ticks_there for ticks_there in self.duration[op] if ticks_there is not None)
+
+
+def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Problem:
+    """The integer problem.
+
+    Raises
+    ------
+    InputError
+        If an allowed device's type has no time for an op, or an option is not honoured yet.
+    """
+    _require_known_options(options)
+    _require_known_names(graph, topology)
+    durations = [[_duration(op, device) for device in topology.devices] for op in graph.ops]
+    sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
+    tables = least_delay_routes(topology, sizes)
+    routes = tuple(tables[size] for size in sizes)
+    delays = [
+        {pair: route_delay(topology, route, size) for pair, route in table.items()}
+        for size, table in zip(sizes, routes, strict=True)
+    ]
+    horizon_s = _horizon(graph, durations, delays, sizes)
+    values = [value for row in durations for value in row if value is not None]
+    tick_s = choose_tick([*values, *(value for table in delays for value in table.values())], horizon_s)
+    size_position = {size: position for position, size in enumerate(sizes)}
+    return Problem(
+        graph=graph,
+        topology=topology,
+        options=options,
+        tick_s=tick_s,
+        horizon=max(1, math.ceil(horizon_s / tick_s)),
+        duration=tuple(
+            tuple(None if value is None else ticks(value, tick_s) for value in row) for row in durations
+        ),
+        arcs=tuple(
+            Arc(graph.index[edge.source], graph.index[edge.target], size_position[edge.bytes]) for edge in graph.edges
+        ),
+        sizes_bytes=sizes,
+        delay=tuple(_delay_matrix(topology, table, tick_s) for table in delays),
+        routes=routes,
+        footprint_bytes=tuple(op.footprint_bytes for op in graph.ops),
+        capacity_bytes=tuple(device.memory_bytes for device in topology.devices),
+        groups=_groups(graph),
+    )
+
+
+def _require_known_options(options: Options) -> None:
+    for name, value in Options.paper().to_dict().items():
+        given = getattr(options, name)
+        if given != value:
+            raise InputError(
+                f"option {name}: {given!r} cannot be honoured yet; this version solves with the paper's {value!r} "
+                "(--paper)"
+            )
+
+
+def _require_known_names(graph: OpGraph, topology: Topology) -> None:
+    known = {name for device in topology.devices for name in (device.id, device.type)}
+    for op in graph.ops:
+        if op.devices is not None and not known.intersection(op.devices):
+            raise InputError(
+                f"op {op.id!r} may run on {', '.join(op.devices) or 'nothing'}; the topology has devices and types "
+                f"{', '.join(sorted(known))}; change the op's 'devices'"
+            )
+
+
+def _duration(op: Op, device: Device) -> Fraction | None:
+    if op.devices is not None and device.id not in op.devices and device.type not in op.devices:
+        return None
+    time_s = op.time_on(device.type)
+    if time_s is None:
+        raise InputError(
+            f"op {op.id!r} has no time for device {device.id!r} of type {device.type!r}; add it to 'time_s', give the "
+            "device rates for the roofline, or profile the model there"
+        )
+    return exact(time_s)
+
+
+def _horizon(
+    graph: OpGraph,
+    durations: Sequence[Sequence[Fraction | None]],
+    delays: Sequence[dict[tuple[str, str], Fraction]],
+    sizes: Sequence[int],
+) -> Fraction:
+    slowest = sum((max(value for value in row if value is not None) for row in durations), Fraction(0))
+    edges = Counter(edge.bytes for edge in graph.edges)
+    longest = (
+        edges[size] * max(table.values(), default=Fraction(0)) for size, table in zip(sizes, delays, strict=True)
+    )
+    return slowest + sum(longest, Fraction(0))
+
+
+def _delay_matrix(
+    topology: Topology, table: dict[tuple[str, str], Fraction], tick_s: Fraction
+) -> tuple[tuple[int | None, ...], ...]:
+    def entry(source: Device, target: Device) -> int | None:
+        if source is target:
+            return 0
+        value = table.get((source.id, target.id))
+        return None if value is None else ticks(value, tick_s)
+
+    return tuple(tuple(entry(source, target) for target in topology.devices) for source in topology.devices)
+
+
+def _groups(graph: OpGraph) -> tuple[tuple[int, ...], ...]:
+    members: dict[str, list[int]] = {}
+    for position, op in enumerate(graph.ops):
+        if op.colocate is not None:
+            members.setdefault(op.colocate, []).append(position)
+    return tuple(tuple(group) for group in members.values() if len(group) > 1)

@@ -1,0 +1,1 @@
+"""Problem → schedule and lower bound: the ILP, its bounds, and the heuristics that serve as baselines."""

@@ -1,0 +1,32 @@
+"""The whole graph on one device: the baseline that every speedup is measured against."""
+
+from dlplacer.problem import Problem
+from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+
+
+def best_single(problem: Problem) -> Schedule | None:
+    """All ops on the device where they end first, or None where they fit on none."""
+    fitting = [device for device in range(problem.device_count) if _fits(problem, device)]
+    schedules = [_on_device(problem, device) for device in fitting]
+    return min(schedules, key=lambda schedule: schedule.makespan, default=None)
+
+
+def solve_single(problem: Problem, budget: Budget) -> Outcome:
+    """`best_single` as a method."""
+    return Outcome(best_single(problem), 0)
+
+
+def _fits(problem: Problem, device: int) -> bool:
+    capacity = problem.capacity_bytes[device]
+    return all(device in allowed for allowed in problem.allowed) and (
+        capacity is None or sum(problem.footprint_bytes) <= capacity
+    )
+
+
+def _on_device(problem: Problem, device: int) -> Schedule:
+    start = [0] * problem.op_count
+    now = 0
+    for op in problem.topological:
+        start[op] = now
+        now += problem.duration[op][device] or 0
+    return Schedule(problem, (device,) * problem.op_count, tuple(start))

@@ -1,0 +1,122 @@
+"""Reading, rounding and printing quantities: the one place that converts.
+
+Inside dlplacer times are seconds, sizes bytes and rates bytes or FLOP per second, as floats and ints. Solvers count in
+integer ticks; `choose_tick` picks how long a tick is.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+MAX_TICKS = 2**30
+"""Horizons stay below this many ticks: CP-SAT may drop the enforcement of rows whose coefficients sum past 2^31."""
+
+_MIN_TICK_S = Fraction(1, 10**9)
+_MAX_COMMON_UNIT_VALUES = 20_000
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SIZES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+
+UNITS: dict[str, dict[str, float]] = {
+    "seconds": _SECONDS,
+    "bytes": _SIZES,
+    "bytes_per_s": {f"{unit}/s": factor for unit, factor in _SIZES.items()},
+    "flops": {f"{prefix}FLOP": factor for prefix, factor in _DECIMAL.items()},
+    "flops_per_s": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
+}
+"""Dimension → unit → factor to the SI base unit."""
+
+_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)\s*")
+
+
+def parse_quantity(text: str, dimension: str) -> float:
+    """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units.
+
+    Parameters
+    ----------
+    text
+        A number with an optional unit.
+    dimension
+        A key of `UNITS`.
+
+    Raises
+    ------
+    ValueError
+        If the text is no number, or its unit is not one of the dimension.
+    """
+    match = _QUANTITY.fullmatch(text)
+    units = UNITS[dimension]
+    if match is None:
+        raise ValueError(f"{text!r} is not a number with a unit; write for example '25 {_example_unit(dimension)}'")
+    number, unit = match.groups()
+    if not unit:
+        return float(number)
+    if unit not in units:
+        raise ValueError(f"{text!r} has unit {unit!r}; use one of {', '.join(sorted(units))}")
+    return float(number) * units[unit]
+
+
+def _example_unit(dimension: str) -> str:
+    return {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}[
+        dimension
+    ]
+
+
+def format_seconds(value_s: float) -> str:
+    """A short text such as ``12.3 ms``."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value_s) >= factor:
+            return f"{value_s / factor:.4g} {unit}"
+    return "0 s" if value_s == 0 else f"{value_s / 1e-9:.4g} ns"
+
+
+def format_bytes(value_bytes: float) -> str:
+    """A short text such as ``12.4 GiB``."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value_bytes) >= factor:
+            return f"{value_bytes / factor:.4g} {unit}"
+    return f"{value_bytes:.0f} B"
+
+
+def exact(value: float | int) -> Fraction:
+    """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
+
+
+def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
+    """How many seconds a tick lasts.
+
+    If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
+    and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ `MAX_TICKS`.
+
+    Parameters
+    ----------
+    values
+        Every duration and delay of the problem, in seconds.
+    horizon
+        An upper limit of any schedule's makespan, in seconds.
+    """
+    distinct = {value for value in values if value}
+    coarse = max(_MIN_TICK_S, horizon / MAX_TICKS)
+    if not distinct or len(distinct) > _MAX_COMMON_UNIT_VALUES:
+        return coarse if distinct else _MIN_TICK_S
+    unit = Fraction(0)
+    for value in distinct:
+        unit = _gcd(unit, value)
+        if horizon >= unit * MAX_TICKS:
+            return coarse
+    return unit
+
+
+def _gcd(a: Fraction, b: Fraction) -> Fraction:
+    return Fraction(
+        math.gcd(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator
+    )
+
+
+def ticks(value_s: Fraction, tick_s: Fraction) -> int:
+    """A time in whole ticks, rounded down, so that what is a bound in ticks is a bound in seconds."""
+    return int(value_s // tick_s)
