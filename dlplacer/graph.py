@@ -5,14 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from dlplacer.errors import InputError
 
 PHASES = ("forward", "backward", "optimizer")
-
-_NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +84,8 @@ class Op:
     origin: tuple[str, ...] = ()
     colocate: str | None = None
     devices: tuple[str, ...] | None = None
-    attrs: Mapping[str, Any] = _NO_ATTRS
-    meta: Mapping[str, Any] = _NO_ATTRS
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.phase is not None and self.phase not in PHASES:
@@ -142,7 +139,7 @@ class Edge:
     bytes: int
     output: int = 0
     tensor: str = ""
-    meta: Mapping[str, Any] = _NO_ATTRS
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_amount(f"edge {self.source!r} → {self.target!r}", "bytes", self.bytes)

@@ -4,12 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from dlplacer.errors import InputError
-
-_NO_META: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Device:
     memory_bytes: int | None = None
     flops_per_s: float | Mapping[str, float] | None = None
     memory_bytes_per_s: float | None = None
-    meta: Mapping[str, Any] = _NO_META
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
@@ -60,7 +57,7 @@ class Router:
     """A node r that only forwards: a switch, a bridge, a host."""
 
     id: str
-    meta: Mapping[str, Any] = _NO_META
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Link:
     latency_s: float = 0.0
     duplex: str = "full"
     count: int = 1
-    meta: Mapping[str, Any] = _NO_META
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         owner = f"link {self.source!r} – {self.target!r}"

@@ -56,7 +56,7 @@ def parse_quantity(text: str, dimension: str) -> float:
         return float(number)
     if unit not in units:
         raise ValueError(f"{text!r} has unit {unit!r}; use one of {', '.join(sorted(units))}")
-    return float(number) * units[unit]
+    return float(Fraction(number) * exact(units[unit]))
 
 
 def _example_unit(dimension: str) -> str:

@@ -1,0 +1,184 @@
+"""The traced ATen graph → ops, edges and the code that runs them."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import fx
+
+from dlplacer.capture import joint, nodes
+from dlplacer.capture.executable import Executable, Instruction, OpCode
+from dlplacer.capture.hazards import write_after_read
+from dlplacer.capture.flops import flops_of, tensor_bytes
+from dlplacer.capture.joint import Slot, Traced
+from dlplacer.errors import CaptureError
+from dlplacer.graph import Edge, Op
+
+_SUFFIX = {"gradient": ".grad", "mutation": ".new"}
+
+
+@dataclass
+class _Builder:
+    """Collects ops in trace order; `home` tells which op and output a value comes from."""
+
+    traced: Traced
+    input_names: Sequence[str]
+    ops: dict[str, Op] = field(default_factory=dict)
+    codes: dict[str, OpCode] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    home: dict[str, tuple[str, int]] = field(default_factory=dict)
+    gradient_values: set[str] = field(default_factory=set)
+
+    def add_input(self, node: fx.Node) -> None:
+        slot = self.traced.inputs[node.name]
+        size = tensor_bytes(node.meta["val"]) if hasattr(node.meta["val"], "numel") else 0
+        weighs = slot.role in ("parameter", "buffer")
+        op_id = self._free_id(slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent"))
+        self._add(
+            Op(
+                op_id,
+                slot.role,
+                time_s=0.0,
+                outputs=nodes.output_specs(node.meta["val"]),
+                weight_bytes=size if weighs else 0,
+                output_bytes=0 if weighs else size,
+                phase="backward" if slot.role == "tangent" else "forward",
+                module=slot.name.rpartition(".")[0] or None,
+                colocate=slot.name or None,
+            ),
+            OpCode(op_id, slot.role, value=node.name, name=slot.name, position=slot.position),
+        )
+        self.home[node.name] = op_id, 0
+
+    def add_constant(self, node: fx.Node) -> None:
+        constant = getattr(self.traced.module, node.target)
+        if isinstance(constant, fx.GraphModule):
+            raise CaptureError(
+                f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
+                "torch.where, or move that part out of the module"
+            )
+        op_id = self._free_id(node.name)
+        size = tensor_bytes(constant)
+        op = Op(op_id, "constant", 0.0, outputs=nodes.output_specs(constant), output_bytes=size, phase="forward")
+        self._add(op, OpCode(op_id, "constant", value=node.name, constant=constant))
+        self.home[node.name] = op_id, 0
+
+    def fold(self, node: fx.Node) -> None:
+        """Attach tuple unpacking or a view to the op whose result it reads."""
+        source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
+        op_id, output = self.home[source.name]
+        self.home[node.name] = op_id, node.args[1] if node.target is operator.getitem else output
+        if node.target is operator.getitem and nodes.is_view(source):
+            self.home[node.name] = op_id, output
+        code = self.codes[op_id]
+        self.codes[op_id] = replace(code, instructions=(*code.instructions, _instruction(node)))
+
+    def add_call(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        specs = nodes.output_specs(value)
+        if not any(spec.dtype != "none" for spec in specs):
+            raise CaptureError(
+                f"op {node.name!r} ({nodes.kind_of(node)}) returns no tensor; data-dependent sizes cannot be planned: "
+                "give the model fixed shapes"
+            )
+        op_id = self._free_id(node.name)
+        reads = self._read(op_id, node.all_input_nodes)
+        call = _instruction(node)
+        self._add(
+            Op(
+                op_id,
+                nodes.kind_of(node),
+                flops=flops_of(node),
+                bytes_accessed=sum(edge.bytes for edge in self.edges[len(self.edges) - len(reads) :])
+                + sum(spec.bytes for spec in specs),
+                dtype=next(spec.dtype for spec in specs if spec.dtype != "none"),
+                outputs=specs,
+                phase="backward" if joint.is_backward(node) else "forward",
+                module=joint.module_path(node),
+                attrs={
+                    "target": str(node.target),
+                    "args": nodes.written(call.args),
+                    "kwargs": nodes.written(dict(call.kwargs)),
+                },
+            ),
+            OpCode(op_id, "call", reads, instructions=(call,), random=nodes.is_random(node)),
+        )
+        self.home[node.name] = op_id, 0
+
+    def add_sink(self, node: fx.Node, slot: Slot) -> None:
+        """A gradient or a new buffer value ends on the device of its parameter or buffer."""
+        op_id = self._free_id(slot.name + _SUFFIX[slot.role])
+        reads = self._read(op_id, [node])
+        phase = "backward" if slot.role == "gradient" else "forward"
+        module = slot.name.rpartition(".")[0] or None
+        op = Op(op_id, slot.role, 0.0, phase=phase, module=module, colocate=slot.name)
+        self._add(op, OpCode(op_id, slot.role, reads, name=slot.name))
+        if slot.role == "gradient":
+            self.gradient_values.add(node.name)
+
+    def _read(self, op_id: str, read: Sequence[fx.Node]) -> tuple[str, ...]:
+        for node in read:
+            source, output = self.home[node.name]
+            self.edges.append(Edge(source, op_id, tensor_bytes(node.meta["val"]), output, node.name))
+        return tuple(node.name for node in read)
+
+    def _add(self, op: Op, code: OpCode) -> None:
+        self.ops[op.id] = op
+        self.codes[op.id] = code
+
+    def _free_id(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self.ops:
+            count += 1
+            name = f"{wanted}#{count}"
+        return name
+
+
+def build(traced: Traced, input_names: Sequence[str], trains: bool) -> tuple[list[Op], list[Edge], Executable]:
+    """The ops and edges of a traced graph, and its executable.
+
+    Parameters
+    ----------
+    input_names
+        A readable name for each flat input of the step.
+    """
+    builder = _Builder(traced, input_names)
+    for node in traced.module.graph.nodes:
+        if node.op == "placeholder":
+            builder.add_input(node)
+        elif node.op == "get_attr":
+            builder.add_constant(node)
+        elif node.op == "call_function":
+            (builder.fold if nodes.is_folded(node) else builder.add_call)(node)
+    for node, slot in traced.outputs:
+        if slot.role in _SUFFIX:
+            builder.add_sink(node, slot)
+    edges = [*builder.edges, *write_after_read(builder.codes, builder.edges)]
+    used = {edge.source for edge in builder.edges} | {code.op for code in builder.codes.values() if code.reads}
+    kept = [op for op in builder.ops.values() if op.id in used or op.kind in ("parameter", "buffer", "input")]
+    kept = list(_with_output_bytes(kept, builder))
+    ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
+    executable = Executable(
+        {op.id: builder.codes[op.id] for op in kept}, tuple(name for _, name in ordered), traced.output_spec, trains
+    )
+    return kept, edges, executable
+
+
+def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
+    """Charge outputs to the ops that make them; a gradient is charged to its parameter instead."""
+    gradient_outputs = {builder.home[name] for name in builder.gradient_values}
+    has_gradient = {code.name for code in builder.codes.values() if code.role == "gradient"}
+    for op in ops:
+        if builder.codes[op.id].role == "call":
+            sizes = (spec.bytes for index, spec in enumerate(op.outputs) if (op.id, index) not in gradient_outputs)
+            yield replace(op, output_bytes=sum(sizes))
+        elif op.kind == "parameter" and builder.codes[op.id].name in has_gradient:
+            yield replace(op, gradient_bytes=op.weight_bytes)
+        else:
+            yield op
+
+
+def _instruction(node: fx.Node) -> Instruction:
+    args = nodes.with_references(node.args)
+    kwargs = nodes.with_references(dict(node.kwargs))
+    return Instruction(node.name, node.target, args, kwargs)

@@ -1,0 +1,146 @@
+"""A job → its captured graph: trace, rewrite, build, describe."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from dlplacer.capture import joint
+from dlplacer.capture.build import build
+from dlplacer.capture.executable import Executable
+from dlplacer.capture.job import Job
+from dlplacer.capture.optimizer import add_updates
+from dlplacer.capture.passes import PASSES, apply_passes
+from dlplacer.capture.step_module import fake_step
+from dlplacer.errors import CaptureError
+from dlplacer.graph import Op, OpGraph
+from dlplacer.structure import structure_sha256
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A job's graph and the code that its ops stand for."""
+
+    graph: OpGraph
+    executable: Executable
+
+
+def capture(
+    job: Job | nn.Module | torch.export.ExportedProgram,
+    args: tuple[Any, ...] = (),
+    *,
+    whole_backward: bool = False,
+    colocate_backward: bool = False,
+) -> OpGraph:
+    """The dataflow graph of a step at ATen granularity, without times; nothing is allocated.
+
+    Parameters
+    ----------
+    job
+        A `Job`; or a Module, fx.GraphModule or ExportedProgram for its inference graph on `args`.
+    whole_backward
+        Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
+    colocate_backward
+        Hold every backward op on the device of its forward op, as the paper does.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured; names the line and the way out.
+    """
+    wanted = job if isinstance(job, Job) else Job(_as_module(job), args=args or _example_args(job), mode="infer")
+    passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
+    return capture_job(wanted, passes, colocate_backward).graph
+
+
+def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
+    """The graph and the executable of a job, with the named rewrites applied in order."""
+    unknown = [name for name in rewrites if name not in PASSES]
+    if unknown:
+        raise CaptureError(f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}")
+    trains = job.mode == "train"
+    step, inputs = fake_step(job, FakeTensorMode())
+    if trains and not any(parameter.requires_grad for parameter in step.parameters()):
+        raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
+    traced = joint.trace(step, inputs, trains)
+    apply_passes(traced.module.graph, rewrites)
+    names = _input_names(job)
+    ops, edges, executable = build(traced, names, trains)
+    if job.update is not None:
+        ops, edges, executable = add_updates(ops, edges, executable, job.update)
+    if colocate_backward:
+        ops = _colocated(ops, _pairs(traced))
+    graph = OpGraph(
+        tuple(ops),
+        tuple(edges),
+        name=type(job.module).__name__,
+        source="captured by dlplacer",
+        capture=_description(job, rewrites, colocate_backward),
+    )
+    return Captured(replace(graph, structure_sha256=structure_sha256(graph)), executable)
+
+
+def _as_module(model: Any) -> nn.Module:
+    if isinstance(model, torch.export.ExportedProgram):
+        return model.module()
+    if isinstance(model, nn.Module):
+        return model
+    raise CaptureError(
+        f"cannot capture a {type(model).__name__}; give a dlplacer.Job, a torch.nn.Module, an fx.GraphModule or an "
+        "ExportedProgram"
+    )
+
+
+def _example_args(model: Any) -> tuple[Any, ...]:
+    if isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
+        return tuple(model.example_inputs[0])
+    return ()
+
+
+def _input_names(job: Job) -> list[str]:
+    leaves = pytree.tree_leaves_with_path({"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets})
+    return [pytree.keystr(path).replace("['", "", 1).replace("']", "", 1) for path, _ in leaves]
+
+
+def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> dict[str, Any]:
+    tensors = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    described: dict[str, Any] = {
+        "entry": job.entry,
+        "mode": job.mode,
+        "args": [
+            {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype).removeprefix("torch.")}
+            for path, leaf in zip(_input_names(job), tensors, strict=True)
+            if isinstance(leaf, torch.Tensor)
+        ],
+        "loss": None if job.loss is None else getattr(job.loss, "__qualname__", type(job.loss).__name__),
+        "autocast": job.autocast,
+        "torch": str(torch.__version__),
+        "rewrites": list(rewrites),
+    }
+    if job.update is not None:
+        described["optimizer"] = job.update.kind
+    if colocate_backward:
+        described["colocate_backward"] = True
+    return described
+
+
+def _pairs(traced: joint.Traced) -> dict[str, str]:
+    """Op → the forward op whose autograd sequence number it shares."""
+    forward: dict[int, str] = {}
+    members: dict[int, list[str]] = defaultdict(list)
+    for node in traced.module.graph.nodes:
+        number = joint.sequence_number(node)
+        if node.op == "call_function" and number is not None:
+            members[number].append(node.name)
+            if not joint.is_backward(node):
+                forward.setdefault(number, node.name)
+    return {name: forward[number] for number, names in members.items() if number in forward for name in names}
+
+
+def _colocated(ops: Sequence[Op], pairs: dict[str, str]) -> list[Op]:
+    return [replace(op, colocate=pairs[op.id]) if op.colocate is None and op.id in pairs else op for op in ops]

@@ -1,0 +1,97 @@
+"""What runs when an op runs: the counterpart of a graph's ops that cannot be written to a file."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A reference to a tensor of the step, by name, inside the arguments of an instruction."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One call: ``result = target(*args, **kwargs)``, where args and kwargs may hold `Value` references."""
+
+    result: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OpCode:
+    """How one op of the graph is run.
+
+    Attributes
+    ----------
+    role
+        ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
+        ``update``.
+    reads
+        Names of the values that it reads from other ops, each once.
+    value
+        Name of the value that a ``parameter``, ``buffer``, ``input``, ``tangent`` or ``constant`` brings in.
+    name
+        Fully qualified name of the parameter or buffer that it stands for or ends at.
+    position
+        Index among the flat inputs or outputs.
+    instructions
+        The op's own call first, then tuple unpacking and views of its results.
+    random
+        Whether the call draws random numbers.
+    """
+
+    op: str
+    role: str
+    reads: tuple[str, ...] = ()
+    value: str = ""
+    name: str = ""
+    position: int = 0
+    instructions: tuple[Instruction, ...] = ()
+    random: bool = False
+    constant: Any = None
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of all values that exist once the op has run."""
+        own = (self.value,) if self.value else ()
+        return own + tuple(instruction.result for instruction in self.instructions)
+
+
+@dataclass(frozen=True)
+class Executable:
+    """The step as code: op id → how to run it, and which values the step returns.
+
+    Attributes
+    ----------
+    codes
+        In an order in which they can run.
+    outputs
+        Names of the returned values; `output_spec` nests them as the module did.
+    trains
+        Whether the graph has a backward pass.
+    """
+
+    codes: Mapping[str, OpCode]
+    outputs: tuple[str, ...]
+    output_spec: Any
+    trains: bool
+
+    @cached_property
+    def producer(self) -> Mapping[str, str]:
+        """Value name → id of the op that makes it."""
+        return {value: code.op for code in self.codes.values() for value in code.results}
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """Names of the values that outlive the step: its outputs and the gradients."""
+        return frozenset((*self.outputs, *(code.reads[0] for code in self.of_role("gradient"))))
+
+    def of_role(self, role: str) -> tuple[OpCode, ...]:
+        """The codes of one role, in order."""
+        return tuple(code for code in self.codes.values() if code.role == role)

@@ -1,0 +1,42 @@
+"""FLOPs and bytes of an ATen call, from the shapes of its stand-ins. A multiply-add counts as two FLOPs."""
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+aten = torch.ops.aten
+
+
+def flops_of(node: fx.Node) -> int:
+    """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
+
+    torch's registry has two holes, filled here: the CPU kernel of scaled dot product attention (forward and backward)
+    is missing, and the backward of a grouped convolution is counted as if it had one group.
+    """
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is aten.convolution_backward:
+        return _convolution_backward_flops(args)
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu:
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
+    if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
+    if packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
+    return 0
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that travel when a tensor is sent: a dimension that is only expanded counts once."""
+    sizes = (size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride != 0)
+    return int(math.prod(sizes)) * tensor.element_size() if tensor.numel() else 0
+
+
+def _convolution_backward_flops(args: Any) -> int:
+    grad_output, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+    positions = inputs.shape if transposed else grad_output.shape
+    forward = 2 * positions[0] * math.prod(positions[2:]) * math.prod(weight.shape)
+    return int(forward) * (int(mask[0]) + int(mask[1]))

@@ -1,0 +1,95 @@
+"""What is to be planned: a module with its inputs, targets, loss and mode."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from dlplacer.errors import InputError
+
+OPTIMIZERS = ("sgd", "momentum", "adam")
+AUTOCAST = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An update rule that becomes part of the step: the same arithmetic as torch.optim's SGD and Adam.
+
+    Attributes
+    ----------
+    kind
+        ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
+    """
+
+    kind: str
+    lr: float = 0.01
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in OPTIMIZERS:
+            raise InputError(f"optimizer is {self.kind!r}; use one of {', '.join(OPTIMIZERS)}")
+
+    @property
+    def states(self) -> int:
+        """State tensors per parameter."""
+        return OPTIMIZERS.index(self.kind)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step to plan and run.
+
+    Attributes
+    ----------
+    module
+        Real, or built on the meta device or under a fake tensor mode: capture needs no data.
+    args, kwargs
+        Inputs of the module; tensors may be nested in tuples, lists and dicts.
+    targets
+        Further arguments of the loss.
+    loss
+        ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module returns the loss and takes
+        the targets as further arguments.
+    mode
+        ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
+    optimizer
+        With one, the step updates the parameters too.
+    autocast
+        Dtype name for torch.autocast around the forward pass, or None.
+    entry
+        ``module:callable`` that builds the job, if it was named on the command line.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    targets: tuple[Any, ...] = ()
+    loss: Callable[..., Any] | None = None
+    mode: str = "train"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Optimizer | str | None = None
+    autocast: str | None = None
+    entry: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise InputError(f"job: module is a {type(self.module).__name__}; give a torch.nn.Module")
+        for name in ("args", "targets"):
+            if not isinstance(getattr(self, name), tuple):
+                raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
+        if self.mode not in ("train", "infer"):
+            raise InputError(f"job: mode is {self.mode!r}; use 'train' or 'infer'")
+        if self.autocast is not None and self.autocast not in AUTOCAST:
+            raise InputError(f"job: autocast is {self.autocast!r}; use one of {', '.join(AUTOCAST)}")
+        if self.mode == "infer" and self.optimizer is not None:
+            raise InputError("job: an optimizer needs mode 'train'; inference updates nothing")
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", Optimizer(self.optimizer))
+
+    @property
+    def update(self) -> Optimizer | None:
+        """The optimizer as an `Optimizer`."""
+        return self.optimizer if isinstance(self.optimizer, Optimizer) else None

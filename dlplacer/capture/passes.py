@@ -1,0 +1,67 @@
+"""Rewrites of the traced ATen graph before it becomes a dataflow graph. Each is recorded by name and replayed by apply."""
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+
+def drop_detach(graph: fx.Graph) -> None:
+    """Let readers of a detached tensor read the tensor itself: the step's gradients are explicit by now."""
+    for node in graph.find_nodes(op="call_function", target=aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+def split_convolution_backward(graph: fx.Graph) -> None:
+    """Make a convolution's input gradient one op and its weight and bias gradients another.
+
+    The weight gradient leaves the critical path that way; together they cost what the whole op costs. The backward of a
+    matrix product is two products in ATen already.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
+        mask = node.args[-1]
+        if not mask[0] or not (mask[1] or mask[2]):
+            continue
+        parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
+        for suffix, part_mask in parts.items():
+            _split_off(graph, node, suffix, part_mask)
+        for getitem in list(node.users):
+            graph.erase_node(getitem)
+        graph.erase_node(node)
+
+
+def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]) -> None:
+    with graph.inserting_before(node):
+        part = graph.create_node(
+            "call_function", node.target, (*node.args[:-1], list(mask)), dict(node.kwargs), f"{node.name}_{suffix}"
+        )
+    part.meta = dict(node.meta)
+    part.meta["val"] = tuple(
+        value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True)
+    )
+    for getitem in [user for user in node.users if user.target is operator.getitem and mask[user.args[1]]]:
+        with graph.inserting_before(getitem):
+            picked = graph.create_node(
+                "call_function", operator.getitem, (part, getitem.args[1]), name=f"{part.name}_{getitem.args[1]}"
+            )
+        picked.meta = dict(getitem.meta)
+        getitem.replace_all_uses_with(picked)
+
+
+PASSES: dict[str, Callable[[fx.Graph], None]] = {
+    "drop-detach": drop_detach,
+    "split-convolution-backward": split_convolution_backward,
+}
+"""Name → pass, in the order in which they are applied."""
+
+
+def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
+    """Apply the named passes and drop what nothing reads any more."""
+    for name in names:
+        PASSES[name](graph)
+    graph.eliminate_dead_code()
+    graph.lint()

@@ -1,0 +1,31 @@
+"""Stand-ins for tensors: the same shape, dtype and strides on the CPU, but no data and no memory."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+
+def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """The stand-in of a tensor that is real, on the meta device, or a stand-in of another mode."""
+    with mode:
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
+    """A nested value with every tensor replaced by its stand-in."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: fake_tensor(tensor, mode), value)
+
+
+def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """A copy of a module whose parameters and buffers are stand-ins; tied ones stay tied."""
+    replaced: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        stand_in = fake_tensor(tensor, mode)
+        if isinstance(tensor, nn.Parameter):
+            stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
+        replaced[id(tensor)] = stand_in
+    return copy.deepcopy(module, replaced)

@@ -1,0 +1,155 @@
+"""A CUDA device: a thread that feeds one compute stream, and one copy stream per device that it sends to.
+
+The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested without
+a GPU.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from dlplacer.devices.worker import Worker
+from dlplacer.errors import InputError
+
+
+class StreamBackend(Protocol):
+    """The part of torch.cuda that a device needs."""
+
+    def device_count(self) -> int:
+        """Number of CUDA devices."""
+
+    def set_device(self, index: int) -> None:
+        """Make a device current for the calling thread."""
+
+    def stream(self, index: int) -> Any:
+        """A new stream of a device, with ``wait_event``, ``record_event`` and ``synchronize``."""
+
+    def activate(self, stream: Any) -> None:
+        """Make a stream current for the calling thread; later ops are enqueued there."""
+
+    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
+        """Enqueue a copy to another device on a stream, and keep the original alive until it is done."""
+
+    def protect(self, tensor: Any, stream: Any) -> None:
+        """Keep a tensor's memory until what a stream has been given so far is done."""
+
+    def synchronize(self, index: int) -> None:
+        """Wait for all streams of a device."""
+
+    def event(self, timed: bool) -> Any:
+        """A new event, with ``record(stream)`` and ``elapsed_time(other)``."""
+
+
+class TorchStreams:
+    """`StreamBackend` on torch.cuda."""
+
+    def device_count(self) -> int:
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def set_device(self, index: int) -> None:
+        torch.cuda.set_device(index)
+
+    def stream(self, index: int) -> Any:
+        return torch.cuda.Stream(device=index)  # type: ignore[no-untyped-call]
+
+    def activate(self, stream: Any) -> None:
+        torch.cuda.set_stream(stream)
+
+    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
+        with torch.cuda.stream(stream):
+            tensor.record_stream(stream)
+            return tensor.to(device, non_blocking=True)
+
+    def protect(self, tensor: Any, stream: Any) -> None:
+        tensor.record_stream(stream)
+
+    def synchronize(self, index: int) -> None:
+        torch.cuda.synchronize(index)
+
+    def event(self, timed: bool) -> Any:
+        return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A tensor on its way and the event after which it is there (None if it is there already)."""
+
+    tensor: Any
+    arrived: Any
+
+
+class CudaDevice:
+    """The i-th CUDA device. A copy leaves on a stream of its own, so that it blocks no compute stream."""
+
+    def __init__(self, index: int, backend: StreamBackend | None = None) -> None:
+        self._backend = backend if backend is not None else TorchStreams()
+        count = self._backend.device_count()
+        if index >= count:
+            found = f"{count} CUDA devices" if count else "no CUDA device"
+            raise InputError(f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
+        self.name = f"cuda:{index}"
+        self.torch_device = torch.device("cuda", index)
+        self._index = index
+        self._copy_streams: dict[str, Any] = {}
+        self._worker = Worker(self.name, self._prepare)
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Run a function on the thread that feeds the compute stream."""
+        return self._worker.submit(work)
+
+    def send(self, tensor: Any, target: Any) -> Any:
+        """Enqueue the copy behind what computes the tensor; the compute stream goes on at once."""
+        if tensor is None or target.torch_device == self.torch_device:
+            return Parcel(tensor, self._compute.record_event())
+        stream = self._copy_streams.setdefault(target.name, None) or self._new_copy_stream(target.name)
+        stream.wait_event(self._compute.record_event())
+        copied = self._backend.copy(tensor, target.torch_device, stream)
+        arrived = stream.record_event()
+        if target.torch_device.type != "cuda":
+            arrived.synchronize()
+            return copied
+        return Parcel(copied, arrived)
+
+    def receive(self, parcel: Any) -> Any:
+        """The tensor; the compute stream waits for its arrival."""
+        if not isinstance(parcel, Parcel):
+            return parcel
+        if parcel.arrived is not None:
+            self._compute.wait_event(parcel.arrived)
+        if parcel.tensor is not None:
+            self._backend.protect(parcel.tensor, self._compute)
+        return parcel.tensor
+
+    def settle(self) -> None:
+        """Wait for all streams, so that what the caller enqueued on its own stream is done."""
+        self._backend.synchronize(self._index)
+
+    def synchronize(self) -> None:
+        """Wait for the compute stream."""
+        self._compute.synchronize()
+
+    def now(self) -> Any:
+        """An event recorded on the compute stream."""
+        event = self._backend.event(timed=True)
+        event.record(self._compute)
+        return event
+
+    def elapsed_s(self, begin: Any, end: Any) -> float:
+        """Seconds between two events."""
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
+
+    def _prepare(self) -> None:
+        self._backend.set_device(self._index)
+        self._compute = self._backend.stream(self._index)
+        self._backend.activate(self._compute)
+
+    def _new_copy_stream(self, target: str) -> Any:
+        self._copy_streams[target] = self._backend.stream(self._index)
+        return self._copy_streams[target]

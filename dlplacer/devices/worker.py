@@ -1,0 +1,46 @@
+"""A thread that runs what it is given, in order."""
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+_Task = tuple["Future[Any]", Callable[[], Any]] | None
+
+
+class Worker:
+    """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more."""
+
+    def __init__(self, name: str, prepare: Callable[[], None]) -> None:
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, self._tasks.put, None)
+        self.submit(prepare).result()
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Queue a function; the future gives its result or raises its exception."""
+        future: Future[Any] = Future()
+        self._tasks.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """End the thread after what is queued, and wait for it."""
+        self._finalizer()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
+    while (task := tasks.get()) is not None:
+        future, work = task
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        del task, future, work
+        result = None

@@ -1,0 +1,68 @@
+"""The front door of running: job and plan in, placed module out."""
+
+from collections.abc import Mapping, Sequence
+
+from dlplacer.capture.capture import capture_job
+from dlplacer.capture.job import Job
+from dlplacer.check import check
+from dlplacer.devices.open import open_devices
+from dlplacer.errors import InputError, MismatchError
+from dlplacer.plan import Plan
+from dlplacer.runtime.match import require_same_graph
+from dlplacer.runtime.placed import PlacedModule
+
+
+def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> PlacedModule:
+    """The job's module, running as planned. Its parameters move to their planned devices.
+
+    Parameters
+    ----------
+    job
+        The job that the plan was captured from: same module, shapes, dtypes and mode.
+    devices
+        Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
+
+    Raises
+    ------
+    CheckError
+        If the plan breaks a rule.
+    MismatchError
+        If the plan was made for another graph; names the first op that differs.
+    InputError
+        If a device is missing or not here.
+    """
+    check(plan)
+    described = plan.graph.capture
+    if described is None or "rewrites" not in described:
+        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+    require_same_graph(plan, captured.graph)
+    names = device_names(plan, devices)
+    opened = dict(zip(names, open_devices(list(names.values())), strict=True))
+    return PlacedModule(job, plan, captured, opened)
+
+
+def device_names(plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Device of the plan → device of this machine, for all devices of the plan's topology.
+
+    Raises
+    ------
+    InputError
+        If the plan has a device that is not named, or none of a given name.
+    """
+    planned = [device.id for device in plan.topology.devices]
+    if not isinstance(devices, Mapping):
+        if len(devices) != len(planned):
+            raise InputError(
+                f"the plan has {len(planned)} devices ({', '.join(planned)}), but {len(devices)} were given; name one for "
+                "each, in that order"
+            )
+        return dict(zip(planned, devices, strict=True))
+    unknown = [name for name in devices if name not in planned]
+    missing = [name for name in planned if name not in devices]
+    if unknown or missing:
+        raise InputError(
+            f"devices: the plan has {', '.join(planned)}; "
+            + (f"{unknown[0]!r} is none of them" if unknown else f"{missing[0]!r} is not named")
+        )
+    return {name: devices[name] for name in planned}

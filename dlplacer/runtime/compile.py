@@ -1,0 +1,127 @@
+"""Actions and op codes → the closures that a device's thread calls, one after another."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dlplacer.capture.executable import Executable, Instruction, OpCode, Value
+from dlplacer.devices.base import Device
+from dlplacer.runtime.random_state import drawn_with
+from dlplacer.runtime.update import Updater
+
+Values = dict[str, Any]
+"""What a device holds in one step: tensor name → tensor, None for an edge that carries only an order."""
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What one step is given: bound tensors by op id, and the numbers that random ops draw from."""
+
+    bound: Mapping[str, Any]
+    seed: int
+    step: int
+
+
+Run = Callable[[Values, StepInputs], None]
+
+
+def compile_op(executable: Executable, op: str, exports: Iterable[str], device: Device, updater: Updater) -> Run:
+    """A function that runs one op on a device, reading and writing the device's values.
+
+    Parameters
+    ----------
+    exports
+        What must be among the values afterwards: tensors of outgoing edges and of the step's results. Other results
+        (tuples, bases of views) are dropped at once; a tensor that the op does not make only carries an order.
+    """
+    code = executable.codes[op]
+    calls = [_compile_call(instruction, device) for instruction in code.instructions]
+    wanted = set(exports)
+    marks = dict.fromkeys(wanted.difference(code.results))
+    dropped = [result for result in code.results if result not in wanted]
+    first = _compile_role(code, updater)
+
+    def run(values: Values, inputs: StepInputs) -> None:
+        if first is not None:
+            first(values, inputs)
+        for result, call in calls:
+            values[result] = call(values)
+        for result in dropped:
+            del values[result]
+        if marks:
+            values.update(marks)
+
+    def run_random(values: Values, inputs: StepInputs) -> None:
+        with drawn_with(inputs.seed, inputs.step, op, device.torch_device):
+            run(values, inputs)
+
+    return run_random if code.random else run
+
+
+def _compile_role(code: OpCode, updater: Updater) -> Run | None:
+    if code.role in ("parameter", "buffer", "input", "tangent", "constant"):
+
+        def bring(values: Values, inputs: StepInputs) -> None:
+            values[code.value] = inputs.bound[code.op]
+
+        return bring
+    if code.role == "mutation":
+
+        def mutate(values: Values, inputs: StepInputs) -> None:
+            inputs.bound[code.op].copy_(values[code.reads[0]])
+
+        return mutate
+    if code.role == "update":
+
+        def update(values: Values, inputs: StepInputs) -> None:
+            updater(code.name, values[code.reads[0]], values[code.reads[1]])
+
+        return update
+    return None
+
+
+def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callable[[Values], Any]]:
+    target = instruction.target
+    args = tuple(_placed(value, device) for value in instruction.args)
+    kwargs = {name: _placed(value, device) for name, value in instruction.kwargs.items()}
+    if any(_has_value(value) for value in kwargs.values()):
+        return instruction.result, lambda values: target(
+            *(_fetch(value, values) for value in args), **{name: _fetch(value, values) for name, value in kwargs.items()}
+        )
+    template = list(args)
+    direct = [(place, value.name) for place, value in enumerate(args) if isinstance(value, Value)]
+    nested = [
+        (place, value) for place, value in enumerate(args) if not isinstance(value, Value) and _has_value(value)
+    ]
+
+    def call(values: Values) -> Any:
+        filled = template.copy()
+        for place, name in direct:
+            filled[place] = values[name]
+        for place, value in nested:
+            filled[place] = _fetch(value, values)
+        return target(*filled, **kwargs)
+
+    return instruction.result, call
+
+
+def _placed(value: Any, device: Device) -> Any:
+    if isinstance(value, torch.device):
+        return device.torch_device
+    if isinstance(value, (list, tuple)):
+        return [_placed(entry, device) for entry in value]
+    return value
+
+
+def _has_value(value: Any) -> bool:
+    return isinstance(value, Value) or (isinstance(value, list) and any(_has_value(entry) for entry in value))
+
+
+def _fetch(value: Any, values: Values) -> Any:
+    if isinstance(value, Value):
+        return values[value.name]
+    return [_fetch(entry, values) for entry in value] if isinstance(value, list) else value
+
+

@@ -1,0 +1,172 @@
+"""Runs a program on devices. It decides nothing: every device takes its actions in order."""
+
+import queue
+from collections.abc import Callable, Mapping
+from concurrent.futures import as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dlplacer.capture.executable import Executable
+from dlplacer.devices.base import Device
+from dlplacer.errors import RunError
+from dlplacer.graph import OpGraph
+from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
+from dlplacer.runtime.compile import StepInputs, Values, compile_op
+from dlplacer.runtime.program import Program
+from dlplacer.runtime.update import Updater
+
+_Inbox = queue.SimpleQueue[tuple[str, Any]]
+_ABORT = ""
+
+
+@dataclass
+class StepState:
+    """What devices hold in one step, from its first program to its last.
+
+    Attributes
+    ----------
+    values
+        Device name → tensors held.
+    timeline
+        Device name → (op, begin, end) marks of the device, if they are recorded.
+    """
+
+    inputs: StepInputs
+    values: dict[str, Values]
+    timeline: dict[str, list[tuple[str, Any, Any]]] | None = None
+
+
+@dataclass
+class _Lane:
+    """One device of one run: its values, what has arrived, and where to send."""
+
+    device: Device
+    values: Values
+    state: StepState
+    inboxes: Mapping[str, _Inbox]
+    name: str
+    arrived: dict[str, Any] = field(default_factory=dict)
+    marks: list[tuple[str, Any, Any]] | None = None
+
+    def receive(self, tensor: str) -> None:
+        """Wait for a tensor, setting aside others that arrive first."""
+        while tensor not in self.arrived:
+            name, parcel = self.inboxes[self.name].get()
+            if name == _ABORT:
+                raise _Aborted
+            self.arrived[name] = parcel
+        self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
+
+
+class _Aborted(Exception):
+    """Another device failed."""
+
+
+Step = Callable[[_Lane], None]
+
+
+class Executor:
+    """A program, compiled for its devices.
+
+    Parameters
+    ----------
+    devices
+        Name in the program → device.
+    """
+
+    def __init__(
+        self, graph: OpGraph, executable: Executable, program: Program, devices: Mapping[str, Device], updater: Updater
+    ) -> None:
+        self._graph = graph
+        self._executable = executable
+        self._devices = devices
+        self._updater = updater
+        self._steps = {name: [self._compile(name, action) for action in program.actions[name]] for name in devices}
+
+    def start(self, inputs: StepInputs, record: bool = False) -> StepState:
+        """The state with which a step begins."""
+        timeline: dict[str, list[tuple[str, Any, Any]]] | None = {name: [] for name in self._devices} if record else None
+        return StepState(inputs, {name: {} for name in self._devices}, timeline)
+
+    def run(self, state: StepState) -> None:
+        """Run the program and wait for all devices.
+
+        Raises
+        ------
+        RunError
+            If an op fails; names the op, its module and its device. The other devices stop at their next receive.
+        """
+        for device in self._devices.values():
+            device.settle()
+        inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
+        futures = [
+            device.submit(self._task(name, device, state, inboxes)) for name, device in self._devices.items()
+        ]
+        errors = [future.exception() for future in as_completed(futures)]
+        for error in errors:
+            if error is not None and not isinstance(error, _Aborted):
+                raise error
+
+    def _task(
+        self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]
+    ) -> Callable[[], None]:
+        steps = self._steps[name]
+        marks = None if state.timeline is None else state.timeline[name]
+        lane = _Lane(device, state.values[name], state, inboxes, name, marks=marks)
+
+        def task() -> None:
+            try:
+                with torch.no_grad():
+                    for step in steps:
+                        step(lane)
+                device.synchronize()
+            except BaseException:
+                for inbox in inboxes.values():
+                    inbox.put((_ABORT, None))
+                raise
+
+        return task
+
+    def _compile(self, name: str, action: Action) -> Step:
+        if isinstance(action, Compute):
+            return self._compile_compute(name, action.op)
+        tensor = action.tensor
+        if isinstance(action, Send):
+            target, device = action.target, self._devices[action.target]
+
+            def send(lane: _Lane) -> None:
+                lane.inboxes[target].put((tensor, lane.device.send(lane.values[tensor], device)))
+
+            return send
+        if isinstance(action, Recv):
+            return lambda lane: lane.receive(tensor)
+        assert isinstance(action, Free)
+
+        def free(lane: _Lane) -> None:
+            del lane.values[tensor]
+
+        return free
+
+    def _compile_compute(self, name: str, op: str) -> Step:
+        exports = {edge.tensor for edge in self._graph.edges_from[op]}
+        exports.update(self._executable.returned.intersection(self._executable.codes[op].results))
+        run = compile_op(self._executable, op, exports, self._devices[name], self._updater)
+        module = self._graph.op(op).module
+        where = f" of module {module!r}" if module else ""
+
+        def compute(lane: _Lane) -> None:
+            marks = lane.marks
+            begin = None if marks is None else lane.device.now()
+            try:
+                run(lane.values, lane.state.inputs)
+            except Exception as error:
+                text = str(error).strip().splitlines()
+                raise RunError(
+                    f"op {op!r}{where} failed on {lane.device.name}: {text[0] if text else type(error).__name__}"
+                ) from error
+            if marks is not None:
+                marks.append((op, begin, lane.device.now()))
+
+        return compute

@@ -1,0 +1,31 @@
+"""Random ops draw from (seed, step, op id): where an op runs does not change what it draws."""
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import torch
+
+_generator_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[None]:
+    """Seed torch's default generator of a device for one op, and give it back as it was.
+
+    CPU devices share one generator, so only one of them draws at a time.
+    """
+    digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
+    number = int.from_bytes(digest[:8], "little") % 2**63
+    with _generator_lock:
+        if device.type == "cuda":
+            generator = torch.cuda.default_generators[device.index or 0]
+        else:
+            generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(number)
+        try:
+            yield
+        finally:
+            generator.set_state(state)

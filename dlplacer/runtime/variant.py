@@ -1,0 +1,108 @@
+"""The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from dlplacer.capture.capture import Captured
+from dlplacer.devices.base import Device
+from dlplacer.runtime.compile import StepInputs
+from dlplacer.runtime.dry_run import dry_run
+from dlplacer.runtime.executor import Executor, StepState
+from dlplacer.runtime.lower import Order, lower, lower_stages
+from dlplacer.runtime.program import Program
+from dlplacer.runtime.update import Updater
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A captured step with the order in which its ops run on each device.
+
+    Attributes
+    ----------
+    order
+        Device name in the plan → op ids; every op of the graph once.
+    devices
+        Device name in the plan → device.
+    """
+
+    captured: Captured
+    order: Order
+    devices: Mapping[str, Device]
+    updater: Updater
+
+    @cached_property
+    def home(self) -> Mapping[str, str]:
+        """Op id → name of its device in the plan."""
+        return {op: device for device, ops in self.order.items() for op in ops}
+
+    @cached_property
+    def joint(self) -> Executor:
+        """The whole step as one program."""
+        program = lower(self.captured.graph, self.order, self.captured.executable.returned)
+        dry_run(self.captured.graph, [program])
+        return self._executor(program)
+
+    @cached_property
+    def stages(self) -> tuple[Executor, ...]:
+        """Forward and backward as two programs, with the host between them."""
+        later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
+        orders = [
+            {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
+            for is_later in (False, True)
+        ]
+        programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
+        dry_run(self.captured.graph, programs)
+        return tuple(map(self._executor, programs))
+
+    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
+        """Everything that comes into a step from outside, on the device where its op is planned.
+
+        Parameters
+        ----------
+        tensors
+            Parameters and buffers by fully qualified name.
+        inputs
+            Flat inputs of the step.
+        """
+        bound: dict[str, Any] = {}
+        for code in self.captured.executable.codes.values():
+            if code.role in ("parameter", "buffer", "mutation"):
+                bound[code.op] = tensors[code.name].detach()
+            elif code.role == "input":
+                bound[code.op] = inputs[code.position].detach().to(self._torch_device(code.op))
+            elif code.role == "constant":
+                bound[code.op] = code.constant.to(self._torch_device(code.op))
+        return StepInputs(bound, seed, step)
+
+    def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
+        """Inputs with the gradient of the loss; None means 1."""
+        bound = dict(inputs.bound)
+        for code in self.captured.executable.of_role("tangent"):
+            device = self._torch_device(code.op)
+            spec = self.captured.graph.op(code.op).outputs[0]
+            bound[code.op] = (
+                torch.ones(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+                if tangent is None
+                else tangent.to(device)
+            )
+        return replace(inputs, bound=bound)
+
+    def outputs(self, state: StepState) -> list[torch.Tensor]:
+        """The step's returned values, in order."""
+        executable = self.captured.executable
+        return [state.values[self.home[executable.producer[name]]][name] for name in executable.outputs]
+
+    def gradients(self, state: StepState) -> dict[str, torch.Tensor]:
+        """Parameter name → gradient, on the parameter's device."""
+        sinks = self.captured.executable.of_role("gradient")
+        return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
+
+    def _executor(self, program: Program) -> Executor:
+        return Executor(self.captured.graph, self.captured.executable, program, self.devices, self.updater)
+
+    def _torch_device(self, op: str) -> torch.device:
+        return self.devices[self.home[op]].torch_device

@@ -1,0 +1,78 @@
+"""HEFT: heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002), with insertion, memory-aware."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.occupancy import Occupancy
+from dlplacer.solvers.timetable import Timetable, compact
+
+
+def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
+    """The timetable of HEFT, or None if an op fits on no device that it may use.
+
+    Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where it
+    ends first, into the earliest gap that holds it.
+    """
+    occupancy = Occupancy(instance, fixed)
+    lanes = [_Lane() for _ in instance.capacity]
+    start, end = [0] * instance.op_count, [0] * instance.op_count
+    for op in sorted(range(instance.op_count), key=priority.__getitem__):
+        if op in instance.sources:
+            continue
+        best: tuple[int, int, int] | None = None
+        for device in instance.allowed[op]:
+            if occupancy.admits(op, device):
+                arrival = _arrival(instance, occupancy, end, op, device)
+                begin = lanes[device].earliest(arrival, instance.duration[op][device])
+                entry = begin + instance.duration[op][device], device, begin
+                if best is None or entry < best:
+                    best = entry
+        if best is None:
+            return None
+        _, device, begin = best
+        promised = occupancy.source_arrival(op, device)
+        arrival = occupancy.settle_with_sources(op, device)
+        if occupancy.overfull:
+            return None
+        if arrival > promised:
+            begin = lanes[device].earliest(max(begin, arrival), instance.duration[op][device])
+        start[op], end[op] = begin, begin + instance.duration[op][device]
+        lanes[device].insert(begin, end[op])
+    occupancy.settle_rest()
+    if occupancy.overfull:
+        return None
+    return compact(instance, [occupancy.site[block] for block in instance.block], start)
+
+
+def _arrival(instance: Instance, occupancy: Occupancy, end: Sequence[int], op: int, device: int) -> int:
+    latest = occupancy.source_arrival(op, device)
+    for source, delay in instance.predecessors[op]:
+        if source not in instance.sources:
+            latest = max(latest, end[source] + delay[occupancy.site[instance.block[source]]][device])
+    return latest
+
+
+class _Lane:
+    """When a device is busy, in order; ops of zero time count, so that nothing is put around them (eq. 12)."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def earliest(self, arrival: int, ticks: int) -> int:
+        """The first moment from `arrival` on at which an op of this length fits."""
+        position = bisect_left(self.starts, arrival)
+        begin = max(arrival, self.ends[position - 1]) if position else arrival
+        while position < len(self.starts) and begin + ticks > self.starts[position]:
+            begin = max(begin, self.ends[position])
+            position += 1
+        return begin
+
+    def insert(self, begin: int, end: int) -> None:
+        """Book the time from begin to end, which must be free."""
+        position = bisect_right(self.starts, begin)
+        while position and self.ends[position - 1] > begin:
+            position -= 1
+        self.starts.insert(position, begin)
+        self.ends.insert(position, end)

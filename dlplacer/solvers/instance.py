@@ -1,0 +1,201 @@
+"""A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
+
+Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without contention, eq. 8, 9 and 11 reduce to a table of
+delays per pair of devices, and the solvers choose placement and order only.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dlplacer.problem import Problem
+
+FAR = 2**40
+"""Delay between devices that no way joins: more than any horizon."""
+
+Delay = tuple[tuple[int, ...], ...]
+"""[source device][target device] → ticks; 0 on the diagonal, `FAR` where no way leads."""
+
+Arcs = tuple[tuple[tuple[int, Delay], ...], ...]
+"""[op] → (op at the other end, delay) of its arcs."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What is to be placed and ordered, in ticks and positions.
+
+    Attributes
+    ----------
+    duration
+        [op][device] → ticks; meaningless where the op may not run.
+    allowed
+        [op] → devices that may run it and all ops of its block, ascending.
+    successors, predecessors
+        Arcs by source and by target; of parallel arcs the slowest is kept.
+    order
+        Ops in a topological order.
+    block, members
+        [op] → its block, [block] → its ops: a colocation group, or a single op.
+    footprint, capacity
+        [block] and [device] → bytes; None where memory is unlimited.
+    component
+        [device] → number of the connected part of the machine that it belongs to.
+    """
+
+    duration: tuple[tuple[int, ...], ...]
+    allowed: tuple[tuple[int, ...], ...]
+    successors: Arcs
+    predecessors: Arcs
+    order: tuple[int, ...]
+    block: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    footprint: tuple[int, ...]
+    capacity: tuple[int | None, ...]
+    component: tuple[int, ...]
+
+    @property
+    def op_count(self) -> int:
+        """Number of ops."""
+        return len(self.block)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices."""
+        return len(self.capacity)
+
+    @cached_property
+    def shortest(self) -> tuple[int, ...]:
+        """[op] → ticks on its fastest allowed device."""
+        return tuple(
+            min((row[device] for device in devices), default=0)
+            for row, devices in zip(self.duration, self.allowed, strict=True)
+        )
+
+    @cached_property
+    def longest(self) -> tuple[int, ...]:
+        """[op] → ticks on its slowest allowed device."""
+        return tuple(
+            max((row[device] for device in devices), default=0)
+            for row, devices in zip(self.duration, self.allowed, strict=True)
+        )
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether every op takes the same time on all its devices."""
+        return self.shortest == self.longest
+
+    @cached_property
+    def sources(self) -> frozenset[int]:
+        """Ops of zero time that read nothing: parameters and inputs. They start at 0 wherever they are."""
+        return frozenset(op for op, arcs in enumerate(self.predecessors) if not arcs and not self.longest[op])
+
+    @cached_property
+    def sinks(self) -> frozenset[int]:
+        """Ops of zero time that nothing reads."""
+        return frozenset(op for op, arcs in enumerate(self.successors) if not arcs and not self.longest[op])
+
+    @cached_property
+    def source_arcs(self) -> Arcs:
+        """[op] → the arcs that reach it from `sources`."""
+        return tuple(tuple(arc for arc in arcs if arc[0] in self.sources) for arcs in self.predecessors)
+
+    @cached_property
+    def memory_binds(self) -> bool:
+        """Whether some device is too small for all ops together."""
+        total = sum(self.footprint)
+        return any(capacity is not None and capacity < total for capacity in self.capacity)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks of each weakly connected part of the graph; such a part runs in one component of the machine."""
+        leader = list(range(len(self.members)))
+
+        def find(block: int) -> int:
+            while leader[block] != block:
+                leader[block] = leader[leader[block]]
+                block = leader[block]
+            return block
+
+        for op, arcs in enumerate(self.successors):
+            for target, _ in arcs:
+                leader[find(self.block[op])] = find(self.block[target])
+        grouped: dict[int, list[int]] = {}
+        for block in range(len(leader)):
+            grouped.setdefault(find(block), []).append(block)
+        return tuple(map(tuple, grouped.values()))
+
+    @cached_property
+    def reversed(self) -> "Instance":
+        """The same work with time running backwards."""
+
+        def turned(arcs: Arcs) -> Arcs:
+            return tuple(tuple((end, transposed[delay]) for end, delay in row) for row in arcs)
+
+        distinct = {delay for row in self.successors for _, delay in row}
+        transposed = {delay: tuple(zip(*delay, strict=True)) for delay in distinct}
+        return replace(
+            self,
+            successors=turned(self.predecessors),
+            predecessors=turned(self.successors),
+            order=self.order[::-1],
+        )
+
+    def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
+        """The same instance with some blocks allowed on fewer devices."""
+        allowed = list(self.allowed)
+        for block, devices in block_devices.items():
+            for op in self.members[block]:
+                allowed[op] = tuple(device for device in allowed[op] if device in devices)
+        return replace(self, allowed=tuple(allowed))
+
+
+def build_instance(problem: Problem) -> Instance:
+    """The instance of a problem."""
+    block, members = _blocks(problem)
+    device_sets = [set(devices) for devices in problem.allowed]
+    allowed = tuple(
+        tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block
+    )
+    tables = [tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table) for table in problem.delay]
+    largest: dict[tuple[int, int], int] = {}
+    for arc in problem.arcs:
+        ends = arc.source, arc.target
+        largest[ends] = max(largest.get(ends, 0), arc.size)
+    successors: list[list[tuple[int, Delay]]] = [[] for _ in block]
+    predecessors: list[list[tuple[int, Delay]]] = [[] for _ in block]
+    for (source, target), size in largest.items():
+        successors[source].append((target, tables[size]))
+        predecessors[target].append((source, tables[size]))
+    return Instance(
+        duration=tuple(tuple(ticks or 0 for ticks in row) for row in problem.duration),
+        allowed=allowed,
+        successors=tuple(map(tuple, successors)),
+        predecessors=tuple(map(tuple, predecessors)),
+        order=problem.topological,
+        block=block,
+        members=members,
+        footprint=tuple(sum(problem.footprint_bytes[op] for op in ops) for ops in members),
+        capacity=problem.capacity_bytes,
+        component=_components(problem),
+    )
+
+
+def _blocks(problem: Problem) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    block = [-1] * problem.op_count
+    members: list[tuple[int, ...]] = []
+    for op, group in enumerate(problem.group_of):
+        if block[op] < 0:
+            ops = (op,) if group is None else problem.groups[group]
+            for member in ops:
+                block[member] = len(members)
+            members.append(ops)
+    return tuple(block), tuple(members)
+
+
+def _components(problem: Problem) -> tuple[int, ...]:
+    if not problem.delay:
+        return (0,) * problem.device_count
+    reach = problem.delay[0]
+    return tuple(
+        min(other for other in range(problem.device_count) if reach[device][other] is not None)
+        for device in range(problem.device_count)
+    )

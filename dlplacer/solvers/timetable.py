@@ -1,0 +1,44 @@
+"""Placement and start times for the ops of an instance, and what can be done to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlplacer.solvers.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Device and start tick of every op, and the tick at which the last op ends."""
+
+    device: tuple[int, ...]
+    start: tuple[int, ...]
+    makespan: int
+
+    def mirrored(self, instance: Instance) -> "Timetable":
+        """The same timetable of the reversed instance: what ended last starts first."""
+        start = tuple(
+            self.makespan - begin - instance.duration[op][self.device[op]] for op, begin in enumerate(self.start)
+        )
+        return Timetable(self.device, start, self.makespan)
+
+
+def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Timetable:
+    """The timetable in which every op starts as early as this placement and the order of these starts allow.
+
+    It obeys eq. 10 and 12 and ends no later, provided that the given starts do, where zero-time sinks may also lie
+    inside another op: such a sink moves to the end of that op, which delays nothing as nothing reads it.
+    """
+    place = {op: position for position, op in enumerate(instance.order)}
+    end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
+    early = [0] * instance.op_count
+    free = [0] * instance.device_count
+    for op in sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op])):
+        here = device[op]
+        begin = free[here]
+        for source, delay in instance.predecessors[op]:
+            arrival = end[source] + delay[device[source]][here]
+            if arrival > begin:
+                begin = arrival
+        early[op] = begin
+        end[op] = free[here] = begin + instance.duration[op][here]
+    return Timetable(tuple(device), tuple(early), max(end))

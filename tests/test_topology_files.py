@@ -1,0 +1,301 @@
+"""The machines that ship: well-formed files, published structure, a source for every number."""
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "topologies"
+FILES = sorted(FOLDER.glob("*.json"))
+PROMISED = {
+    "cpu-2core",
+    "dgx-a100",
+    "dgx-h100",
+    "dgx1-v100-2gpu",
+    "dgx1-v100-4gpu",
+    "dgx1-v100-8gpu",
+    "dgx2-v100",
+    "mixed-2gpu",
+    "pcie-4gpu",
+}
+
+HEAD_FIELDS = {"format", "name", "source", "meta", "nodes", "edges"}
+ROUTER_FIELDS = {"id", "kind", "meta"}
+DEVICE_FIELDS = ROUTER_FIELDS | {"type", "memory_bytes", "flops_per_s", "memory_bytes_per_s"}
+EDGE_FIELDS = {"source", "target", "bytes_per_s", "latency_s", "duplex", "count", "meta"}
+
+SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
+SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15} | {
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+RATES = {f"{unit}/s": factor for unit, factor in SIZES.items()}
+FLOP_RATES = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15}
+
+# dgx1() of microsoft/msccl-tools: how many NVLinks join GPU i and GPU j of a DGX-1 V100.
+CUBE_MESH = [
+    [0, 2, 1, 1, 2, 0, 0, 0],
+    [2, 0, 1, 2, 0, 1, 0, 0],
+    [1, 1, 0, 2, 0, 0, 2, 0],
+    [1, 2, 2, 0, 0, 0, 0, 1],
+    [2, 0, 0, 0, 0, 2, 1, 1],
+    [0, 1, 0, 0, 2, 0, 1, 2],
+    [0, 0, 2, 0, 1, 1, 0, 2],
+    [0, 0, 0, 1, 1, 2, 2, 0],
+]
+
+
+def load(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def quantity(value: Any, units: Mapping[str, Fraction | int]) -> Fraction:
+    """The exact value in SI base units; deliberately not the package's own parser."""
+    if not isinstance(value, str):
+        return Fraction(repr(value))
+    number, unit = value.split()
+    return Fraction(number) * units[unit]
+
+
+def devices(topology: Any) -> dict[str, Any]:
+    return {node["id"]: node for node in topology["nodes"] if node["kind"] == "device"}
+
+
+def edge_map(topology: Any) -> dict[frozenset[str], Any]:
+    return {frozenset((edge["source"], edge["target"])): edge for edge in topology["edges"]}
+
+
+def network(topology: Any) -> "nx.Graph[str]":
+    graph: nx.Graph[str] = nx.Graph()
+    graph.add_nodes_from(node["id"] for node in topology["nodes"])
+    for edge in topology["edges"]:
+        graph.add_edge(edge["source"], edge["target"], latency_s=quantity(edge.get("latency_s", 0), SECONDS))
+    return graph
+
+
+def total_rate(edge: Any) -> Fraction:
+    return quantity(edge["bytes_per_s"], RATES) * int(edge.get("count", 1))
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+@pytest.fixture
+def topology(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_promised_machines_are_there() -> None:
+    assert {path.stem for path in FILES} >= PROMISED
+
+
+def test_head(path: Path, topology: Any) -> None:
+    assert topology["format"] == "dlplacer.topology/1"
+    assert topology["name"] == path.stem
+    assert set(topology) <= HEAD_FIELDS
+
+
+def test_nodes_have_only_known_fields_and_unique_ids(topology: Any) -> None:
+    for node in topology["nodes"]:
+        assert set(node) <= {"device": DEVICE_FIELDS, "router": ROUTER_FIELDS}[node["kind"]], node
+    ids = [node["id"] for node in topology["nodes"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_devices_have_a_type_and_positive_rates(topology: Any) -> None:
+    for device in devices(topology).values():
+        assert device["type"]
+        assert set(device["flops_per_s"]) <= {"float16", "bfloat16", "float32", "float64"}
+        assert "float32" in device["flops_per_s"]
+        assert all(quantity(rate, FLOP_RATES) > 0 for rate in device["flops_per_s"].values())
+        assert quantity(device["memory_bytes_per_s"], RATES) > 0
+        if "memory_bytes" in device:
+            size = quantity(device["memory_bytes"], SIZES)
+            assert size > 0
+            assert size.denominator == 1
+
+
+def test_devices_of_one_type_are_equal(topology: Any) -> None:
+    seen: dict[str, Any] = {}
+    for device in devices(topology).values():
+        numbers = {field: device.get(field) for field in DEVICE_FIELDS - {"id"}}
+        assert seen.setdefault(device["type"], numbers) == numbers
+
+
+def test_edges_are_well_formed(topology: Any) -> None:
+    ids = {node["id"] for node in topology["nodes"]}
+    for edge in topology["edges"]:
+        assert set(edge) <= EDGE_FIELDS, edge
+        assert {edge["source"], edge["target"]} <= ids, edge
+        assert edge["source"] != edge["target"], edge
+        assert quantity(edge["bytes_per_s"], RATES) > 0
+        assert quantity(edge.get("latency_s", 0), SECONDS) >= 0
+        assert edge.get("duplex", "full") in {"full", "half"}
+        assert isinstance(edge.get("count", 1), int)
+        assert edge.get("count", 1) >= 1
+
+
+def test_no_parallel_edges(topology: Any) -> None:
+    assert len(edge_map(topology)) == len(topology["edges"])
+
+
+def test_every_device_reaches_every_other(topology: Any) -> None:
+    graph = network(topology)
+    assert nx.is_connected(graph)
+    for source in devices(topology):
+        assert nx.descendants(graph, source) >= set(devices(topology)) - {source}
+
+
+def test_no_router_is_a_dead_end(topology: Any) -> None:
+    graph = network(topology)
+    routers = {node["id"] for node in topology["nodes"] if node["kind"] == "router"}
+    assert all(graph.degree[router] >= 2 for router in routers)
+
+
+def test_every_number_names_its_source(topology: Any) -> None:
+    assert topology["source"]
+    sources = topology["meta"]["sources"]
+    assert all(isinstance(text, str) and len(text) > 40 for text in sources.values())
+    named = set()
+    for entry in topology["nodes"] + topology["edges"]:
+        assert entry["meta"]["sources"], entry
+        named |= set(entry["meta"]["sources"])
+    assert named == set(sources)
+
+
+def test_links_are_not_faster_than_their_data_sheet(topology: Any) -> None:
+    for edge in topology["edges"]:
+        if "data_sheet" in edge["meta"]:
+            assert quantity(edge["bytes_per_s"], RATES) < quantity(edge["meta"]["data_sheet"], RATES), edge
+
+
+def test_one_line_per_node_and_edge(path: Path, topology: Any) -> None:
+    lines = {line.strip().rstrip(",") for line in path.read_text(encoding="utf-8").splitlines()}
+    for entry in topology["nodes"] + topology["edges"]:
+        assert json.dumps(entry, ensure_ascii=False) in lines
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_dgx1_has_the_published_link_counts(size: int) -> None:
+    topology = load(f"dgx1-v100-{size}gpu")
+    assert list(devices(topology)) == [f"gpu{i}" for i in range(size)]
+    edges = edge_map(topology)
+    for i in range(size):
+        for j in range(i):
+            edge = edges.get(frozenset((f"gpu{i}", f"gpu{j}")))
+            assert (edge.get("count", 1) if edge else 0) == CUBE_MESH[i][j], (i, j)
+
+
+def test_dgx1_gpus_have_six_nvlinks() -> None:
+    gpus = devices(load("dgx1-v100-8gpu"))
+    links = dict.fromkeys(gpus, 0)
+    for ends, edge in edge_map(load("dgx1-v100-8gpu")).items():
+        if ends <= gpus.keys():
+            for gpu in ends:
+                links[gpu] += edge.get("count", 1)
+    assert set(links.values()) == {6}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_small_dgx1_is_an_exact_part_of_the_box(size: int) -> None:
+    part, box = load(f"dgx1-v100-{size}gpu"), load("dgx1-v100-8gpu")
+    kept = [node["id"] for node in part["nodes"]]
+    assert part["nodes"] == [node for node in box["nodes"] if node["id"] in kept]
+    assert part["edges"] == [edge for edge in box["edges"] if {edge["source"], edge["target"]} <= set(kept)]
+    assert part["meta"]["sources"].items() <= box["meta"]["sources"].items()
+
+
+def test_dgx1_pcie_tree() -> None:
+    # The dump in issue 671 of NVIDIA/nccl: the first switch has the two GPUs with one NVLink between them and two to
+    # the other half each. In the numbering of the matrix these are 0 and 2; 1 and 3 are left for the second switch.
+    ends = [i for i in range(4) if CUBE_MESH[i][i + 4] == 2]
+    assert ends == [0, 2]
+    assert CUBE_MESH[0][2] == 1
+    graph = network(load("dgx1-v100-8gpu"))
+    for switch, gpus in enumerate([(0, 2), (1, 3), (4, 6), (5, 7)]):
+        assert set(graph[f"pcie{switch}"]) == {f"cpu{switch // 2}", *(f"gpu{i}" for i in gpus)}
+    assert graph.has_edge("cpu0", "cpu1")
+
+
+def test_dgx1_two_gpus_have_two_bonded_nvlinks() -> None:
+    # 2 × 25 GB/s by the data sheet, 2 × 0.83 × 25 = 41.5 GB/s effective.
+    edge = edge_map(load("dgx1-v100-2gpu"))[frozenset(("gpu0", "gpu1"))]
+    assert quantity(edge["meta"]["data_sheet"], RATES) * edge["count"] == 50 * 10**9
+    assert total_rate(edge) == Fraction("41.5") * 10**9
+
+
+# PCIe latencies: 5 us under one switch, 10 us under one CPU, 15 us between the CPUs or when staged through the host.
+@pytest.mark.parametrize(
+    ("name", "source", "target", "latency_us"),
+    [
+        ("dgx1-v100-8gpu", "gpu0", "gpu2", 5),
+        ("dgx1-v100-8gpu", "gpu0", "gpu1", 10),
+        ("dgx1-v100-8gpu", "gpu0", "gpu4", 15),
+        ("pcie-4gpu", "gpu0", "gpu1", 5),
+        ("pcie-4gpu", "gpu0", "gpu3", 10),
+        ("mixed-2gpu", "gpu0", "gpu1", 15),
+    ],
+)
+def test_pcie_latency_between_gpus(name: str, source: str, target: str, latency_us: int) -> None:
+    topology = load(name)
+    graph = network(topology)
+    gpus = devices(topology)
+    graph.remove_edges_from([ends for ends in graph.edges if set(ends) <= gpus.keys()])
+    graph.remove_nodes_from(gpus.keys() - {source, target})
+    assert nx.shortest_path_length(graph, source, target, weight="latency_s") == Fraction(latency_us, 10**6)
+
+
+# Published rates per GPU and direction: NVIDIA's 300, 600 and 900 GB/s count both directions.
+@pytest.mark.parametrize(
+    ("name", "gpus", "published_gb_per_s"), [("dgx2-v100", 16, 150), ("dgx-a100", 8, 300), ("dgx-h100", 8, 450)]
+)
+def test_nvswitch_rate_per_gpu(name: str, gpus: int, published_gb_per_s: int) -> None:
+    topology = load(name)
+    rates = {node: Fraction(0) for node in devices(topology)}
+    for edge in topology["edges"]:
+        for end in rates.keys() & {edge["source"], edge["target"]}:
+            rates[end] += total_rate(edge)
+    assert len(rates) == gpus
+    assert all(float(rate) == pytest.approx(0.83 * published_gb_per_s * 1e9, rel=1e-3) for rate in rates.values())
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100"])
+def test_nvswitch_is_two_microseconds_away(name: str) -> None:
+    graph = network(load(name))
+    assert nx.shortest_path_length(graph, "gpu0", "gpu7", weight="latency_s") == Fraction(2, 10**6)
+
+
+def test_dgx2_trunk_carries_what_a_baseboard_sends() -> None:
+    # 6 switches × 8 links × 25 GB/s = 1.2 TB/s per direction = 8 GPUs × 150 GB/s, all times 0.83.
+    topology = load("dgx2-v100")
+    edges = edge_map(topology)
+    trunk = edges[frozenset(("nvswitch0", "nvswitch1"))]
+    assert trunk["count"] == 48
+    for board in range(2):
+        members = [edges[frozenset((f"gpu{i}", f"nvswitch{board}"))] for i in range(8 * board, 8 * board + 8)]
+        assert sum(total_rate(edge) for edge in members) == total_rate(trunk)
+
+
+def test_mixed_machine_has_a_large_and_a_small_gpu() -> None:
+    large, small = devices(load("mixed-2gpu")).values()
+    assert large["type"] != small["type"]
+    assert quantity(large["memory_bytes"], SIZES) > 2 * quantity(small["memory_bytes"], SIZES)
+    for dtype, rate in small["flops_per_s"].items():
+        assert quantity(large["flops_per_s"][dtype], FLOP_RATES) > 2 * quantity(rate, FLOP_RATES)
+
+
+def test_cpu_cores_share_memory_and_copy_nothing() -> None:
+    topology = load("cpu-2core")
+    assert {device["type"] for device in devices(topology).values()} == {"cpu-core"}
+    assert all("memory_bytes" not in device for device in devices(topology).values())
+    (edge,) = topology["edges"]
+    # A GB would take 1 us at this rate, 3 % of the latency: what counts is waking the other thread.
+    assert 10**9 / total_rate(edge) < quantity(edge["latency_s"], SECONDS) / 10
