@@ -1,0 +1,136 @@
+"""What common devices can do: peak rates, memory rate and overhead per op, each number with its source.
+
+Float16 and bfloat16 are rates of the tensor cores without sparsity. Float32 is the rate of the plain float32 units: TF32
+is not assumed. PyTorch leaves TF32 off for matrix products but lets cuDNN use it for convolutions
+(``torch.backends.cuda.matmul.allow_tf32`` is False, ``torch.backends.cudnn.allow_tf32`` True, seen in 2.13), so float32
+convolutions of an A100, H100 or H200 may be faster than the roofline says; profile them, or give the topology's devices
+a ``flops_per_s`` of their own. Float64 is likewise that of the plain units; matrix products on tensor cores reach twice
+as much on these three.
+
+A dtype that a device lacks takes its float32 rate (`dlplacer.costs.roofline.Rates.peak_flops_per_s`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+FLOAT32 = "float32"
+"""The dtype whose rate stands in for all that a device does not list: integers, bool, bfloat16 on a V100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number and where it comes from."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """What the roofline needs to know of a type of device.
+
+    Attributes
+    ----------
+    flops_per_s
+        Peak rate per dtype; float32 is always there.
+    memory_bytes_per_s
+        Peak rate of the device's own memory.
+    overhead_s
+        Least time of an op that does anything: a kernel launch on a GPU, the call into the library on a CPU.
+    """
+
+    flops_per_s: Mapping[str, Figure]
+    memory_bytes_per_s: Figure
+    overhead_s: Figure
+
+
+EFFICIENCY = Figure(
+    0.70,
+    "meta-pytorch/autoparallel, cost_models/compute_estimation.py: 70 % of the peak for arithmetic as for memory. Matrix "
+    "products were measured at 80 % on H100 and H200 (MAMF in stas00/ml-engineering).",
+)
+"""Share of a peak rate that ops reach."""
+
+_LAUNCH = Figure(7e-6, "kernel_launch_overhead in meta-pytorch/autoparallel, cost_models/compute_estimation.py")
+_CALL = Figure(
+    5e-6,
+    "Measured with PyTorch 2.13 on one thread of a Xeon, tensors of 4 to 64 elements: 1.7 to 3.8 us for add, relu, mm, "
+    "cat, max pool and batch norm, 11 us for a convolution; 5 us stands for the mix.",
+)
+
+_V100 = "NVIDIA V100 Tensor Core GPU data sheet, SXM2 module"
+_A100 = "NVIDIA A100 Tensor Core GPU data sheet, SXM module of 80 GB"
+_H100 = "NVIDIA H100 Tensor Core GPU data sheet, SXM module"
+_H200 = "NVIDIA H200 Tensor Core GPU data sheet, SXM module"
+_HALVED = "half of the 1979 TFLOP/s printed, which count sparsity"
+_AVX2 = "A generic server core with AVX2 at 3 GHz"
+_FMA = "FLOPS per cycle for sandy-bridge and haswell, Stack Overflow"
+
+DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
+    {
+        "V100": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(7.8e12, _V100),
+                    FLOAT32: Figure(15.7e12, _V100),
+                    "float16": Figure(125e12, f"{_V100}: tensor cores, which know no bfloat16"),
+                }
+            ),
+            memory_bytes_per_s=Figure(900e9, f"{_V100}: HBM2"),
+            overhead_s=_LAUNCH,
+        ),
+        "A100": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(9.7e12, f"{_A100}: FP64, without tensor cores"),
+                    FLOAT32: Figure(19.5e12, f"{_A100}: FP32, without TF32"),
+                    "float16": Figure(312e12, f"{_A100}: tensor cores, without sparsity"),
+                    "bfloat16": Figure(312e12, f"{_A100}: tensor cores, without sparsity"),
+                }
+            ),
+            memory_bytes_per_s=Figure(2039e9, f"{_A100}: HBM2e"),
+            overhead_s=_LAUNCH,
+        ),
+        "H100": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(34e12, f"{_H100}: FP64, without tensor cores"),
+                    FLOAT32: Figure(67e12, f"{_H100}: FP32, without TF32"),
+                    "float16": Figure(989e12, f"{_H100}: {_HALVED}"),
+                    "bfloat16": Figure(989e12, f"{_H100}: {_HALVED}"),
+                }
+            ),
+            memory_bytes_per_s=Figure(3350e9, f"{_H100}: HBM3"),
+            overhead_s=_LAUNCH,
+        ),
+        "H200": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(34e12, f"{_H200}: FP64, without tensor cores"),
+                    FLOAT32: Figure(67e12, f"{_H200}: FP32, without TF32"),
+                    "float16": Figure(989e12, f"{_H200}: {_HALVED}"),
+                    "bfloat16": Figure(989e12, f"{_H200}: {_HALVED}"),
+                }
+            ),
+            memory_bytes_per_s=Figure(4800e9, f"{_H200}: HBM3e"),
+            overhead_s=_LAUNCH,
+        ),
+        "cpu-core": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(48e9, f"{_AVX2}: 2 FMA units × 4 lanes × 2 FLOP × 3 GHz ({_FMA})"),
+                    FLOAT32: Figure(96e9, f"{_AVX2}: 2 FMA units × 8 lanes × 2 FLOP × 3 GHz ({_FMA})"),
+                }
+            ),
+            memory_bytes_per_s=Figure(
+                12e9,
+                "One core alone: 12 lines of 64 B in flight ÷ 64 ns (line-fill buffers: Why is Skylake so much better "
+                "than Broadwell-E for single-threaded memory throughput, Stack Overflow). A float32 add over 128 MiB "
+                "reached 10 GB/s on one thread of a Xeon with PyTorch 2.13.",
+            ),
+            overhead_s=_CALL,
+        ),
+    }
+)
+"""Name of a type, as topologies write it → its rates."""

@@ -1,0 +1,94 @@
+"""OpGraph → OpGraph: times from the roofline where the graph has none."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dlplacer.costs.device_table import DEVICE_TABLE
+from dlplacer.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.errors import InputError
+from dlplacer.graph import Op, OpGraph
+from dlplacer.topology import Device, Topology
+
+
+def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
+    """The graph with a time for every op on every device type of the topology where the op may run.
+
+    A time that the graph has is kept. Where there is none, the roofline gives it; if the rates that it needs are not
+    known, the op stays without (`dlplacer.problem.build_problem` reports that). The same object comes back if nothing
+    is missing.
+
+    Raises
+    ------
+    InputError
+        If two devices of one type have different rates.
+    """
+    types = _devices_by_type(topology)
+    rates = {name: found for name, devices in types.items() if (found := rates_of(devices[0])) is not None}
+
+    def completed(op: Op) -> Op:
+        return _with_missing(op, {name: rates[name] for name in rates if _may_run(op, types[name])})
+
+    return _with_ops(graph, tuple(map(completed, graph.ops)))
+
+
+def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
+    """The graph with a time for every op on one type of the device table; a time that the graph has is kept.
+
+    Raises
+    ------
+    InputError
+        If the table does not have the type.
+    """
+    rates = rates_of_type(device_type)
+    if rates is None:
+        raise InputError(
+            f"the device table has no type {device_type!r}; use one of {', '.join(DEVICE_TABLE)}, or profile the model "
+            "on such a device"
+        )
+    return _with_ops(graph, tuple(_with_missing(op, {device_type: rates}) for op in graph.ops))
+
+
+def _with_ops(graph: OpGraph, ops: tuple[Op, ...]) -> OpGraph:
+    changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    return replace(graph, ops=ops) if changed else graph
+
+
+def _with_missing(op: Op, rates: Mapping[str, Rates]) -> Op:
+    added = {
+        device_type: roofline_s(op, known)
+        for device_type, known in rates.items()
+        if op.time_on(device_type) is None and known.cover(op)
+    }
+    given = op.time_s if isinstance(op.time_s, Mapping) else {}
+    return replace(op, time_s={**given, **added}) if added else op
+
+
+def _may_run(op: Op, devices: list[Device]) -> bool:
+    return op.devices is None or any(device.id in op.devices or device.type in op.devices for device in devices)
+
+
+def _devices_by_type(topology: Topology) -> dict[str, list[Device]]:
+    types: dict[str, list[Device]] = {}
+    for device in topology.devices:
+        types.setdefault(device.type, []).append(device)
+    for devices in types.values():
+        for other in devices[1:]:
+            _require_equal_rates(devices[0], other)
+    return types
+
+
+def _require_equal_rates(first: Device, second: Device) -> None:
+    for name in ("flops_per_s", "memory_bytes_per_s"):
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if ours != theirs:
+            raise InputError(
+                f"devices {first.id!r} and {second.id!r} are both of type {first.type!r}, but {name} is "
+                f"{_written(ours)} on one and {_written(theirs)} on the other; devices of one type run every op in the "
+                "same time: make them equal, or give them different types"
+            )
+
+
+def _written(rate: float | Mapping[str, float] | None) -> str:
+    if isinstance(rate, Mapping):
+        return "{" + ", ".join(f"{dtype}: {value:g}" for dtype, value in rate.items()) + "}"
+    return "not given" if rate is None else f"{rate:g}"

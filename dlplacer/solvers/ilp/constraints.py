@@ -1,0 +1,190 @@
+"""One function per rule of the ILP, with the paper's equation number.
+
+No row with memory or load in it is ever enforced by a literal: CP-SAT's presolve may drop the enforcement of rows whose
+Boolean coefficients sum past 2^31 (OR-Tools issue 5293).
+"""
+
+from math import gcd
+
+from ortools.sat.python import cp_model
+
+from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.ilp.variables import Literal, Pairs, Variables, duration
+from dlplacer.solvers.instance import FAR, Delay, Instance
+from dlplacer.solvers.symmetry import interchangeable
+
+_PRECEDENCE_BLOCKS = 40
+
+
+def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
+    """Eq. 7: Σ_n P(k, n) = 1, over the allowed devices of each block."""
+    for literals in variables.place:
+        if len(literals) > 2:
+            model.add_exactly_one(literals.values())
+
+
+def join_communicating_ops(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
+    """Eq. 8 and 9: a tensor needs a way from its producer's device to its consumer's; pairs without one are forbidden."""
+    done = set()
+    for op, arcs in enumerate(instance.successors):
+        for target, delay in arcs:
+            ends = instance.block[op], instance.block[target]
+            if ends[0] == ends[1] or ends in done:
+                continue
+            done.add(ends)
+            unjoined = _pairs(instance, op, target, delay, FAR)
+            if unjoined:
+                _imply(model, variables, ends, unjoined, None)
+
+
+def respect_precedence(
+    model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, upper: int
+) -> None:
+    """Eq. 10 and 11: T(j) ≥ T(i) + Δ(i) + the delay between the devices of i and j.
+
+    With the distinct delays c_0 < c_1 < … of an arc the row is T(j) ≥ T(i) + Δ(i) + c_0 + Σ_k (c_k − c_{k−1})·far_k, where
+    far_k is true if the devices are at least c_k apart. An arc whose reader cannot start before its data are there on any
+    device has no row.
+    """
+    for op, arcs in enumerate(instance.successors):
+        for target, delay in arcs:
+            same_block = instance.block[op] == instance.block[target]
+            levels = [0] if same_block else _levels(instance, op, target, delay)
+            latest_end = upper - bounds.tail[op] if op not in instance.sources else 0
+            if latest_end + levels[-1] <= bounds.head[target]:
+                continue
+            end = variables.start[op] + duration(instance, variables, op)
+            model.add(variables.start[target] >= end + levels[0])
+            steps: list[tuple[int, Literal]] = []
+            for below, level in zip(levels, levels[1:], strict=False):
+                pairs = _pairs(instance, op, target, delay, level)
+                steps.append((level - below, _far(model, instance, variables, op, target, pairs)))
+            if steps:
+                travel = cp_model.LinearExpr.weighted_sum([literal for _, literal in steps], [step for step, _ in steps])
+                model.add(variables.start[target] >= end + levels[0] + travel)
+
+
+def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
+    """Eq. 12: the ops of a device do not overlap, and none of zero time starts strictly inside another.
+
+    Sources and sinks of zero time need no interval. A source starts at 0, where nothing can be around it. A sink inside
+    another op can be moved to that op's end: nothing reads it, and the makespan is no earlier than that end
+    (`dlplacer.solvers.timetable.compact` moves it).
+    """
+    lanes: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
+    for op, start in enumerate(variables.start):
+        if op in instance.sources or op in instance.sinks:
+            continue
+        for device, literal in variables.place[instance.block[op]].items():
+            ticks = instance.duration[op][device]
+            lanes[device].append(
+                model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
+            )
+    for lane in lanes:
+        if len(lane) > 1:
+            model.add_no_overlap(lane)
+
+
+def fit_into_memory(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
+    """Eq. 13: Σ_k M(k)·P(k, n) ≤ Mem(n), divided by the greatest common divisor of the footprints."""
+    for device, capacity in enumerate(instance.capacity):
+        here = [
+            (size, literals[device])
+            for size, literals in zip(instance.footprint, variables.place, strict=True)
+            if size and device in literals
+        ]
+        if capacity is not None and sum(size for size, _ in here) > capacity:
+            unit = gcd(*(size for size, _ in here))
+            used = cp_model.LinearExpr.weighted_sum([literal for _, literal in here], [size // unit for size, _ in here])
+            model.add(used <= capacity // unit)
+
+
+def finish_before_makespan(model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds) -> None:
+    """The makespan is no earlier than the end of any op, nor than what the op's tail adds to it."""
+    for op, start in enumerate(variables.start):
+        if op not in instance.sources:
+            end = start + duration(instance, variables, op)
+            model.add(variables.makespan >= end + bounds.tail[op])
+
+
+def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds) -> None:
+    """Redundant: the work of a device fits between the least head and the least tail of the ops that may run there.
+
+    Proof: its ops run one at a time (eq. 12), the first not before its head, and the last leaves its tail.
+    """
+    for device in range(instance.device_count):
+        ops = [op for op, devices in enumerate(instance.allowed) if device in devices and instance.duration[op][device]]
+        if ops:
+            idle = min(bounds.head[op] for op in ops) + min(bounds.tail[op] for op in ops)
+            work = cp_model.LinearExpr.weighted_sum(
+                [variables.place[instance.block[op]][device] for op in ops],
+                [instance.duration[op][device] for op in ops],
+            )
+            model.add(work <= variables.makespan - idle)
+
+
+def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
+    """Of devices that can be swapped, those of lower number are used first along the largest blocks.
+
+    Any plan can be relabelled so, as swapping devices keeps its makespan. Block b may be on the j-th device of a class
+    only if an earlier block is on the (j−1)-th.
+    """
+    for devices in interchangeable(instance):
+        blocks = [block for block in symmetry_blocks(instance) if devices[0] in variables.place[block]]
+        for count, block in enumerate(blocks):
+            for before, device in zip(devices, devices[1:], strict=False):
+                earlier = _used(model, variables, before, tuple(blocks[:count]))
+                model.add_bool_or([~variables.place[block][device], *earlier])
+
+
+def symmetry_blocks(instance: Instance) -> list[int]:
+    """The blocks along which `break_symmetry` orders devices: those with most work."""
+    work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
+    return sorted(range(len(work)), key=lambda block: -work[block])[:_PRECEDENCE_BLOCKS]
+
+
+def _used(
+    model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]
+) -> list[Literal]:
+    """Literals whose disjunction tells whether one of the blocks is on a device: at most two, the chain goes on."""
+    if len(blocks) < 2:
+        return [variables.place[block][device] for block in blocks]
+    if (device, blocks) not in variables.used:
+        before = _used(model, variables, device, blocks[:-1])
+        variables.used[device, blocks] = either = model.new_bool_var("")
+        model.add_bool_or([*before, variables.place[blocks[-1]][device], ~either])
+    return [variables.used[device, blocks]]
+
+
+def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]:
+    """The distinct delays of an arc over the allowed pairs that a way joins, ascending."""
+    found = {delay[a][b] for a in instance.allowed[op] for b in instance.allowed[target]}
+    return sorted(ticks for ticks in found if ticks < FAR) or [0]
+
+
+def _pairs(instance: Instance, op: int, target: int, delay: Delay, level: int) -> Pairs:
+    return frozenset(
+        (a, b) for a in instance.allowed[op] for b in instance.allowed[target] if delay[a][b] >= level
+    )
+
+
+def _far(
+    model: cp_model.CpModel, instance: Instance, variables: Variables, op: int, target: int, pairs: Pairs
+) -> Literal:
+    """A literal that is true if the two ops are on one of the pairs."""
+    key = instance.block[op], instance.block[target], pairs
+    if key not in variables.far:
+        variables.far[key] = model.new_bool_var("")
+        _imply(model, variables, key[:2], pairs, variables.far[key])
+    return variables.far[key]
+
+
+def _imply(
+    model: cp_model.CpModel, variables: Variables, ends: tuple[int, int], pairs: Pairs, then: Literal | None
+) -> None:
+    """One clause per source device a: not there, or the target on a device b with (a, b) not in pairs, or `then`."""
+    sources, targets = variables.place[ends[0]], variables.place[ends[1]]
+    for a, literal in sources.items():
+        near = [targets[b] for b in targets if (a, b) not in pairs]
+        if len(near) < len(targets):
+            model.add_bool_or([~literal, *near, *([] if then is None else [then])])

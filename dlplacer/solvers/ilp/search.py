@@ -1,0 +1,97 @@
+"""Running CP-SAT on a model: parameters, deadline, early stops, improvements as they come."""
+
+import math
+import time
+from threading import Thread
+
+from ortools.sat.python import cp_model
+
+from dlplacer.errors import InternalError
+from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.schedule import Budget
+from dlplacer.solvers.timetable import Timetable, compact
+
+_POLL_S = 0.05
+
+
+def new_solver(budget: Budget, seconds: float) -> cp_model.CpSolver:
+    """A solver with the parameters that every search here uses.
+
+    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293). One worker gains from
+    leaving out the linear relaxation.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = budget.workers
+    solver.parameters.random_seed = budget.seed % 2**31
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.relative_gap_limit = budget.gap
+    solver.parameters.presolve_inclusion_work_limit = 0
+    solver.parameters.catch_sigint_signal = False
+    if budget.workers == 1:
+        solver.parameters.linearization_level = 0
+    return solver
+
+
+def search(
+    model: cp_model.CpModel, variables: Variables, instance: Instance, incumbent: Incumbent, seconds: float
+) -> bool:
+    """Solve a model for some time; better timetables and bounds go to the incumbent. False if it has no solution.
+
+    The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has.
+    """
+    budget = incumbent.budget
+    solver = new_solver(budget, seconds)
+    listener = _Listener(variables)
+    solver.best_bound_callback = listener.on_bound
+    statuses: list[int] = []
+    thread = Thread(target=lambda: statuses.append(int(solver.solve(model, listener))), daemon=True)
+    stop_at = time.monotonic() + seconds
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(_POLL_S)
+            listener.deliver(instance, incumbent)
+        except KeyboardInterrupt:
+            budget.stop.set()
+        if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
+            solver.stop_search()
+    listener.deliver(instance, incumbent)
+    if not statuses or statuses[0] == cp_model.MODEL_INVALID:
+        raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
+    if statuses[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        incumbent.raise_bound(_whole(solver.best_objective_bound))
+    return statuses[0] != cp_model.INFEASIBLE
+
+
+class _Listener(cp_model.CpSolverSolutionCallback):
+    """Keeps what the solver's threads report until the main thread delivers it."""
+
+    def __init__(self, variables: Variables) -> None:
+        super().__init__()
+        self.variables = variables
+        self.found: tuple[list[int], list[int]] | None = None
+        self.bound = 0
+
+    def on_solution_callback(self) -> None:
+        place = [
+            next(device for device, literal in literals.items() if self.boolean_value(literal))
+            for literals in self.variables.place
+        ]
+        self.found = place, [self.value(start) for start in self.variables.start]
+
+    def on_bound(self, bound: float) -> None:
+        self.bound = max(self.bound, _whole(bound))
+
+    def deliver(self, instance: Instance, incumbent: Incumbent) -> None:
+        found, self.found = self.found, None
+        if found is not None:
+            place, start = found
+            incumbent.offer(compact(instance, [place[block] for block in instance.block], start))
+        incumbent.raise_bound(self.bound)
+
+
+def _whole(bound: float) -> int:
+    """The whole number of ticks that a bound from floating-point arithmetic proves."""
+    return math.ceil(bound - 1e-3) if math.isfinite(bound) else 0

@@ -1,0 +1,43 @@
+"""The best timetable so far and the best bound so far, reported whenever one of them improves."""
+
+from dlplacer.errors import InternalError
+from dlplacer.solvers.schedule import Budget
+from dlplacer.solvers.timetable import Timetable
+
+
+class Incumbent:
+    """What a solve has reached."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.best: Timetable | None = None
+        self.bound = 0
+
+    def offer(self, timetable: Timetable | None) -> bool:
+        """Keep a timetable if it is the best so far; whether it is."""
+        if timetable is None or (self.best is not None and timetable.makespan >= self.best.makespan):
+            return False
+        self.best = timetable
+        self._report()
+        return True
+
+    def raise_bound(self, bound: int) -> None:
+        """Keep a lower bound if it is the highest so far."""
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the gap that the user asked for is reached."""
+        if self.best is None:
+            return False
+        return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
+
+    def _report(self) -> None:
+        if self.best is not None and self.bound > self.best.makespan:
+            raise InternalError(
+                f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a schedule; "
+                "please report this graph and topology"
+            )
+        self.budget.report(None if self.best is None else self.best.makespan, self.bound)
