@@ -1,0 +1,116 @@
+"""Where every op of a model should run, how good that plan is, and running it there.
+
+>>> import dlplacer as dp
+>>> graph = dp.load_graph("inception_v3-train")
+>>> result = dp.place(graph, dp.load_topology("dgx1-v100-2gpu"), time_limit_s=10)
+>>> result.status in ("optimal", "feasible")
+True
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.version import __version__
+
+if TYPE_CHECKING:
+    from dlplacer.frontend import Job, Optimizer, capture
+    from dlplacer.check import check, violations
+    from dlplacer.errors import (
+        CaptureError,
+        CheckError,
+        DlplacerError,
+        FileFormatError,
+        InfeasibleError,
+        InputError,
+        InternalError,
+        MismatchError,
+        NoPlanError,
+        RunError,
+    )
+    from dlplacer.files import write_graph, write_plan, write_topology
+    from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+    from dlplacer.load import load_graph, load_plan, load_topology
+    from dlplacer.options import Options
+    from dlplacer.placement import place
+    from dlplacer.plan import Plan
+    from dlplacer.result import Result
+    from dlplacer.runtime import PlacedModule, apply
+    from dlplacer.topology import Device, Link, Router, Topology
+
+_HOME = {
+    "dlplacer.frontend": ("Job", "Optimizer", "capture"),
+    "dlplacer.check": ("check", "violations"),
+    "dlplacer.errors": (
+        "CaptureError",
+        "CheckError",
+        "DlplacerError",
+        "FileFormatError",
+        "InfeasibleError",
+        "InputError",
+        "InternalError",
+        "MismatchError",
+        "NoPlanError",
+        "RunError",
+    ),
+    "dlplacer.files": ("write_graph", "write_plan", "write_topology"),
+    "dlplacer.graph": ("Edge", "Op", "OpGraph", "TensorSpec"),
+    "dlplacer.load": ("load_graph", "load_plan", "load_topology"),
+    "dlplacer.options": ("Options",),
+    "dlplacer.placement": ("place",),
+    "dlplacer.plan": ("Plan",),
+    "dlplacer.result": ("Result",),
+    "dlplacer.runtime": ("PlacedModule", "apply"),
+    "dlplacer.topology": ("Device", "Link", "Router", "Topology"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "CaptureError",
+    "CheckError",
+    "Device",
+    "DlplacerError",
+    "Edge",
+    "FileFormatError",
+    "InfeasibleError",
+    "InputError",
+    "InternalError",
+    "Job",
+    "Link",
+    "MismatchError",
+    "NoPlanError",
+    "Op",
+    "OpGraph",
+    "Optimizer",
+    "Options",
+    "PlacedModule",
+    "Plan",
+    "Result",
+    "Router",
+    "RunError",
+    "TensorSpec",
+    "Topology",
+    "__version__",
+    "apply",
+    "capture",
+    "check",
+    "load_graph",
+    "load_plan",
+    "load_topology",
+    "place",
+    "violations",
+    "write_graph",
+    "write_plan",
+    "write_topology",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dlplacer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

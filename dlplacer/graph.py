@@ -1,15 +1,26 @@
-"""The dataflow graph of a model: ops K, edges E, durations Δ(k), footprints M(k) and bytes D(e) of the paper's Table 2."""
+"""The dataflow graph of a model: ops K, edges E, durations Δ(k), footprints M(k), bytes D(e) of the paper's Table 2."""
 
-import math
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dlplacer.errors import InputError
 
 PHASES = ("forward", "backward", "optimizer")
+_AMOUNTS = (
+    "flops",
+    "bytes_accessed",
+    "weight_bytes",
+    "gradient_bytes",
+    "state_bytes",
+    "output_bytes",
+    "workspace_bytes",
+)
+_CYCLE_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,10 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
+
+    def __post_init__(self) -> None:
+        for name, value in (*(("shape", size) for size in self.shape), ("bytes", self.bytes)):
+            _require_amount(f"output of shape {list(self.shape)}", name, value)
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,8 @@ class Op:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.id:
+            raise InputError(f"an op of kind {self.kind!r} has no id; name it")
         if self.phase is not None and self.phase not in PHASES:
             raise InputError(f"op {self.id!r}: phase is {self.phase!r}; use one of {', '.join(PHASES)}")
         times = self.time_s if isinstance(self.time_s, Mapping) else {"": self.time_s}
@@ -95,23 +112,13 @@ class Op:
             label = f"time_s[{device_type}]" if device_type else "time_s"
             if time_s is not None:
                 _require_amount(f"op {self.id!r}", label, time_s)
-        for name in (
-            "flops",
-            "bytes_accessed",
-            "weight_bytes",
-            "gradient_bytes",
-            "state_bytes",
-            "output_bytes",
-            "workspace_bytes",
-        ):
+        for name in _AMOUNTS:
             _require_amount(f"op {self.id!r}", name, getattr(self, name))
 
     @property
     def footprint_bytes(self) -> int:
         """M(k) of eq. 13: weight + gradient + state + output + workspace bytes."""
-        return (
-            self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes + self.workspace_bytes
-        )
+        return self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes + self.workspace_bytes
 
     def time_on(self, device_type: str) -> float | None:
         """Δ(k) in seconds on a device of this type, or None if the graph does not tell."""
@@ -142,14 +149,15 @@ class Edge:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_amount(f"edge {self.source!r} → {self.target!r}", "bytes", self.bytes)
+        for name in ("bytes", "output"):
+            _require_amount(f"edge {self.source!r} → {self.target!r}", name, getattr(self, name))
         if not self.tensor:
             object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
 
 
 @dataclass(frozen=True)
 class OpGraph:
-    """A dataflow graph, checked at birth: unique ids, edges between known ops, no cycle.
+    """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
     Attributes
     ----------
@@ -166,7 +174,8 @@ class OpGraph:
     Raises
     ------
     InputError
-        If an id is given twice, an edge ends nowhere, edges of a tensor disagree, or the graph has a cycle.
+        If an id is given twice, an edge ends nowhere or reads an output that is not there, edges of a tensor disagree,
+        or the graph has a cycle.
     """
 
     ops: tuple[Op, ...]
@@ -186,11 +195,14 @@ class OpGraph:
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if end not in self.index:
-                    raise InputError(f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there")
-        self._require_agreeing_tensors()
-        if len(self.topological_order) != len(self.ops):
-            cycle = " → ".join(repr(name) for name in self._find_cycle())
-            raise InputError(f"the graph has a cycle: {cycle}; remove one of its edges")
+                    raise InputError(
+                        f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there; add it"
+                    )
+        for _, _, mistake in tensor_mistakes(self.ops, self.edges):
+            raise InputError(mistake)
+        cycle = cycle_mistake(self.edges)
+        if cycle is not None:
+            raise InputError(cycle)
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -238,31 +250,57 @@ class OpGraph:
             grouped[getattr(edge, end)].append(edge)
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}
 
-    def _require_agreeing_tensors(self) -> None:
-        first: dict[str, Edge] = {}
-        for edge in self.edges:
-            other = first.setdefault(edge.tensor, edge)
-            if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
-                raise InputError(
-                    f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output "
-                    f"{edge.output} of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output "
-                    f"{other.output} of {other.source!r}; edges of one tensor must agree"
-                )
 
-    def _find_cycle(self) -> Iterator[str]:
-        stuck = set(self.index) - set(self.topological_order)
-        walk = [min(stuck, key=self.index.__getitem__)]
-        seen = {walk[0]: 0}
-        while True:
-            step = next(edge.source for edge in self.edges_into[walk[-1]] if edge.source in stuck)
-            if step in seen:
-                return reversed([*walk[seen[step] :], step])
-            seen[step] = len(walk)
-            walk.append(step)
+def tensor_mistakes(ops: Iterable[Op], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
+    """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
+
+    An edge reads an output that its source has (a source without `outputs` leaves this open), and edges of one tensor
+    agree in source, output and bytes.
+    """
+    output_count = {op.id: len(op.outputs) for op in ops}
+    first: dict[str, Edge] = {}
+    for position, edge in enumerate(edges):
+        count = output_count.get(edge.source, 0)
+        if 0 < count <= edge.output:
+            yield (
+                position,
+                "output",
+                f"edge {edge.source!r} → {edge.target!r} reads output {edge.output}; {edge.source!r} has {count} "
+                f"{'output' if count == 1 else 'outputs'}, counted from 0",
+            )
+        other = first.setdefault(edge.tensor, edge)
+        if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
+            yield (
+                position,
+                "tensor",
+                f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output {edge.output} "
+                f"of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output {other.output} "
+                f"of {other.source!r}; edges of one tensor must agree",
+            )
+
+
+def cycle_mistake(edges: Iterable[Edge]) -> str | None:
+    """What is wrong if ops wait for each other in a circle: a text that shows the circle; None if none do."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for edge in edges:
+        sorter.add(edge.target, edge.source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return f"the graph has a cycle: {_arrows(error.args[1])}; remove one of its edges"
+    return None
+
+
+def _arrows(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names]
+    if len(shown) > _CYCLE_SHOWN:
+        half = _CYCLE_SHOWN // 2
+        shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
+    return " → ".join(shown)
 
 
 def _require_amount(owner: str, name: str, value: float) -> None:
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= sys.float_info.max:
         raise InputError(f"{owner}: {name} is {value}; it must be a finite number of at least 0")
 
 

@@ -1,13 +1,17 @@
 """A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it answers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dlplacer.errors import InputError
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.topology import Topology
+
+STATUSES = ("optimal", "feasible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,9 @@ class ScheduledOp:
     start_s: float
     end_s: float
 
+    def __post_init__(self) -> None:
+        _require_finite(f"op {self.op!r}", start_s=self.start_s, end_s=self.end_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -27,6 +34,11 @@ class Segment:
     route: tuple[tuple[str, str], ...]
     start_s: float
     end_s: float
+
+    def __post_init__(self) -> None:
+        if not self.route:
+            raise InputError("a segment has no links; name the links that it travels")
+        _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,10 @@ class Transfer:
     bytes: int
     segments: tuple[Segment, ...]
 
+    def __post_init__(self) -> None:
+        if not self.segments:
+            raise InputError(f"the transfer of {self.tensor!r} to {self.target!r} has no segments; give it a route")
+
     @property
     def start_s(self) -> float:
         """When the first segment starts."""
@@ -72,7 +88,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where and when every op runs, self-contained.
+    """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
 
     Attributes
     ----------
@@ -86,6 +102,11 @@ class Plan:
         What rounding to ticks may hide between makespan and bound; 0 if ticks are exact.
     ops
         In execution order per device.
+
+    Raises
+    ------
+    InputError
+        If the status is not one of `STATUSES`, or a figure is not finite.
     """
 
     graph: OpGraph
@@ -104,6 +125,12 @@ class Plan:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise InputError(f"the plan's status is {self.status!r}; use one of {', '.join(STATUSES)}")
+        figures = ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")
+        _require_finite("the plan", **{name: getattr(self, name) for name in figures})
+
     @cached_property
     def placement(self) -> Mapping[str, str]:
         """Op id → device id."""
@@ -121,3 +148,9 @@ class Plan:
             device.id: tuple(scheduled.op for scheduled in self.ops if scheduled.device == device.id)
             for device in self.topology.devices
         }
+
+
+def _require_finite(owner: str, **figures: float) -> None:
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise InputError(f"{owner}: {name} is {value}; it must be finite")

@@ -1,7 +1,8 @@
 """The hardware graph: devices N, routers R, links L, rates B(l), latencies L(l) and capacities Mem(n) of Table 2."""
 
-import math
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,9 @@ class Device:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("id", "type"):
+            if not getattr(self, name):
+                raise InputError(f"device {self.id!r} of type {self.type!r} has an empty {name}; name it")
         if self.memory_bytes is not None:
             _require(self.memory_bytes >= 0, f"device {self.id!r}", "memory_bytes", self.memory_bytes, "at least 0")
         rates = self.flops_per_s if isinstance(self.flops_per_s, Mapping) else {"": self.flops_per_s}
@@ -58,6 +62,10 @@ class Router:
 
     id: str
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InputError("a router has no id; name it")
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,8 @@ class Link:
         owner = f"link {self.source!r} – {self.target!r}"
         _require(self.bytes_per_s > 0, owner, "bytes_per_s", self.bytes_per_s, "positive")
         _require(self.latency_s >= 0, owner, "latency_s", self.latency_s, "at least 0")
-        _require(self.count >= 1, owner, "count", self.count, "at least 1")
+        most = sys.float_info.max / max(1.0, self.bytes_per_s)
+        _require(1 <= self.count <= most, owner, "count", self.count, "at least 1")
         if self.duplex not in ("full", "half"):
             raise InputError(f"{owner}: duplex is {self.duplex!r}; use full or half")
         if self.source == self.target:
@@ -120,22 +129,23 @@ class Topology:
     def __post_init__(self) -> None:
         if not self.devices:
             raise InputError("the topology has no devices; add a node of kind 'device'")
-        names = [node.id for node in (*self.devices, *self.routers)]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise InputError(f"node {repeated[0]!r} is given twice; rename one")
-        seen: set[frozenset[str]] = set()
+        names = Counter(node.id for node in self.nodes)
+        for name, count in names.items():
+            if count > 1:
+                raise InputError(f"node {name!r} is given twice; rename one")
         for link in self.links:
             for end in (link.source, link.target):
                 if end not in names:
-                    raise InputError(f"link {link.source!r} – {link.target!r} names node {end!r}, which is not there")
-            ends = frozenset((link.source, link.target))
-            if ends in seen:
-                raise InputError(
-                    f"link {link.source!r} – {link.target!r} is given twice; bond equal links with 'count', or put a "
-                    "router on one of two different ways"
-                )
-            seen.add(ends)
+                    raise InputError(
+                        f"link {link.source!r} – {link.target!r} names node {end!r}, which is not there; add it"
+                    )
+        for _, mistake in repeated_links(self.links):
+            raise InputError(mistake)
+
+    @property
+    def nodes(self) -> tuple[Device | Router, ...]:
+        """The devices, then the routers."""
+        return (*self.devices, *self.routers)
 
     @cached_property
     def device_index(self) -> Mapping[str, int]:
@@ -165,11 +175,25 @@ class Topology:
         import networkx as nx
 
         graph = nx.Graph(name=self.name)
-        graph.add_nodes_from((node.id, {"node": node}) for node in (*self.devices, *self.routers))
+        graph.add_nodes_from((node.id, {"node": node}) for node in self.nodes)
         graph.add_edges_from((link.source, link.target, {"link": link}) for link in self.links)
         return graph
 
 
+def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
+    """Links between two nodes that an earlier link joins already: position, and what is wrong."""
+    seen: set[frozenset[str]] = set()
+    for position, link in enumerate(links):
+        ends = frozenset((link.source, link.target))
+        if ends in seen:
+            yield (
+                position,
+                f"link {link.source!r} – {link.target!r} is given twice; bond equal links with 'count', or put a "
+                "router on one of two different ways",
+            )
+        seen.add(ends)
+
+
 def _require(holds: bool, owner: str, name: str, value: float, rule: str) -> None:
-    if not holds or not math.isfinite(value):
+    if not holds or value > sys.float_info.max:
         raise InputError(f"{owner}: {name} is {value}; it must be finite and {rule}")

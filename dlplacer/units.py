@@ -6,6 +6,7 @@ integer ticks; `choose_tick` picks how long a tick is.
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -17,7 +18,7 @@ _MAX_COMMON_UNIT_VALUES = 20_000
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _SIZES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 
 UNITS: dict[str, dict[str, float]] = {
@@ -29,7 +30,7 @@ UNITS: dict[str, dict[str, float]] = {
 }
 """Dimension → unit → factor to the SI base unit."""
 
-_QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)\s*")
+_QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)")
 
 
 def parse_quantity(text: str, dimension: str) -> float:
@@ -45,18 +46,29 @@ def parse_quantity(text: str, dimension: str) -> float:
     Raises
     ------
     ValueError
-        If the text is no number, or its unit is not one of the dimension.
+        If the text is no number, its unit is not one of the dimension, or the value is too large for a float.
     """
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text.strip())
     units = UNITS[dimension]
+    shown = reprlib.repr(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a number with a unit; write for example '25 {_example_unit(dimension)}'")
+        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_example_unit(dimension)}'")
     number, unit = match.groups()
-    if not unit:
-        return float(number)
-    if unit not in units:
-        raise ValueError(f"{text!r} has unit {unit!r}; use one of {', '.join(sorted(units))}")
-    return float(Fraction(number) * exact(units[unit]))
+    if unit and unit not in units:
+        raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
+    value = float(number)
+    if math.isfinite(value) and unit:
+        value = _nearest_float(exact(value) * exact(units[unit]))
+    if not math.isfinite(value):
+        raise ValueError(f"{shown} is too large")
+    return value
+
+
+def _nearest_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _example_unit(dimension: str) -> str:
@@ -83,14 +95,14 @@ def format_bytes(value_bytes: float) -> str:
 
 def exact(value: float | int) -> Fraction:
     """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
-    return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
     """How many seconds a tick lasts.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
-    and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ `MAX_TICKS`.
+    and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
 
     Parameters
     ----------
@@ -100,7 +112,7 @@ def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
         An upper limit of any schedule's makespan, in seconds.
     """
     distinct = {value for value in values if value}
-    coarse = max(_MIN_TICK_S, horizon / MAX_TICKS)
+    coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))
     if not distinct or len(distinct) > _MAX_COMMON_UNIT_VALUES:
         return coarse if distinct else _MIN_TICK_S
     unit = Fraction(0)
@@ -112,9 +124,7 @@ def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
 
 
 def _gcd(a: Fraction, b: Fraction) -> Fraction:
-    return Fraction(
-        math.gcd(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator
-    )
+    return Fraction(math.gcd(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
 
 
 def ticks(value_s: Fraction, tick_s: Fraction) -> int:

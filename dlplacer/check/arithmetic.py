@@ -19,9 +19,7 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
     """No bound above the makespan; gap = (makespan − bound) ÷ makespan up to rounding; optimal means gap 0."""
     slack = tolerance_s(plan)
     if plan.lower_bound_s > plan.makespan_s + slack:
-        yield Violation(
-            "lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s"
-        )
+        yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s")
     true_gap = (plan.makespan_s - plan.lower_bound_s) / plan.makespan_s if plan.makespan_s else 0.0
     hidden = (plan.rounding_s + slack) / plan.makespan_s if plan.makespan_s else 0.0
     if abs(plan.gap - true_gap) > hidden + _GAP_TOLERANCE:

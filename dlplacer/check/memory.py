@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
-from dlplacer.check.violation import Violation
+from dlplacer.check.violation import Violation, tolerance_s
 from dlplacer.plan import Plan
 from dlplacer.units import format_bytes
 
@@ -21,18 +22,22 @@ def capacities(plan: Plan) -> Iterator[Violation]:
 
 
 def reported_peaks(plan: Plan) -> Iterator[Violation]:
-    """The peaks that the plan reports are those of its placement."""
-    for name, used in used_bytes(plan).items():
-        reported = plan.memory.get(name)
-        if reported is not None and reported.peak_bytes != used:
+    """The peaks and capacities that the plan reports are those of its placement and topology."""
+    used = used_bytes(plan)
+    for name, reported in plan.memory.items():
+        if name not in used:
+            yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which is no device of the topology")
+            continue
+        if reported.peak_bytes != used[name]:
             yield Violation(
-                "eq. 13 memory", f"device {name!r}: the plan reports {reported.peak_bytes} bytes; they are {used}"
+                "eq. 13 memory", f"device {name!r}: the plan reports {reported.peak_bytes} bytes; they are {used[name]}"
             )
-        if reported is not None and reported.capacity_bytes != plan.topology.device(name).memory_bytes:
+        capacity = plan.topology.device(name).memory_bytes
+        if reported.capacity_bytes != capacity:
             yield Violation(
                 "eq. 13 memory",
-                f"device {name!r}: the plan reports a capacity of {reported.capacity_bytes} bytes; the topology says "
-                f"{plan.topology.device(name).memory_bytes}",
+                f"device {name!r}: the plan reports a capacity of {_bytes_or_unlimited(reported.capacity_bytes)}; the "
+                f"topology says {_bytes_or_unlimited(capacity)}",
             )
 
 
@@ -54,22 +59,31 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
 
     Weights, gradients and state stay all step. An output lives from its producer's start to the end of its last
     consumer or transfer; a copy from the start of its transfer's last segment to the end of its last consumer;
-    workspace while its op runs.
+    workspace while its op runs. What ends no more than the tolerance of times after another starts makes room for it.
     """
     change: dict[float, int] = defaultdict(int)
+    slack = tolerance_s(plan)
+
+    def alive(start_s: float, end_s: float, size_bytes: int) -> None:
+        if size_bytes and end_s > start_s:
+            change[start_s] += size_bytes
+            change[end_s - min(slack, (end_s - start_s) / 2)] -= size_bytes
+
+    used_until_s = _last_uses(plan, device)
+    read_until_s = _last_reads(plan, device)
     resident = 0
     for op in plan.graph.ops:
         entry = plan.scheduled[op.id]
         if entry.device == device:
             resident += op.weight_bytes + op.gradient_bytes + op.state_bytes
-            _alive(change, entry.start_s, entry.end_s, op.workspace_bytes)
-            _alive(change, entry.start_s, _last_use_s(plan, op.id, device), op.output_bytes)
+            alive(entry.start_s, entry.end_s, op.workspace_bytes)
+            alive(entry.start_s, max(entry.end_s, used_until_s[op.id]), op.output_bytes)
     for transfer in plan.transfers:
         if transfer.target == device:
-            _alive(change, transfer.segments[-1].start_s, _last_read_s(plan, transfer.tensor, device), transfer.bytes)
-        for before, after in zip(transfer.segments, transfer.segments[1:], strict=False):
+            alive(transfer.segments[-1].start_s, read_until_s[transfer.tensor], transfer.bytes)
+        for before, after in pairwise(transfer.segments):
             if before.route[-1][1] == device:
-                _alive(change, before.start_s, after.end_s, transfer.bytes)
+                alive(before.start_s, after.end_s, transfer.bytes)
     level = resident
     levels = [(0.0, resident)]
     for time_s in sorted(change):
@@ -78,29 +92,25 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     return levels
 
 
-def _alive(change: dict[float, int], start_s: float, end_s: float, size_bytes: int) -> None:
-    if size_bytes and end_s > start_s:
-        change[start_s] += size_bytes
-        change[end_s] -= size_bytes
+def _last_uses(plan: Plan, device: str) -> dict[str, float]:
+    """Op on the device → when its last consumer there or its last transfer from there ends; 0 if it has none."""
+    ends: dict[str, float] = defaultdict(float)
+    for edge in plan.graph.edges:
+        if plan.placement[edge.target] == device:
+            ends[edge.source] = max(ends[edge.source], plan.scheduled[edge.target].end_s)
+    for transfer in plan.transfers:
+        ends[transfer.source] = max(ends[transfer.source], transfer.segments[0].end_s)
+    return ends
 
 
-def _last_use_s(plan: Plan, op_id: str, device: str) -> float:
-    ends = [plan.scheduled[op_id].end_s]
-    ends += [
-        plan.scheduled[edge.target].end_s
-        for edge in plan.graph.edges_from[op_id]
-        if plan.placement[edge.target] == device
-    ]
-    ends += [transfer.segments[0].end_s for transfer in plan.transfers if transfer.source == op_id]
-    return max(ends)
+def _last_reads(plan: Plan, device: str) -> dict[str, float]:
+    """Tensor → when its last consumer on the device ends; 0 if it has none."""
+    ends: dict[str, float] = defaultdict(float)
+    for edge in plan.graph.edges:
+        if plan.placement[edge.target] == device:
+            ends[edge.tensor] = max(ends[edge.tensor], plan.scheduled[edge.target].end_s)
+    return ends
 
 
-def _last_read_s(plan: Plan, tensor: str, device: str) -> float:
-    return max(
-        (
-            plan.scheduled[edge.target].end_s
-            for edge in plan.graph.edges
-            if edge.tensor == tensor and plan.placement[edge.target] == device
-        ),
-        default=0.0,
-    )
+def _bytes_or_unlimited(size_bytes: int | None) -> str:
+    return "unlimited" if size_bytes is None else f"{size_bytes} bytes"

@@ -34,7 +34,8 @@ def allowed_devices(plan: Plan) -> Iterator[Violation]:
         if allowed is not None and device.id not in allowed and device.type not in allowed:
             yield Violation(
                 "eq. 7 allowed devices",
-                f"op {scheduled.op!r} is on {device.id!r} of type {device.type!r}; it may run on {', '.join(allowed)}",
+                f"op {scheduled.op!r} is on {device.id!r} of type {device.type!r}; it may run on "
+                f"{', '.join(allowed) or 'nothing'}",
             )
 
 

@@ -1,5 +1,6 @@
 """Eq. 8, 9 and 11: which transfers there are, their routes and how long they take."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -27,12 +28,12 @@ def transfers_needed(plan: Plan) -> Iterator[Violation]:
                 f"{plan.options.transfers}' it must go {needed[place]} times",
             )
     for transfer in plan.transfers:
-        edge = tensors.get(transfer.tensor)
-        if edge is not None and (transfer.source, transfer.bytes) != (edge.source, edge.bytes):
+        sent = tensors.get(transfer.tensor)
+        if sent is not None and (transfer.source, transfer.bytes) != (sent.source, sent.bytes):
             yield Violation(
                 "eq. 8 transfers",
                 f"the transfer of {transfer.tensor!r} says {transfer.bytes} bytes of {transfer.source!r}; the graph "
-                f"says {edge.bytes} bytes of {edge.source!r}",
+                f"says {sent.bytes} bytes of {sent.source!r}",
             )
 
 
@@ -47,29 +48,39 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
         here = start
         for segment in transfer.segments:
             for hop in segment.route:
-                if hop[0] != here or hop not in plan.topology.link_between:
-                    yield _route_violation(transfer, f"there is no link from {here!r} for the hop {list(hop)}")
+                if hop[0] != here:
+                    yield _route_violation(transfer, f"it is at {here!r}, but the next hop leads {_arrow(hop)}")
+                if hop not in plan.topology.link_between:
+                    yield _route_violation(transfer, f"the topology has no link {_arrow(hop)}")
                 here = hop[1]
             between = [hop[1] for hop in segment.route[:-1]]
             relays = [node for node in between if node in plan.topology.device_index]
             if relays:
                 yield _route_violation(transfer, f"device {relays[0]!r} relays inside a segment; end the segment there")
-            if not segment.route or segment.route[-1][1] not in plan.topology.device_index:
-                yield _route_violation(transfer, "a segment must end at a device")
+            if here not in plan.topology.device_index:
+                yield _route_violation(transfer, f"a segment ends at {here!r}, which is no device")
         if here != transfer.target:
             yield _route_violation(transfer, f"the route ends at {here!r}")
-        if len(set(nodes)) < len(nodes):
-            yield _route_violation(transfer, "the route visits a node twice")
+        node, visits = Counter(nodes).most_common(1)[0]
+        if visits > 1:
+            yield _route_violation(transfer, f"the route visits {node!r} {visits} times; it may visit a node once")
 
 
 def transfer_durations(plan: Plan) -> Iterator[Violation]:
-    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); cut-through divides by the narrowest link."""
+    """Eq. 11: a segment lasts Σ over its links of bytes/B(l) + L(l); cut-through divides by the narrowest link.
+
+    A segment starts when the one before has ended, or later.
+    """
     slack = tolerance_s(plan)
     for transfer in plan.transfers:
         ready_s = transfer.segments[0].start_s
         for segment in transfer.segments:
             if segment.start_s < ready_s - slack:
-                yield _route_violation(transfer, f"a segment starts at {segment.start_s:.9g} s, before the last ended")
+                yield Violation(
+                    "eq. 11 delay",
+                    f"tensor {transfer.tensor!r} leaves {segment.route[0][0]!r} at {segment.start_s:.9g} s, before it "
+                    f"is there at {ready_s:.9g} s",
+                )
             ready_s = segment.end_s
             delay_s = _segment_delay_s(plan, transfer.bytes, segment)
             if delay_s is not None and abs(segment.end_s - segment.start_s - delay_s) > slack:
@@ -95,14 +106,15 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
                     lane = hop if link.duplex == "full" else (min(hop), max(hop))
                     uses[lane].append((start_s, end_s, transfer.tensor))
     for lane, entries in uses.items():
-        entries.sort()
-        for (_, end_s, tensor), (start_s, _, other) in zip(entries, entries[1:], strict=False):
-            if start_s < end_s - slack:
+        latest_s, latest = -math.inf, ""
+        for start_s, end_s, tensor in sorted(entries):
+            if start_s < latest_s - slack:
                 yield Violation(
                     "link contention",
-                    f"link {lane[0]!r} → {lane[1]!r} carries {tensor!r} until {end_s:.9g} s, but {other!r} starts on it "
-                    f"at {start_s:.9g} s",
+                    f"link {_arrow(lane)} carries {latest!r} until {latest_s:.9g} s, but {tensor!r} starts on it at "
+                    f"{start_s:.9g} s",
                 )
+            latest_s, latest = max((latest_s, latest), (end_s, tensor))
 
 
 def _occupied(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
@@ -129,6 +141,10 @@ def _segment_delay_s(plan: Plan, size_bytes: int, segment: Segment) -> float | N
     if plan.options.delay == "cut-through":
         return size_bytes / min(link.total_bytes_per_s for link in present) + latency_s
     return sum(size_bytes / link.total_bytes_per_s for link in present) + latency_s
+
+
+def _arrow(hop: tuple[str, str]) -> str:
+    return f"{hop[0]!r} → {hop[1]!r}"
 
 
 def _route_violation(transfer: Transfer, message: str) -> Violation:

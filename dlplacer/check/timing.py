@@ -1,8 +1,10 @@
 """Eq. 10 and 12, durations, and the barrier at the loss."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.graph import Edge
 from dlplacer.plan import Plan
 
 
@@ -46,29 +48,41 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 def precedence(plan: Plan) -> Iterator[Violation]:
     """Eq. 10: a consumer starts after its producer ends plus the transfer's time."""
     slack = tolerance_s(plan)
-    arrivals: dict[tuple[str, str], float] = {}
-    for transfer in plan.transfers:
-        place = transfer.tensor, transfer.target
-        arrivals[place] = max(arrivals.get(place, 0.0), transfer.end_s)
-    for edge in plan.graph.edges:
-        producer, consumer = plan.scheduled[edge.source], plan.scheduled[edge.target]
-        ready_s = producer.end_s
-        if producer.device != consumer.device:
-            ready_s = arrivals.get((edge.tensor, consumer.device), ready_s)
+    for edge, ready_s in _ready_times(plan):
+        consumer = plan.scheduled[edge.target]
         if consumer.start_s < ready_s - slack:
             yield Violation(
                 "eq. 10 precedence",
                 f"op {consumer.op!r} on {consumer.device!r} starts at {consumer.start_s:.9g} s, before tensor "
-                f"{edge.tensor!r} of {producer.op!r} is there at {ready_s:.9g} s",
+                f"{edge.tensor!r} of {edge.source!r} is there at {ready_s:.9g} s",
             )
     for transfer in plan.transfers:
         producer_end_s = plan.scheduled[transfer.source].end_s if transfer.source in plan.scheduled else 0.0
         if transfer.start_s < producer_end_s - slack:
             yield Violation(
                 "eq. 10 precedence",
-                f"the transfer of {transfer.tensor!r} to {transfer.target!r} starts at {transfer.start_s:.9g} s, before "
-                f"{transfer.source!r} ends at {producer_end_s:.9g} s",
+                f"the transfer of {transfer.tensor!r} to {transfer.target!r} starts at {transfer.start_s:.9g} s, "
+                f"before {transfer.source!r} ends at {producer_end_s:.9g} s",
             )
+
+
+def _ready_times(plan: Plan) -> Iterator[tuple[Edge, float]]:
+    """Every edge, and when its consumer's device has the tensor.
+
+    With one transfer per edge, the consumer that starts first is served by the transfer that ends first.
+    """
+    arrivals: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for transfer in sorted(plan.transfers, key=lambda transfer: transfer.end_s):
+        arrivals[transfer.tensor, transfer.target].append(transfer.end_s)
+    served: Counter[tuple[str, str]] = Counter()
+    for edge in sorted(plan.graph.edges, key=lambda edge: plan.scheduled[edge.target].start_s):
+        producer, place = plan.scheduled[edge.source], (edge.tensor, plan.placement[edge.target])
+        ends = arrivals[place]
+        if producer.device == place[1] or not ends:
+            yield edge, producer.end_s
+            continue
+        yield edge, ends[min(served[place], len(ends) - 1)]
+        served[place] += plan.options.transfers == "edge"
 
 
 def barrier_at_the_loss(plan: Plan) -> Iterator[Violation]:
@@ -84,6 +98,6 @@ def barrier_at_the_loss(plan: Plan) -> Iterator[Violation]:
     if first.start_s < last.end_s - tolerance_s(plan):
         yield Violation(
             "barrier at the loss",
-            f"backward op {first.op!r} starts at {first.start_s:.9g} s, before forward op {last.op!r} ends at "
-            f"{last.end_s:.9g} s",
+            f"{plan.graph.op(first.op).phase} op {first.op!r} starts at {first.start_s:.9g} s, before forward op "
+            f"{last.op!r} ends at {last.end_s:.9g} s",
         )

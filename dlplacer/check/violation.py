@@ -18,12 +18,7 @@ class Violation:
 
 def tolerance_s(plan: Plan) -> float:
     """1e-9 × the horizon: all ops at their slowest and all transfers, one after another."""
-    slowest = (_slowest(op.time_s) for op in plan.graph.ops)
-    moved = (transfer.end_s - transfer.start_s for transfer in plan.transfers)
-    return 1e-9 * (sum(slowest) + sum(abs(duration) for duration in moved)) + 1e-15
-
-
-def _slowest(time_s: object) -> float:
-    if isinstance(time_s, (int, float)):
-        return time_s
-    return max(time_s.values(), default=0.0) if isinstance(time_s, dict) else 0.0
+    types = plan.topology.device_types
+    slowest = sum(max(op.time_on(device_type) or 0.0 for device_type in types) for op in plan.graph.ops)
+    moved = sum(abs(transfer.end_s - transfer.start_s) for transfer in plan.transfers)
+    return 1e-9 * (slowest + moved) + 1e-15

@@ -1,7 +1,7 @@
 """What common devices can do: peak rates, memory rate and overhead per op, each number with its source.
 
-Float16 and bfloat16 are rates of the tensor cores without sparsity. Float32 is the rate of the plain float32 units: TF32
-is not assumed. PyTorch leaves TF32 off for matrix products but lets cuDNN use it for convolutions
+Float16 and bfloat16 are rates of the tensor cores without sparsity. Float32 is the rate of the plain float32 units:
+TF32 is not assumed. PyTorch leaves TF32 off for matrix products but lets cuDNN use it for convolutions
 (``torch.backends.cuda.matmul.allow_tf32`` is False, ``torch.backends.cudnn.allow_tf32`` True, seen in 2.13), so float32
 convolutions of an A100, H100 or H200 may be faster than the roofline says; profile them, or give the topology's devices
 a ``flops_per_s`` of their own. Float64 is likewise that of the plain units; matrix products on tensor cores reach twice
@@ -47,8 +47,8 @@ class DeviceType:
 
 EFFICIENCY = Figure(
     0.70,
-    "meta-pytorch/autoparallel, cost_models/compute_estimation.py: 70 % of the peak for arithmetic as for memory. Matrix "
-    "products were measured at 80 % on H100 and H200 (MAMF in stas00/ml-engineering).",
+    "meta-pytorch/autoparallel, cost_models/compute_estimation.py: 70 % of the peak for arithmetic as for memory. "
+    "Matrix products were measured at 80 % on H100 and H200 (MAMF in stas00/ml-engineering).",
 )
 """Share of a peak rate that ops reach."""
 

@@ -14,11 +14,14 @@ class Device(Protocol):
     ----------
     name
         As the user wrote it: ``cpu:0``, ``cuda:1``.
+    type
+        Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
     torch_device
         Where its tensors live for torch; ``cpu`` for every CPU device, since torch cannot tell cores apart.
     """
 
     name: str
+    type: str
     torch_device: torch.device
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":

@@ -24,6 +24,7 @@ class CpuDevice:
                 f"cpu:{len(cores) - 1} or start it with more cores"
             )
         self.name = f"cpu:{index}"
+        self.type = "cpu-core"
         self.torch_device = torch.device("cpu")
         self._core = cores[index]
         keep_heap()

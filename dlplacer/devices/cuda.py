@@ -4,6 +4,7 @@ The streams and events are reached through a `StreamBackend`, so that the order 
 a GPU.
 """
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ class StreamBackend(Protocol):
 
     def device_count(self) -> int:
         """Number of CUDA devices."""
+
+    def device_name(self, index: int) -> str:
+        """Product name of a device."""
 
     def set_device(self, index: int) -> None:
         """Make a device current for the calling thread."""
@@ -48,6 +52,9 @@ class TorchStreams:
 
     def device_count(self) -> int:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def device_name(self, index: int) -> str:
+        return torch.cuda.get_device_name(index)
 
     def set_device(self, index: int) -> None:
         torch.cuda.set_device(index)
@@ -91,6 +98,7 @@ class CudaDevice:
             found = f"{count} CUDA devices" if count else "no CUDA device"
             raise InputError(f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         self.name = f"cuda:{index}"
+        self.type = device_type(self._backend.device_name(index))
         self.torch_device = torch.device("cuda", index)
         self._index = index
         self._copy_streams: dict[str, Any] = {}
@@ -153,3 +161,9 @@ class CudaDevice:
     def _new_copy_stream(self, target: str) -> Any:
         self._copy_streams[target] = self._backend.stream(self._index)
         return self._copy_streams[target]
+
+
+def device_type(product: str) -> str:
+    """The type under which times are kept: ``H200`` for "NVIDIA H200", else the product name."""
+    words = re.split(r"[\s\-]+", product)
+    return next((word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?", word)), product)

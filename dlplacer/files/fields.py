@@ -1,16 +1,39 @@
 """Field types and the mistake list shared by the three file formats."""
 
-import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from dlplacer.errors import FileFormatError, InputError
-from dlplacer.files.text import read_json
+from dlplacer.files.text import field_path, read_loosely
 from dlplacer.units import parse_quantity
 
 Model = TypeVar("Model", bound="FileModel")
+T = TypeVar("T")
+
+_NUMBER, _TABLE = "<number>", "<table>"
+_TEXTS = {
+    "extra_forbidden": "unknown field; remove it or put it under 'meta'",
+    "missing": "required, but missing",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "string_unicode": "holds half a surrogate pair, which is no text",
+    "value_error": "{error}",
+}
+_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "missing", "value_error")
 
 
 class FileModel(BaseModel):
@@ -18,24 +41,32 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    def mistakes(self) -> Iterator[str]:
+        """What is wrong between fields that are right each by itself."""
+        return iter(())
+
 
 def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
     def convert(value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError("a number or a text such as '25 GB/s' is needed, not a truth value")
         if isinstance(value, str):
             value = parse_quantity(value, dimension)
-        if isinstance(value, (int, float)) and not math.isfinite(value):
-            raise ValueError(f"{value} is not finite")
-        if whole and isinstance(value, float):
-            if value != round(value):
-                raise ValueError(f"{value} is not a whole number of bytes")
-            return round(value)
-        if isinstance(value, int) and not whole:
-            return float(value)
-        return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return value
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError("the number is too large") from None
+        if not whole:
+            return number
+        if number != round(number):
+            raise ValueError(f"{value} is not a whole number of bytes")
+        return round(value)
 
     return BeforeValidator(convert)
+
+
+def _number_or_table(value: Any) -> str:
+    return _TABLE if isinstance(value, dict) else _NUMBER
 
 
 Seconds = Annotated[float, _quantity("seconds"), Field(ge=0)]
@@ -45,7 +76,11 @@ Flops = Annotated[float, _quantity("flops"), Field(ge=0)]
 FlopsPerSecond = Annotated[float, _quantity("flops_per_s"), Field(gt=0)]
 AmountOfBytes = Annotated[float, _quantity("bytes"), Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
-Meta = dict[str, Any]
+Table = Annotated[dict[str, Any], Field(default_factory=dict)]
+ListOf = Annotated[list[T], Field(default_factory=list)]
+NumberOrTable = Annotated[
+    Annotated[T, Tag(_NUMBER)] | Annotated[dict[str, T], Tag(_TABLE)], Discriminator(_number_or_table)
+]
 
 
 def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model:
@@ -56,19 +91,36 @@ def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model
     FileFormatError
         With one line per mistake.
     """
-    return parse_model(read_json(path), model, kind, version, str(path))
+    value, mistakes = read_loosely(path)
+    try:
+        content = parse_model(value, model, kind, version, str(path))
+    except FileFormatError as error:
+        known = {_path_of(mistake) for mistake in mistakes}
+        mistakes += [mistake for mistake in error.mistakes if _path_of(mistake) not in known]
+    if mistakes:
+        raise FileFormatError(str(path), mistakes)
+    return content
 
 
 def parse_model(value: Any, model: type[Model], kind: str, version: int, where: str) -> Model:
     """As `load_model`, for a value that was read already; `where` names it in messages."""
-    _require_format(value, kind, version, where)
+    if not isinstance(value, dict):
+        raise FileFormatError(where, [f"the file: holds a {type(value).__name__}; it must hold an object"])
+    mistake = format_mistake(value.get("format"), kind, version)
+    if mistake is not None:
+        raise FileFormatError(where, [f"format: {mistake}"])
     try:
-        return model.model_validate(value)
+        content = model.model_validate(value)
     except ValidationError as error:
-        raise FileFormatError(where, [_describe(mistake) for mistake in error.errors()]) from None
+        mistakes = [_describe(mistake, value) for mistake in error.errors()]
+        raise FileFormatError(where, [*mistakes, *reference_mistakes(value)]) from None
+    mistakes = [*reference_mistakes(value), *content.mistakes()]
+    if mistakes:
+        raise FileFormatError(where, mistakes)
+    return content
 
 
-def built(where: str, build: Any, *arguments: Any) -> Any:
+def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
     """What `build` returns; an `InputError` in it becomes a mistake of the file."""
     try:
         return build(*arguments)
@@ -78,34 +130,67 @@ def built(where: str, build: Any, *arguments: Any) -> Any:
         raise FileFormatError(where, [str(error)]) from error
 
 
-def _require_format(value: Any, kind: str, version: int, where: str) -> None:
-    if not isinstance(value, dict):
-        raise FileFormatError(where, [f"the file holds a {type(value).__name__}; it must be an object"])
-    found = value.get("format")
+def format_mistake(found: Any, kind: str, version: int) -> str | None:
+    """What is wrong with a file's ``format`` field; None if nothing is."""
     expected = f"dlplacer.{kind}/{version}"
     if found == expected:
-        return
+        return None
     if found is None:
-        raise FileFormatError(where, [f"format: missing; the file must start with \"format\": \"{expected}\""])
+        return f'missing; the file must start with "format": "{expected}"'
     name, _, number = str(found).partition("/")
-    if name == f"dlplacer.{kind}" and number.isdecimal() and int(number) > version:
-        raise FileFormatError(where, [f"format: {found!r} is newer than {expected!r}; update dlplacer to read it"])
-    raise FileFormatError(where, [f"format: {found!r} is not {expected!r}; give a {kind} file"])
+    if name == f"dlplacer.{kind}" and number.isdecimal() and int(number[:9]) > version:
+        return f"{_shown(found)} is newer than {expected!r}; update dlplacer to read it"
+    return f"{_shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def _describe(mistake: Any) -> str:
-    path = ""
-    for part in mistake["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not part.startswith(("function-", "constrained-", "dict[", "float", "int", "str", "list[", "tuple[")):
-            path += f".{part}" if path else part
-    message = mistake["msg"].removeprefix("Value error, ")
-    if mistake["type"] == "extra_forbidden":
-        return f"{path}: unknown field; remove it or put it under 'meta'"
-    if mistake["type"] == "missing":
-        return f"{path}: required, but missing"
-    shown = repr(mistake["input"])
-    if isinstance(mistake["input"], (dict, list)) or len(shown) > 60:
-        return f"{path}: {message}"
-    return f"{path}: {message} (it is {shown})"
+def reference_mistakes(value: Any) -> Iterator[str]:
+    """Ids given twice and edges that end nowhere, as far as a file's value has readable nodes and edges."""
+    known = set()
+    for position, node in _entries(value, "nodes"):
+        name = node.get("id")
+        if isinstance(name, str):
+            if name in known:
+                yield f"nodes[{position}].id: {_shown(name)} is given twice; rename one"
+            known.add(name)
+    for position, edge in _entries(value, "edges"):
+        for end in ("source", "target"):
+            name = edge.get(end)
+            if isinstance(name, str) and name and name not in known:
+                yield f"edges[{position}].{end}: there is no node {_shown(name)}; add it or remove the edge"
+
+
+def _entries(value: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    entries = value.get(name)
+    for position, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict):
+            yield position, entry
+
+
+def _describe(mistake: Any, value: Any) -> str:
+    parts = [part for part in mistake["loc"] if part not in (_NUMBER, _TABLE)]
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    message = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
+    notes = [] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {_shown(mistake['input'])}"]
+    owner = _owner(value, parts)
+    if owner:
+        notes.append(f"in {owner}")
+    return f"{field_path(parts)}: {message}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _owner(value: Any, parts: list[str | int]) -> str:
+    """The innermost named node, edge or op around a field, to find it by more than its position."""
+    owner = ""
+    for part in parts[:-1]:
+        value = value[part]
+        if not isinstance(value, dict):
+            continue
+        names = [value.get(key) for key in (("id",), ("op",), ("tensor", "target"), ("source", "target")) for key in key]
+    return owner
+
+
+def _shown(value: Any) -> str:
+    return ""
+
+
+def _path_of(mistake: str) -> str:
+    return mistake.partition(": ")[0]

@@ -1,13 +1,18 @@
 """Text and JSON on disk: strict reading, atomic writing."""
 
 import json
+import math
 import os
 import stat
 import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dlplacer.errors import FileFormatError, InputError
+
+_MAX_DEPTH = 100
 
 
 def read_json(path: Path) -> Any:
@@ -20,27 +25,64 @@ def read_json(path: Path) -> Any:
     FileFormatError
         If it is no JSON, repeats a key in an object, or holds NaN or an infinity.
     """
+    value, mistakes = read_loosely(path)
+    if mistakes:
+        raise FileFormatError(str(path), mistakes)
+    return value
+
+
+def read_loosely(path: Path) -> tuple[Any, list[str]]:
+    """The JSON value in a file, and what makes it unusable: repeated keys, numbers that are not finite, deep nesting.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        If it is no JSON.
+    """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text; save the file as UTF-8"]) from error
+    if not text.strip():
+        raise FileFormatError(str(path), ["line 1: the file is empty; it must hold a JSON object"])
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        value = json.loads(text, parse_constant=float, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise FileFormatError(
             str(path), [f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON"]
         ) from error
-    except ValueError as error:
-        raise FileFormatError(str(path), [str(error)]) from error
     except RecursionError as error:
-        raise FileFormatError(str(path), ["objects are nested too deeply for any dlplacer file"]) from error
+        raise FileFormatError(str(path), [f"the file: nested more than {_MAX_DEPTH} levels deep; flatten it"]) from error
+    except ValueError as error:
+        raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
+    return value, list(_unusable(value))
+
+
+def field_path(parts: Sequence[str | int]) -> str:
+    """Where a value stands in a file: ``nodes[3].time_s``."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or "the file"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well."""
-    write_text(path, render_json(value) + "\n")
+    """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object of Python.
+    """
+    try:
+        text = render_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot write {path}: {error}; JSON holds finite numbers, texts, lists and objects") from error
+    write_text(path, text + "\n")
 
 
 def render_json(value: Any) -> str:
@@ -51,12 +93,14 @@ def render_json(value: Any) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write text atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
+    Half surrogate pairs, which UTF-8 cannot hold, are written as JSON writes them: ``\\ud800``.
+
     Raises
     ------
     InputError
         If the file cannot be written.
     """
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -73,7 +117,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dlplacer.")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -92,25 +136,54 @@ def _umask() -> int:
     return current
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"the file holds {name}; every number must be finite")
+class _Repeating(dict[str, Any]):
+    """An object of which the file gives some key twice."""
+
+    repeated: tuple[str, ...] = ()
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
-    if len(value) != len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {repeated!r} is given twice in one object; remove one")
-    return value
+    if len(value) == len(pairs):
+        return value
+    marked = _Repeating(value)
+    marked.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+    return marked
+
+
+def _unusable(value: Any) -> Iterator[str]:
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while waiting:
+        parts, value = waiting.pop()
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
+            continue
+        if isinstance(value, _Repeating):
+            yield from (f"{field_path((*parts, key))}: given twice in one object; remove one" for key in value.repeated)
+        if len(parts) > _MAX_DEPTH:
+            yield f"{field_path(parts[:3])}: nested more than {_MAX_DEPTH} levels deep; flatten it"
+            continue
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        waiting += [
+            ((*parts, key), entry) for key, entry in reversed(list(entries)) if isinstance(entry, (dict, list, float))
+        ]
 
 
 def _render(value: Any, depth: int) -> str:
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
-        lines = [f"{inner}{json.dumps(key)}: {_render(entry, depth + 1)}" for key, entry in value.items()]
+        lines = [f"{inner}{_line(_key(key))}: {_render(entry, depth + 1)}" for key, entry in value.items()]
         return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        lines = [f"{inner}{json.dumps(entry, ensure_ascii=False)}" for entry in value]
+        lines = [f"{inner}{_line(entry)}" for entry in value]
         return "[\n" + ",\n".join(lines) + f"\n{pad}]"
-    return json.dumps(value, ensure_ascii=False)
+    return _line(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else _line(key)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.capture.job import Job
+from dlplacer.frontend.job import Job
 from dlplacer.errors import InputError
 
 CLASSES = 1000

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlplacer.capture.capture import capture_job
-from dlplacer.capture.job import Job
+from dlplacer.frontend.capture import capture_job
+from dlplacer.frontend.job import Job
 from dlplacer.check import check
 from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError, MismatchError

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.capture.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
 from dlplacer.devices.base import Device
 from dlplacer.runtime.random_state import drawn_with
 from dlplacer.runtime.update import Updater

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.capture.executable import Executable
+from dlplacer.frontend.executable import Executable
 from dlplacer.devices.base import Device
 from dlplacer.errors import RunError
 from dlplacer.graph import OpGraph

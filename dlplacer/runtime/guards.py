@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dlplacer.capture.job import Job
+from dlplacer.frontend.job import Job
 from dlplacer.errors import MismatchError
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dlplacer.capture.capture import Captured, capture_job
-from dlplacer.capture.job import Job
+from dlplacer.frontend.capture import Captured, capture_job
+from dlplacer.frontend.job import Job
 from dlplacer.devices.base import Device
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.plan import Plan
@@ -91,6 +91,11 @@ class PlacedModule(nn.Module):
         if self._job.update is None:
             self._add_gradients(variant.gradients(state))
         return variant.outputs(state)[0]
+
+    @property
+    def captured(self) -> Captured:
+        """The graph and executable at the shapes of the plan."""
+        return self._primary.captured
 
     def close(self) -> None:
         """End the devices' threads; the module cannot run afterwards."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.capture.job import Optimizer
+from dlplacer.frontend.job import Optimizer
 
 
 class Updater:

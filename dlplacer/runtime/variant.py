@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.capture.capture import Captured
+from dlplacer.frontend.capture import Captured
 from dlplacer.devices.base import Device
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run

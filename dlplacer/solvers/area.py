@@ -1,8 +1,8 @@
 """Area bounds: how long the devices need at least for a set of ops, whatever their order.
 
-Put a price a_d ≥ 0 on a tick of every device, N = Σ a_d in all. An op costs at least the minimum of price × duration over
-its allowed devices; ops that all run within T ticks cost at most T·N. So T ≥ ⌈Σ cost ÷ N⌉. Equal prices give work ÷ devices;
-other prices do better where devices are unequal or ops pinned.
+Put a price a_d ≥ 0 on a tick of every device, N = Σ a_d in all. An op costs at least the minimum of price × duration
+over its allowed devices; ops that all run within T ticks cost at most T·N. So T ≥ ⌈Σ cost ÷ N⌉. Equal prices give
+work ÷ devices; other prices do better where devices are unequal or ops pinned.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from dlplacer.solvers.instance import Instance
 
 _PRICE_UNITS = 2**10
 _ROUNDS = 100
+_NO_PRICE = 1e-9
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +35,7 @@ class Prices:
         cost no more; alone, it is least for the dearest of all.
         """
         prices = np.sort(self.device)
-        least = -(-cost // prices[-1])
+        least: Ints = -(-cost // prices[-1])
         for price in np.unique(prices[prices > 0]):
             total = prices[prices <= price].sum()
             least = np.minimum(least, -(-(cost + (total - price) * delay) // total))
@@ -65,8 +66,8 @@ def _search_prices(instance: Instance) -> Ints:
     scale = max(1.0, float(sum(instance.longest)))
     for number in range(_ROUNDS):
         whole = _whole(price)
-        spent = np.where(np.isinf(duration), np.inf, np.where(np.isinf(duration), 0.0, duration) * whole)
-        value = float(spent.min(axis=1, initial=np.inf).sum()) / float(whole.sum()) if len(spent) else 0.0
+        spent = np.where(np.isinf(duration), np.inf, duration * np.maximum(whole, _NO_PRICE))
+        value = float(spent.min(axis=1).sum()) / float(whole.sum())
         if value > best_value:
             best, best_value = whole, value
         cheapest = spent.argmin(axis=1)

@@ -9,11 +9,11 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     """[op] → a tick before which it cannot start, by its paths and by the work of its predecessors.
 
     Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has travelled, and shortest durations
-    and least delays over the allowed devices are no longer than the true ones. Moreover, let S be the predecessors on the
-    op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of S
-    with their heads as release times, which takes them by rising head; and it waits for the arrival of every other one
-    from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this; so
-    the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid.
+    and least delays over the allowed devices are no longer than the true ones. Moreover, let S be the predecessors on
+    the op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of
+    S with their heads as release times, which takes them by rising head; and it waits for the arrival of every other
+    one from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this;
+    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ class ArcDelays:
 
     def cut(self, source: int, target: int, delay: Delay) -> int:
         """The least delay of an arc whose ends are on different devices; `FAR` if they cannot be."""
-        return FAR if self.instance.block[source] == self.instance.block[target] else self._pair(source, target, delay)[1]
+        together = self.instance.block[source] == self.instance.block[target]
+        return FAR if together else self._pair(source, target, delay)[1]
 
     def _pair(self, source: int, target: int, delay: Delay) -> tuple[int, int]:
         key = id(delay), self.instance.allowed[source], self.instance.allowed[target]

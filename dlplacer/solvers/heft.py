@@ -11,8 +11,8 @@ from dlplacer.solvers.timetable import Timetable, compact
 def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
     """The timetable of HEFT, or None if an op fits on no device that it may use.
 
-    Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where it
-    ends first, into the earliest gap that holds it.
+    Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
+    it ends first, into the earliest gap that holds it.
     """
     occupancy = Occupancy(instance, fixed)
     lanes = [_Lane() for _ in instance.capacity]

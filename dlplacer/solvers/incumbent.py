@@ -37,7 +37,7 @@ class Incumbent:
     def _report(self) -> None:
         if self.best is not None and self.bound > self.best.makespan:
             raise InternalError(
-                f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a schedule; "
-                "please report this graph and topology"
+                f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "
+                "schedule; please report this graph and topology"
             )
         self.budget.report(None if self.best is None else self.best.makespan, self.bound)

@@ -1,7 +1,7 @@
 """A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
 
-Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without contention, eq. 8, 9 and 11 reduce to a table of
-delays per pair of devices, and the solvers choose placement and order only.
+Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without contention, eq. 8, 9 and 11 reduce to a table
+of delays per pair of devices, and the solvers choose placement and order only.
 """
 
 from dataclasses import dataclass, replace
@@ -152,10 +152,10 @@ def build_instance(problem: Problem) -> Instance:
     """The instance of a problem."""
     block, members = _blocks(problem)
     device_sets = [set(devices) for devices in problem.allowed]
-    allowed = tuple(
-        tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block
-    )
-    tables = [tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table) for table in problem.delay]
+    allowed = tuple(tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block)
+    tables = [
+        tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table) for table in problem.delay
+    ]
     largest: dict[tuple[int, int], int] = {}
     for arc in problem.arcs:
         ends = arc.source, arc.target

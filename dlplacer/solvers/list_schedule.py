@@ -34,9 +34,7 @@ def list_schedule(
 class _Desk:
     """The state of one run. Times of a device only grow, and the device whose next decision is earliest decides next."""
 
-    def __init__(
-        self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None, patient: bool
-    ) -> None:
+    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None, patient: bool) -> None:
         count = instance.op_count
         self.instance = instance
         self.occupancy = Occupancy(instance, fixed)
@@ -47,8 +45,7 @@ class _Desk:
         self.done = [op in instance.sources for op in range(count)]
         self.left = count - sum(self.done)
         self.missing = [
-            len(arcs) - len(sources)
-            for arcs, sources in zip(instance.predecessors, instance.source_arcs, strict=True)
+            len(arcs) - len(sources) for arcs, sources in zip(instance.predecessors, instance.source_arcs, strict=True)
         ]
         self.arrival = [[0] * instance.device_count for _ in range(count)]
         self.start = [0] * count

@@ -19,7 +19,9 @@ def choose_components(instance: Instance) -> Instance:
         number: sum(float("inf") if (size := instance.capacity[d]) is None else size for d in devices[number])
         for number in components
     }
-    work = {part: sum(instance.longest[op] for block in part for op in instance.members[block]) for part in instance.parts}
+    work = {
+        part: sum(instance.longest[op] for block in part for op in instance.members[block]) for part in instance.parts
+    }
     for part in sorted(instance.parts, key=lambda part: -work[part]):
         size = sum(instance.footprint[block] for block in part)
         possible = [number for number in components if _admits(instance, part, devices[number])]

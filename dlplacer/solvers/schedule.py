@@ -29,6 +29,12 @@ class Schedule:
         """Ticks from 0 to the end of the last op."""
         return max(self.end)
 
+    @property
+    def order(self) -> list[int]:
+        """All ops in an order in which they can run: by start, then end, then dependency."""
+        rank = {op: position for position, op in enumerate(self.problem.topological)}
+        return sorted(range(self.problem.op_count), key=lambda op: (self.start[op], self.end[op], rank[op]))
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -23,9 +23,7 @@ def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
     return [tuple(members) for members in classes if len(members) > 1]
 
 
-def relabelled(
-    placement: Sequence[int], classes: Sequence[tuple[int, ...]], blocks: Sequence[int]
-) -> dict[int, int]:
+def relabelled(placement: Sequence[int], classes: Sequence[tuple[int, ...]], blocks: Sequence[int]) -> dict[int, int]:
     """Device → device such that along `blocks` the devices of each class first appear in their own order.
 
     Parameters
@@ -49,7 +47,6 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
             return False
     others = [device for device in range(instance.device_count) if device not in (a, b)]
     return all(
-        delay[a][b] == delay[b][a]
-        and all(delay[a][c] == delay[b][c] and delay[c][a] == delay[c][b] for c in others)
+        delay[a][b] == delay[b][a] and all(delay[a][c] == delay[b][c] and delay[c][a] == delay[c][b] for c in others)
         for delay in tables
     )

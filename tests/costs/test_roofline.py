@@ -45,9 +45,9 @@ def test_an_op_without_work_takes_no_time() -> None:
 
 
 def test_a_convolution_of_inception_v3_on_a_v100() -> None:
-    # Conv2d_2b_3x3 at batch 32: 2 · 32 images · 64 channels · 147² positions · 32 channels · 9 taps = 25,491,013,632 FLOP
-    # ÷ (0.7 · 15.7e12 FLOP/s) = 2.319473 ms. It reads 32 and writes 64 channels and reads the weight:
-    # 4 B · (32 · 147² · 96 + 64 · 32 · 9) = 265,605,120 B ÷ (0.7 · 900e9 B/s) = 0.421595 ms.
+    # Conv2d_2b_3x3 at batch 32: 2 · 32 images · 64 channels · 147² positions · 32 channels · 9 taps
+    # = 25,491,013,632 FLOP ÷ (0.7 · 15.7e12 FLOP/s) = 2.319473 ms. It reads 32 and writes 64 channels and reads the
+    # weight: 4 B · (32 · 147² · 96 + 64 · 32 · 9) = 265,605,120 B ÷ (0.7 · 900e9 B/s) = 0.421595 ms.
     assert V100 is not None
     assert roofline_s(op(25_491_013_632, 265_605_120), V100) == pytest.approx(2.319473e-3, rel=1e-6)
     assert roofline_s(op(0, 265_605_120), V100) == pytest.approx(0.421595e-3, rel=1e-5)
@@ -72,14 +72,16 @@ def test_a_missing_arithmetic_rate_is_named() -> None:
 
 
 def test_a_missing_memory_rate_is_named() -> None:
-    with pytest.raises(InputError, match="op 'conv1' moves 5 bytes.*no memory rate; give it 'memory_bytes_per_s'"):
+    with pytest.raises(InputError, match=r"op 'conv1' moves 5 bytes.*no memory rate; give it 'memory_bytes_per_s'"):
         roofline_s(op(5, 5), Rates({"float32": 1e12}, None))
 
 
 def test_only_the_rates_that_an_op_needs_must_be_known() -> None:
     arithmetic, memory = Rates({"float32": 1e12}, None), Rates({}, 1e11)
-    assert arithmetic.cover(op(flops=5)) and not arithmetic.cover(op(5, 5))
-    assert memory.cover(op(bytes_accessed=5)) and not memory.cover(op(5, 5))
+    assert arithmetic.cover(op(flops=5))
+    assert memory.cover(op(bytes_accessed=5))
+    assert not arithmetic.cover(op(5, 5))
+    assert not memory.cover(op(5, 5))
     # 7e11 FLOP ÷ (0.7 · 1e12 FLOP/s) = 1 s; 7e10 B ÷ (0.7 · 1e11 B/s) = 1 s
     assert roofline_s(op(flops=7e11), arithmetic) == pytest.approx(1.0)
     assert roofline_s(op(bytes_accessed=7e10), memory) == pytest.approx(1.0)

@@ -82,7 +82,9 @@ class _Builder:
                     weight = by_name[f"{name}.w"].weight_bytes
                     wgrad = f"{name}.wgrad"
                     self.ops.append(Op(wgrad, "test", time_s=time_s, output_bytes=weight))
-                    self.edges.append(Edge(arrived[0], wgrad, self.bytes_of(arrived[0]), tensor=f"{arrived[0]}->{wgrad}"))
+                    self.edges.append(
+                        Edge(arrived[0], wgrad, self.bytes_of(arrived[0]), tensor=f"{arrived[0]}->{wgrad}")
+                    )
                     self.edges.append(Edge(source, wgrad, self.bytes_of(source), tensor=f"{source}->{wgrad}"))
 
 

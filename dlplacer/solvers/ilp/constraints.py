@@ -4,6 +4,7 @@ No row with memory or load in it is ever enforced by a literal: CP-SAT's presolv
 Boolean coefficients sum past 2^31 (OR-Tools issue 5293).
 """
 
+from itertools import pairwise
 from math import gcd
 
 from ortools.sat.python import cp_model
@@ -24,7 +25,7 @@ def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Varia
 
 
 def join_communicating_ops(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
-    """Eq. 8 and 9: a tensor needs a way from its producer's device to its consumer's; pairs without one are forbidden."""
+    """Eq. 8 and 9: a tensor needs a way from its producer's device to its consumer's; other pairs are forbidden."""
     done = set()
     for op, arcs in enumerate(instance.successors):
         for target, delay in arcs:
@@ -42,9 +43,9 @@ def respect_precedence(
 ) -> None:
     """Eq. 10 and 11: T(j) ≥ T(i) + Δ(i) + the delay between the devices of i and j.
 
-    With the distinct delays c_0 < c_1 < … of an arc the row is T(j) ≥ T(i) + Δ(i) + c_0 + Σ_k (c_k − c_{k−1})·far_k, where
-    far_k is true if the devices are at least c_k apart. An arc whose reader cannot start before its data are there on any
-    device has no row.
+    With the distinct delays c_0 < c_1 < … of an arc the row is T(j) ≥ T(i) + Δ(i) + c_0 + Σ_k (c_k − c_{k−1})·far_k,
+    where far_k is true if the devices are at least c_k apart. An arc whose reader cannot start before its data are
+    there on any device has no row.
     """
     for op, arcs in enumerate(instance.successors):
         for target, delay in arcs:
@@ -56,11 +57,11 @@ def respect_precedence(
             end = variables.start[op] + duration(instance, variables, op)
             model.add(variables.start[target] >= end + levels[0])
             steps: list[tuple[int, Literal]] = []
-            for below, level in zip(levels, levels[1:], strict=False):
+            for below, level in pairwise(levels):
                 pairs = _pairs(instance, op, target, delay, level)
                 steps.append((level - below, _far(model, instance, variables, op, target, pairs)))
             if steps:
-                travel = cp_model.LinearExpr.weighted_sum([literal for _, literal in steps], [step for step, _ in steps])
+                travel = cp_model.LinearExpr.weighted_sum([far for _, far in steps], [step for step, _ in steps])
                 model.add(variables.start[target] >= end + levels[0] + travel)
 
 
@@ -77,9 +78,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
             continue
         for device, literal in variables.place[instance.block[op]].items():
             ticks = instance.duration[op][device]
-            lanes[device].append(
-                model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
-            )
+            lanes[device].append(model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}"))
     for lane in lanes:
         if len(lane) > 1:
             model.add_no_overlap(lane)
@@ -95,7 +94,7 @@ def fit_into_memory(model: cp_model.CpModel, instance: Instance, variables: Vari
         ]
         if capacity is not None and sum(size for size, _ in here) > capacity:
             unit = gcd(*(size for size, _ in here))
-            used = cp_model.LinearExpr.weighted_sum([literal for _, literal in here], [size // unit for size, _ in here])
+            used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size // unit for size, _ in here])
             model.add(used <= capacity // unit)
 
 
@@ -132,7 +131,7 @@ def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Varia
     for devices in interchangeable(instance):
         blocks = [block for block in symmetry_blocks(instance) if devices[0] in variables.place[block]]
         for count, block in enumerate(blocks):
-            for before, device in zip(devices, devices[1:], strict=False):
+            for before, device in pairwise(devices):
                 earlier = _used(model, variables, before, tuple(blocks[:count]))
                 model.add_bool_or([~variables.place[block][device], *earlier])
 
@@ -143,9 +142,7 @@ def symmetry_blocks(instance: Instance) -> list[int]:
     return sorted(range(len(work)), key=lambda block: -work[block])[:_PRECEDENCE_BLOCKS]
 
 
-def _used(
-    model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]
-) -> list[Literal]:
+def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]) -> list[Literal]:
     """Literals whose disjunction tells whether one of the blocks is on a device: at most two, the chain goes on."""
     if len(blocks) < 2:
         return [variables.place[block][device] for block in blocks]
@@ -163,9 +160,7 @@ def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]
 
 
 def _pairs(instance: Instance, op: int, target: int, delay: Delay, level: int) -> Pairs:
-    return frozenset(
-        (a, b) for a in instance.allowed[op] for b in instance.allowed[target] if delay[a][b] >= level
-    )
+    return frozenset((a, b) for a in instance.allowed[op] for b in instance.allowed[target] if delay[a][b] >= level)
 
 
 def _far(

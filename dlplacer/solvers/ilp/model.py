@@ -38,9 +38,7 @@ def add_constraints(
     constraints.break_symmetry(model, instance, variables)
 
 
-def _hint_relabelled(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, timetable: Timetable
-) -> None:
+def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, timetable: Timetable) -> None:
     """Hint with swappable devices renamed, since a hint that breaks the symmetry breaking is of no use."""
     placement = [timetable.device[ops[0]] for ops in instance.members]
     name = relabelled(placement, interchangeable(instance), constraints.symmetry_blocks(instance))

@@ -13,7 +13,7 @@ from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance
 
 Literal = cp_model.LiteralT
-Linear = cp_model.LinearExprT
+Linear = cp_model.LinearExpr
 Pairs = frozenset[tuple[int, int]]
 
 
@@ -37,7 +37,7 @@ class Variables:
     """
 
     place: tuple[dict[int, Literal], ...]
-    start: tuple[Linear, ...]
+    start: tuple[cp_model.IntVar, ...]
     makespan: cp_model.IntVar
     far: dict[tuple[int, int, Pairs], cp_model.IntVar] = field(default_factory=dict)
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
@@ -46,15 +46,15 @@ class Variables:
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:
     """Variables whose domains leave out what cannot be in a schedule of at most `upper` ticks."""
     place = tuple(_place(model, instance.allowed[ops[0]], block) for block, ops in enumerate(instance.members))
-    start: list[Linear] = []
+    start: list[cp_model.IntVar] = []
     for op in range(instance.op_count):
         latest = upper - bounds.tail[op] - instance.shortest[op]
         fixed = op in instance.sources
-        start.append(0 if fixed else model.new_int_var(bounds.head[op], latest, f"start{op}"))
+        start.append(model.new_constant(0) if fixed else model.new_int_var(bounds.head[op], latest, f"start{op}"))
     return Variables(place, tuple(start), model.new_int_var(bounds.makespan, upper, "makespan"))
 
 
-def duration(instance: Instance, variables: Variables, op: int) -> Linear:
+def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:
     """Δ(k) as an expression in the placement."""
     if instance.shortest[op] == instance.longest[op]:
         return instance.shortest[op]
@@ -74,7 +74,7 @@ def hint(
             if isinstance(literal, cp_model.IntVar) and len(literals) > 1:
                 model.add_hint(literal, placement[block] == there)
     for op, variable in enumerate(variables.start):
-        if isinstance(variable, cp_model.IntVar):
+        if op not in instance.sources:
             model.add_hint(variable, start[op])
     for (source, target, pairs), literal in variables.far.items():
         model.add_hint(literal, (placement[source], placement[target]) in pairs)

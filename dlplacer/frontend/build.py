@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from dlplacer.capture import joint, nodes
-from dlplacer.capture.executable import Executable, Instruction, OpCode
-from dlplacer.capture.hazards import write_after_read
-from dlplacer.capture.flops import flops_of, tensor_bytes
-from dlplacer.capture.joint import Slot, Traced
+from dlplacer.frontend import joint, nodes
+from dlplacer.frontend.executable import Executable, Instruction, OpCode
+from dlplacer.frontend.hazards import write_after_read
+from dlplacer.frontend.flops import flops_of, tensor_bytes
+from dlplacer.frontend.joint import Slot, Traced
 from dlplacer.errors import CaptureError
 from dlplacer.graph import Edge, Op
 

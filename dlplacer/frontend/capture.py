@@ -10,13 +10,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from dlplacer.capture import joint
-from dlplacer.capture.build import build
-from dlplacer.capture.executable import Executable
-from dlplacer.capture.job import Job
-from dlplacer.capture.optimizer import add_updates
-from dlplacer.capture.passes import PASSES, apply_passes
-from dlplacer.capture.step_module import fake_step
+from dlplacer.frontend import joint
+from dlplacer.frontend.build import build
+from dlplacer.frontend.executable import Executable
+from dlplacer.frontend.job import Job
+from dlplacer.frontend.optimizer import add_updates
+from dlplacer.frontend.passes import PASSES, apply_passes
+from dlplacer.frontend.step_module import fake_step
 from dlplacer.errors import CaptureError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.structure import structure_sha256

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dlplacer.capture.executable import OpCode
+from dlplacer.frontend.executable import OpCode
 from dlplacer.graph import Edge
 
 

@@ -146,7 +146,7 @@ def _output_slot(description: Any) -> Slot:
 def _explain(error: Exception) -> str:
     text = str(error).strip()
     lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)', text)
-    mine = [entry for entry in lines if "/torch/" not in entry[0] and "/dlplacer/capture/" not in entry[0]]
+    mine = [entry for entry in lines if "/torch/" not in entry[0] and "/dlplacer/frontend/" not in entry[0]]
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     where = f" at {mine[-1][0]}:{mine[-1][1]} ({mine[-1][3].strip()})" if mine else ""
     return (

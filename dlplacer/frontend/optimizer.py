@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dlplacer.capture.executable import Executable, OpCode
-from dlplacer.capture.hazards import write_after_read
-from dlplacer.capture.job import Optimizer
+from dlplacer.frontend.executable import Executable, OpCode
+from dlplacer.frontend.hazards import write_after_read
+from dlplacer.frontend.job import Optimizer
 from dlplacer.graph import Edge, Op
 
 

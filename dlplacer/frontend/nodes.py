@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.capture.executable import Value
+from dlplacer.frontend.executable import Value
 from dlplacer.graph import TensorSpec
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dlplacer.capture.job import Job
-from dlplacer.capture.stand_in import fake_module, fake_tree
+from dlplacer.frontend.job import Job
+from dlplacer.frontend.stand_in import fake_module, fake_tree
 
 
 class StepModule(nn.Module):

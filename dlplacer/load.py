@@ -1,0 +1,35 @@
+"""Load by path or by the bare name of what ships."""
+
+from os import PathLike
+from pathlib import Path
+
+from dlplacer.files.graph_file import read_graph
+from dlplacer.files.locate import locate_graph, locate_topology
+from dlplacer.files.plan_file import read_plan
+from dlplacer.files.topology_file import read_topology
+from dlplacer.graph import OpGraph
+from dlplacer.plan import Plan
+from dlplacer.topology import Topology
+
+
+def load_graph(name: str | PathLike[str]) -> OpGraph:
+    """The graph in a file, or one that ships: ``inception_v3-train``.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    FileFormatError
+        With every mistake and its path.
+    """
+    return read_graph(locate_graph(str(name)))
+
+
+def load_topology(name: str | PathLike[str]) -> Topology:
+    """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
+    return read_topology(locate_topology(str(name)))
+
+
+def load_plan(path: str | PathLike[str]) -> Plan:
+    """The plan in a file; `dlplacer.check` tells whether it is right. Raises as `load_graph`."""
+    return read_plan(Path(path))

@@ -1,0 +1,72 @@
+"""Plain PyTorch, the baseline: the job's own module, loss and backward, without any plan."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from dlplacer.frontend.job import Job
+
+
+class EagerStep:
+    """One step of a job in plain PyTorch on one torch device.
+
+    Parameters
+    ----------
+    module
+        A copy of the job's module, so that both keep their own gradients and statistics.
+    """
+
+    def __init__(self, job: Job, module: nn.Module, device: torch.device) -> None:
+        self._job = job
+        self.module = module.to(device)
+        self._args = _moved(job.args, device)
+        self._kwargs = _moved(dict(job.kwargs), device)
+        self._targets = _moved(job.targets, device)
+        self._device = device
+        self._optimizer = _torch_optimizer(job, self.module)
+
+    def __call__(self) -> torch.Tensor:
+        """The loss when training, else the first output tensor; gradients are left in ``.grad``."""
+        self.module.zero_grad(set_to_none=True)
+        if self._job.mode == "infer":
+            with torch.no_grad(), self._autocast():
+                return _first_tensor(self.module(*self._args, **self._kwargs))
+        with self._autocast():
+            if self._job.loss is None:
+                loss = self.module(*self._args, *self._targets, **self._kwargs)
+            else:
+                loss = self._job.loss(self.module(*self._args, **self._kwargs), *self._targets)
+        loss.backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    def _autocast(self) -> Any:
+        dtype = getattr(torch, self._job.autocast or "bfloat16")
+        return torch.autocast(self._device.type, dtype=dtype, enabled=self._job.autocast is not None)
+
+
+def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | None:
+    rule = job.update
+    if rule is None:
+        return None
+    if rule.kind == "adam":
+        return torch.optim.Adam(
+            module.parameters(), lr=rule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay
+        )
+    momentum = rule.momentum if rule.kind == "momentum" else 0.0
+    return torch.optim.SGD(module.parameters(), lr=rule.lr, momentum=momentum, weight_decay=rule.weight_decay)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+
+
+def _first_tensor(value: Any) -> torch.Tensor:
+    from torch.utils import _pytree as pytree
+
+    return next(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,41 @@
+"""Step times that mean something: settled, alternated, medians."""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+
+_SETTLED = 0.03
+_MOST_WARMUP = 12
+
+
+def measured_medians(
+    steps: Mapping[str, Callable[[], object]], count: int, warmup: int
+) -> dict[str, float]:
+    """Name → median seconds of a step; the variants take turns, in alternating order.
+
+    Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at
+    most twelve.
+    """
+    for step in steps.values():
+        _warm_up(step, warmup)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(count):
+        names = list(steps) if number % 2 == 0 else list(reversed(steps))
+        for name in names:
+            times[name].append(_seconds(steps[name]))
+    return {name: median(values) for name, values in times.items()}
+
+
+def _warm_up(step: Callable[[], object], least: int) -> None:
+    before = _seconds(step)
+    for number in range(1, max(least, _MOST_WARMUP)):
+        now = _seconds(step)
+        if number + 1 >= least and abs(now - before) <= _SETTLED * before:
+            return
+        before = now
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin

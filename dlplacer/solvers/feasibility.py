@@ -1,0 +1,167 @@
+"""Why no plan can exist: each reason named with its numbers and a way out."""
+
+from collections.abc import Iterable, Sequence
+
+from dlplacer.errors import InfeasibleError
+from dlplacer.problem import Problem
+from dlplacer.solvers.instance import Instance, build_instance
+from dlplacer.units import format_bytes
+
+_SECONDS = 10.0
+
+
+def require_feasible(problem: Problem) -> None:
+    """Return if no simple reason excludes every plan.
+
+    Raises
+    ------
+    InfeasibleError
+        If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
+        together exceed all memory, or ops that are joined in the graph may only use devices that no way joins.
+    """
+    instance = build_instance(problem)
+    for block, ops in enumerate(instance.members):
+        _require_common_device(problem, instance, ops)
+        _require_room(problem, instance, block)
+    _require_total_room(problem, range(problem.op_count), range(problem.device_count))
+    for part in instance.parts:
+        _require_ways(problem, instance, part)
+
+
+def explain_infeasible(problem: Problem) -> InfeasibleError:
+    """The error for a problem that the ILP proved infeasible: which family of constraints is to blame.
+
+    One family after another is left out of the pure placement problem; those without which a placement exists are
+    named.
+    """
+    from dlplacer.solvers.ilp.assignment import FAMILIES, find_placement
+
+    blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
+    ops = f"{problem.op_count} ops with {format_bytes(sum(problem.footprint_bytes))} in all"
+    largest = max(range(problem.op_count), key=lambda op: problem.footprint_bytes[op])
+    sizes = f"the largest op {_op(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
+    devices = f"devices have {_capacities(problem, range(problem.device_count))}"
+    reasons = {
+        "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
+        "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
+        "colocation": f"every placement tears a colocation group apart: {_groups(problem)}; make the groups smaller",
+        "ways": "every placement separates two ops that must talk by devices that no way joins; add a link",
+    }
+    if not blamed:
+        return InfeasibleError(
+            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other ({sizes}, the "
+            f"{devices}); relax two of them"
+        )
+    return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
+
+
+def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
+    if instance.allowed[ops[0]]:
+        return
+    pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
+    uses = "; ".join(f"{_op(problem, op)} may run on {_devices(problem, problem.allowed[op])}" for op in pinned[:3])
+    raise InfeasibleError(
+        f"colocation group {problem.graph.ops[ops[0]].colocate!r} has no device that all its ops may use: {uses}; "
+        "change their 'devices' or take the group apart"
+    )
+
+
+def _require_room(problem: Problem, instance: Instance, block: int) -> None:
+    """Eq. 13 for one op or group: it needs a device that is large enough."""
+    ops, size = instance.members[block], instance.footprint[block]
+    devices = instance.allowed[ops[0]]
+    if any((capacity := problem.capacity_bytes[d]) is None or capacity >= size for d in devices):
+        return
+    largest = max(devices, key=lambda d: problem.capacity_bytes[d] or 0)
+    capacity_bytes = problem.capacity_bytes[largest] or 0
+    pinned = "" if len(devices) == problem.device_count else " that it may use"
+    name = _op(problem, ops[0])
+    owner, split = f"op {name}", "split the op"
+    if len(ops) > 1:
+        owner = f"colocation group {problem.graph.ops[ops[0]].colocate!r} of {len(ops)} ops"
+        split = "take the group apart"
+    raise InfeasibleError(
+        f"{owner} needs {_exactly(size, capacity_bytes)}; the largest device{pinned} "
+        f"{problem.topology.devices[largest].id!r} has {_exactly(capacity_bytes, size)}; use a larger topology or "
+        f"{split}"
+    )
+
+
+def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[int]) -> None:
+    """Eq. 13 summed over devices."""
+    capacities = [problem.capacity_bytes[device] for device in devices]
+    known = [capacity for capacity in capacities if capacity is not None]
+    size = sum(problem.footprint_bytes[op] for op in ops)
+    if len(known) == len(capacities) and sum(known) < size:
+        raise InfeasibleError(
+            f"the ops need {_exactly(size, sum(known))} in all; the memory of {_devices(problem, devices)} is "
+            f"{_exactly(sum(known), size)} in all; use a larger topology or a smaller batch"
+        )
+
+
+def _require_ways(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
+    """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
+    heads = [instance.members[block][0] for block in part]
+    reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
+    common = set.intersection(*reach.values())
+    if common:
+        largest = max(common, key=lambda number: _room(problem, _members(instance, number)))
+        ops = [op for block in part for op in instance.members[block]]
+        _require_total_room(problem, ops, _members(instance, largest))
+        return
+    first, second = _apart(instance, heads, reach)
+    raise InfeasibleError(
+        f"op {_op(problem, first)} may run on {_devices(problem, instance.allowed[first])} and op "
+        f"{_op(problem, second)} on {_devices(problem, instance.allowed[second])}; they must talk"
+        f"{_through(instance, first, second)}, but no way of links joins these devices; add a link or change the ops' "
+        "'devices'"
+    )
+
+
+def _apart(instance: Instance, heads: Sequence[int], reach: dict[int, set[int]]) -> tuple[int, int]:
+    """Two ops of a part that no component of the machine suits: if possible neighbours, else the narrowest."""
+    by_block = {instance.block[op]: op for op in heads}
+    for op, arcs in enumerate(instance.successors):
+        for target, _ in arcs:
+            ends = by_block.get(instance.block[op]), by_block.get(instance.block[target])
+            if ends[0] is not None and ends[1] is not None and not reach[ends[0]] & reach[ends[1]]:
+                return op, target
+    narrow = sorted(heads, key=lambda op: len(reach[op]))
+    return narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
+
+
+def _through(instance: Instance, first: int, second: int) -> str:
+    return "" if any(target == second for target, _ in instance.successors[first]) else " through the graph"
+
+
+def _members(instance: Instance, component: int) -> list[int]:
+    return [device for device, number in enumerate(instance.component) if number == component]
+
+
+def _room(problem: Problem, devices: Sequence[int]) -> float:
+    return sum(float("inf") if (capacity := problem.capacity_bytes[device]) is None else capacity for device in devices)
+
+
+def _exactly(size: int, other: int) -> str:
+    """The size in a readable unit, or in bytes where the readable texts of both would be the same."""
+    text = format_bytes(size)
+    return f"{size} bytes" if text == format_bytes(other) else text
+
+
+def _op(problem: Problem, op: int) -> str:
+    return repr(problem.graph.ops[op].id)
+
+
+def _devices(problem: Problem, devices: Iterable[int]) -> str:
+    return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
+
+
+def _capacities(problem: Problem, devices: Iterable[int]) -> str:
+    return ", ".join(
+        "unlimited" if (capacity := problem.capacity_bytes[device]) is None else format_bytes(capacity)
+        for device in devices
+    )
+
+
+def _groups(problem: Problem) -> str:
+    return ", ".join(repr(problem.graph.ops[group[0]].colocate) for group in problem.groups[:5])

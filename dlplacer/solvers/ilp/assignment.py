@@ -1,0 +1,68 @@
+"""Placement alone: is there any that memory, pins, groups and ways allow? Times play no part in it.
+
+Every placement can be scheduled, one op after another, so a problem is infeasible exactly if no placement exists.
+"""
+
+from collections.abc import Container
+
+from ortools.sat.python import cp_model
+
+from dlplacer.problem import Problem
+
+FAMILIES = ("memory", "pins", "colocation", "ways")
+"""What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no way joins)."""
+
+
+def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
+    """Whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
+
+    Parameters
+    ----------
+    without
+        Families to ignore.
+    """
+    model = cp_model.CpModel()
+    devices = range(problem.device_count)
+    place = [
+        {d: model.new_bool_var("") for d in (devices if "pins" in without else problem.allowed[op])}
+        for op in range(problem.op_count)
+    ]
+    for literals in place:
+        model.add_exactly_one(literals.values())
+    if "colocation" not in without:
+        for group in problem.groups:
+            for op in group[1:]:
+                _keep_together(model, place[group[0]], place[op])
+    if "ways" not in without:
+        _join(model, problem, place)
+    if "memory" not in without:
+        for device, capacity in enumerate(problem.capacity_bytes):
+            here = [(problem.footprint_bytes[op], row[device]) for op, row in enumerate(place) if device in row]
+            if capacity is not None and here:
+                used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size for size, _ in here])
+                model.add(used <= capacity)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.presolve_inclusion_work_limit = 0
+    solver.parameters.catch_sigint_signal = False
+    status = solver.solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return status == cp_model.INFEASIBLE, None
+    return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]
+
+
+def _keep_together(
+    model: cp_model.CpModel, first: dict[int, cp_model.IntVar], second: dict[int, cp_model.IntVar]
+) -> None:
+    for device in {*first, *second}:
+        model.add(first.get(device, 0) == second.get(device, 0))
+
+
+def _join(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
+    for arc in problem.arcs:
+        reach = problem.delay[arc.size]
+        for device, literal in place[arc.source].items():
+            joined = [there for d, there in place[arc.target].items() if reach[device][d] is not None]
+            if len(joined) < len(place[arc.target]):
+                model.add_bool_or([~literal, *joined])

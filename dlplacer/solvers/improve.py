@@ -1,0 +1,89 @@
+"""Anytime improvement: many list schedules, each from slightly different ranks and placements."""
+
+import time
+from collections.abc import Sequence
+from random import Random
+
+from dlplacer.solvers.construct import DELAY_WEIGHTS
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.list_schedule import list_schedule
+from dlplacer.solvers.packing import choose_components
+from dlplacer.solvers.ranks import by_rank, upward_ranks
+from dlplacer.solvers.timetable import Timetable
+
+_NOISES = (0.01, 0.03, 0.1, 0.3)
+_WINDOWS = (0.02, 0.05, 0.1, 0.2)
+_JITTERS = (0.003, 0.01, 0.03)
+
+
+def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
+    """Offer better timetables until the gap is closed, the time is up or the rounds are done.
+
+    The rounds alternate between a fresh schedule from perturbed upward ranks, and a repair: in a random window of time
+    the best timetable's placement and order are given up and decided anew by the rule, the rest is kept. Where a round
+    finds something better, its ops are pushed late and early again.
+    """
+    random = Random(incumbent.budget.seed)
+    limited = choose_components(instance)
+    ranks = [upward_ranks(limited, weight) for weight in DELAY_WEIGHTS]
+    current = incumbent.best
+    stop_at = time.monotonic() + seconds
+    for number in range(rounds):
+        if current is None or incumbent.closed or not incumbent.budget.left_s or time.monotonic() > stop_at:
+            return
+        if number % 3 == 0:
+            noise, base = random.choice(_NOISES), random.choice(ranks)
+            perturbed = [rank * (1 + noise * random.gauss(0, 1)) for rank in base]
+            found = list_schedule(limited, by_rank(limited, perturbed))
+        else:
+            found = _repaired(instance, current, random)
+        if found is not None and found.makespan <= current.makespan:
+            if found.makespan < current.makespan:
+                found = justified(instance, found)
+            current = found
+            incumbent.offer(found)
+
+
+def justified(instance: Instance, timetable: Timetable) -> Timetable:
+    """The timetable after pushing all ops late, by their ends, and early again, by their new starts, while that helps.
+
+    Placements stay. This is forward-backward improvement, as known from project scheduling.
+    """
+    best = timetable
+    while True:
+        fixed = placement(instance, best)
+        ends = [begin + instance.duration[op][best.device[op]] for op, begin in enumerate(best.start)]
+        late = list_schedule(instance.reversed, by_rank(instance.reversed, ends), fixed)
+        if late is None:
+            return best
+        starts = late.mirrored(instance).start
+        early = list_schedule(instance, by_rank(instance, [-start for start in starts]), fixed)
+        if early is None or early.makespan >= best.makespan:
+            return best
+        best = early
+
+
+def placement(instance: Instance, timetable: Timetable) -> list[int]:
+    """[block] → device."""
+    return [timetable.device[ops[0]] for ops in instance.members]
+
+
+def _repaired(instance: Instance, timetable: Timetable, random: Random) -> Timetable | None:
+    center = random.random() * timetable.makespan
+    width = random.choice(_WINDOWS) * timetable.makespan
+    jitter = random.choice(_JITTERS) * timetable.makespan
+    fixed = placement(instance, timetable)
+    priority: list[float] = [-start for start in timetable.start]
+    for op, start in enumerate(timetable.start):
+        if abs(start - center) < width:
+            fixed[instance.block[op]] = -1
+            priority[op] += jitter * random.gauss(0, 1)
+    return list_schedule(instance, by_rank(instance, priority), _within_component(instance, timetable, fixed))
+
+
+def _within_component(instance: Instance, timetable: Timetable, fixed: Sequence[int]) -> list[int]:
+    """The decisions, with blocks left open only if the machine is connected: otherwise a part might be torn apart."""
+    if len(set(instance.component)) == 1:
+        return list(fixed)
+    return placement(instance, timetable)
