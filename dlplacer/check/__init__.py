@@ -24,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     routing.transfer_durations,
     routing.one_transfer_at_a_time,
     timing.precedence,
+    timing.order,
     memory.capacities,
     memory.reported_peaks,
     arithmetic.makespan,

@@ -2,6 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from dlplacer.check.violation import Violation, tolerance_s
 from dlplacer.graph import Edge
@@ -43,6 +45,26 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
                 )
             if latest is None or scheduled.end_s >= latest.end_s:
                 latest = scheduled
+
+
+def order(plan: Plan) -> Iterator[Violation]:
+    """The devices can run their ops in the plan's order: no op waits for one that comes later.
+
+    Start times alone do not tell this where ops and transfers take no time.
+    """
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for edge in plan.graph.edges:
+        sorter.add(edge.target, edge.source)
+    for ops in plan.order.values():
+        for before, after in pairwise(ops):
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        waiting = [f"{name!r} on {plan.placement[name]!r}" for name in error.args[1]]
+        yield Violation(
+            "eq. 10, 12 order", f"ops wait for each other in a circle: {' → '.join(waiting)}; change their order"
+        )
 
 
 def precedence(plan: Plan) -> Iterator[Violation]:

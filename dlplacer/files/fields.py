@@ -1,8 +1,11 @@
 """Field types and the mistake list shared by the three file formats."""
 
-from collections.abc import Callable, Iterator
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from reprlib import Repr
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
@@ -30,9 +33,13 @@ _TEXTS = {
     "model_type": "must be an object",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
     "string_unicode": "holds half a surrogate pair, which is no text",
     "value_error": "{error}",
 }
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 _SPEAK_FOR_THEMSELVES = ("extra_forbidden", "missing", "value_error")
 
 
@@ -40,6 +47,8 @@ class FileModel(BaseModel):
     """A part of a file: any field that the format does not list is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    graphs_at: ClassVar[tuple[tuple[str, ...], ...]] = ((),)
+    """Paths of the objects that hold nodes and edges."""
 
     def mistakes(self) -> Iterator[str]:
         """What is wrong between fields that are right each by itself."""
@@ -56,6 +65,8 @@ def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
             number = float(value)
         except OverflowError:
             raise ValueError("the number is too large") from None
+        if not math.isfinite(number):
+            raise ValueError(f"{value} is not finite")
         if not whole:
             return number
         if number != round(number):
@@ -105,7 +116,7 @@ def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model
 def parse_model(value: Any, model: type[Model], kind: str, version: int, where: str) -> Model:
     """As `load_model`, for a value that was read already; `where` names it in messages."""
     if not isinstance(value, dict):
-        raise FileFormatError(where, [f"the file: holds a {type(value).__name__}; it must hold an object"])
+        raise FileFormatError(where, [f"the file: must hold an object (it is {_shown(value)})"])
     mistake = format_mistake(value.get("format"), kind, version)
     if mistake is not None:
         raise FileFormatError(where, [f"format: {mistake}"])
@@ -113,8 +124,8 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
         content = model.model_validate(value)
     except ValidationError as error:
         mistakes = [_describe(mistake, value) for mistake in error.errors()]
-        raise FileFormatError(where, [*mistakes, *reference_mistakes(value)]) from None
-    mistakes = [*reference_mistakes(value), *content.mistakes()]
+        raise FileFormatError(where, [*mistakes, *_reference_mistakes(value, model.graphs_at)]) from None
+    mistakes = [*_reference_mistakes(value, model.graphs_at), *content.mistakes()]
     if mistakes:
         raise FileFormatError(where, mistakes)
     return content
@@ -143,25 +154,27 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     return f"{_shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def reference_mistakes(value: Any) -> Iterator[str]:
+def _reference_mistakes(value: Any, graphs_at: Iterable[tuple[str, ...]]) -> Iterator[str]:
     """Ids given twice and edges that end nowhere, as far as a file's value has readable nodes and edges."""
-    known = set()
-    for position, node in _entries(value, "nodes"):
-        name = node.get("id")
-        if isinstance(name, str):
-            if name in known:
-                yield f"nodes[{position}].id: {_shown(name)} is given twice; rename one"
-            known.add(name)
-    for position, edge in _entries(value, "edges"):
-        for end in ("source", "target"):
-            name = edge.get(end)
-            if isinstance(name, str) and name and name not in known:
-                yield f"edges[{position}].{end}: there is no node {_shown(name)}; add it or remove the edge"
+    for path in graphs_at:
+        known = set()
+        for position, node in _entries(value, (*path, "nodes")):
+            name = node.get("id")
+            if isinstance(name, str) and name in known:
+                yield f"{field_path((*path, 'nodes', position, 'id'))}: {_shown(name)} is given twice; rename one"
+            known.add(name if isinstance(name, str) else None)
+        for position, edge in _entries(value, (*path, "edges")):
+            for end in ("source", "target"):
+                name = edge.get(end)
+                if isinstance(name, str) and name and name not in known:
+                    where = field_path((*path, "edges", position, end))
+                    yield f"{where}: there is no node {_shown(name)}; add it or remove the edge"
 
 
-def _entries(value: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    entries = value.get(name)
-    for position, entry in enumerate(entries if isinstance(entries, list) else ()):
+def _entries(value: Any, path: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    for position, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, dict):
             yield position, entry
 
@@ -182,14 +195,16 @@ def _owner(value: Any, parts: list[str | int]) -> str:
     owner = ""
     for part in parts[:-1]:
         value = value[part]
-        if not isinstance(value, dict):
-            continue
-        names = [value.get(key) for key in (("id",), ("op",), ("tensor", "target"), ("source", "target")) for key in key]
+        for keys in (("id",), ("op",), ("source", "target")) if isinstance(value, dict) else ():
+            names = [value.get(key) for key in keys]
+            if all(names):
+                owner = " → ".join(map(_shown, names))
+                break
     return owner
 
 
 def _shown(value: Any) -> str:
-    return ""
+    return json.dumps(value) if value is None or isinstance(value, bool) else _SHORT.repr(value)
 
 
 def _path_of(mistake: str) -> str:

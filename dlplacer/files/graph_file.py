@@ -1,19 +1,36 @@
 """Graph files, format ``dlplacer.graph/1``."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from dlplacer.errors import FileFormatError
-from dlplacer.files.fields import AmountOfBytes, Bytes, FileModel, Flops, Meta, Name, Seconds, built, load_model, parse_model
+from pydantic import Field
+
+from dlplacer.files.fields import (
+    AmountOfBytes,
+    Bytes,
+    FileModel,
+    Flops,
+    ListOf,
+    Name,
+    NumberOrTable,
+    Seconds,
+    Table,
+    built,
+    load_model,
+    parse_model,
+)
 from dlplacer.files.text import write_json
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
 
 KIND, VERSION = "graph", 1
 
+Count = Annotated[int, Field(ge=0)]
+
 
 class OutputModel(FileModel):
-    shape: list[int]
+    shape: list[Count]
     dtype: str
     bytes: Bytes
 
@@ -21,11 +38,11 @@ class OutputModel(FileModel):
 class NodeModel(FileModel):
     id: Name
     kind: str
-    time_s: Seconds | dict[str, Seconds] | None = None
+    time_s: NumberOrTable[Seconds] | None = None
     flops: Flops = 0
     bytes_accessed: AmountOfBytes = 0
     dtype: str | None = None
-    outputs: list[OutputModel] = []
+    outputs: ListOf[OutputModel]
     weight_bytes: Bytes = 0
     gradient_bytes: Bytes = 0
     state_bytes: Bytes = 0
@@ -33,11 +50,11 @@ class NodeModel(FileModel):
     workspace_bytes: Bytes = 0
     phase: Literal["forward", "backward", "optimizer"] | None = None
     module: str | None = None
-    origin: list[str] = []
+    origin: ListOf[str]
     colocate: str | None = None
     devices: list[str] | None = None
-    attrs: dict[str, Any] = {}
-    meta: Meta = {}
+    attrs: Table
+    meta: Table
 
     def to_op(self) -> Op:
         values = {name: getattr(self, name) for name in type(self).model_fields}
@@ -51,10 +68,10 @@ class EdgeModel(FileModel):
     source: Name
     target: Name
     bytes: Bytes
-    output: int = 0
+    output: Count = 0
     tensor: str = ""
-    key: int | None = None
-    meta: Meta = {}
+    key: int | str | None = None
+    meta: Table
 
 
 class GraphModel(FileModel):
@@ -63,13 +80,58 @@ class GraphModel(FileModel):
     source: str = ""
     directed: bool = True
     multigraph: bool = False
-    graph: dict[str, Any] = {}
+    graph: Table
     nodes: list[NodeModel]
-    edges: list[EdgeModel] = []
+    edges: ListOf[EdgeModel]
     capture: dict[str, Any] | None = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
-    meta: Meta = {}
+    meta: Table
+
+    def mistakes(self) -> Iterator[str]:
+        if not self.directed:
+            yield "directed: false; a dataflow graph is directed"
+        if not self.nodes:
+            yield "nodes: the graph has no ops; add at least one node"
+        edges = self.to_edges()
+        numbers = _numbers((edge.source, edge.target) for edge in self.edges)
+        for position, (edge, number) in enumerate(zip(edges, numbers, strict=True)):
+            if number > 1 and not self.multigraph:
+                yield (
+                    f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
+                    '"multigraph": true'
+                )
+        for position, name, mistake in tensor_mistakes(map(NodeModel.to_op, self.nodes), edges):
+            yield f"edges[{position}].{name}: {mistake}"
+        cycle = cycle_mistake(edges)
+        if cycle is not None:
+            yield f"edges: {cycle}"
+
+    def to_edges(self) -> tuple[Edge, ...]:
+        numbers = _numbers((edge.source, edge.target) for edge in self.edges)
+        return tuple(
+            Edge(
+                edge.source,
+                edge.target,
+                edge.bytes,
+                edge.output,
+                edge.tensor or _default_tensor(edge.source, edge.output, edge.target, number),
+                edge.meta,
+            )
+            for edge, number in zip(self.edges, numbers, strict=True)
+        )
+
+    def to_graph(self) -> OpGraph:
+        return OpGraph(
+            tuple(node.to_op() for node in self.nodes),
+            self.to_edges(),
+            self.name,
+            self.source,
+            self.capture,
+            self.structure_sha256,
+            self.known,
+            self.meta,
+        )
 
 
 def read_graph(path: Path) -> OpGraph:
@@ -80,12 +142,12 @@ def read_graph(path: Path) -> OpGraph:
     FileFormatError
         With every mistake and its path.
     """
-    return _to_graph(load_model(path, GraphModel, KIND, VERSION), str(path))
+    return built(str(path), load_model(path, GraphModel, KIND, VERSION).to_graph)
 
 
 def graph_from_dict(value: Any, where: str) -> OpGraph:
     """The graph in a JSON value, as `read_graph`; `where` names it in messages."""
-    return _to_graph(parse_model(value, GraphModel, KIND, VERSION, where), where)
+    return built(where, parse_model(value, GraphModel, KIND, VERSION, where).to_graph)
 
 
 def write_graph(path: Path, graph: OpGraph) -> None:
@@ -103,46 +165,23 @@ def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
             head[name] = dict(value) if name != "structure_sha256" else value
     if graph.meta:
         head["meta"] = dict(graph.meta)
+    numbers = _numbers((edge.source, edge.target) for edge in graph.edges)
     return head | {
         "nodes": [_node_to_dict(op) for op in graph.ops],
-        "edges": [_edge_to_dict(edge) for edge in graph.edges],
+        "edges": [_edge_to_dict(edge, number) for edge, number in zip(graph.edges, numbers, strict=True)],
     }
 
 
-def _to_graph(model: GraphModel, where: str) -> OpGraph:
-    if not model.directed:
-        raise FileFormatError(where, ["directed: false; a dataflow graph is directed"])
-    edges = []
+def _numbers(pairs: Iterable[tuple[str, str]]) -> Iterator[int]:
+    """1 for the first edge between two ops, 2 for the next that is parallel to it, and so on."""
     count: Counter[tuple[str, str]] = Counter()
-    mistakes = []
-    for position, edge in enumerate(model.edges):
-        count[edge.source, edge.target] += 1
-        number = count[edge.source, edge.target]
-        if number == 2 and not model.multigraph:
-            mistakes.append(
-                f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
-                '"multigraph": true'
-            )
-        default = f"{edge.source}:{edge.output}->{edge.target}" + (f"#{number}" if number > 1 else "")
-        edges.append(
-            built(where, Edge, edge.source, edge.target, edge.bytes, edge.output, edge.tensor or default, edge.meta)
-        )
-    if mistakes:
-        raise FileFormatError(where, mistakes)
-    ops = tuple(built(where, node.to_op) for node in model.nodes)
-    graph: OpGraph = built(
-        where,
-        OpGraph,
-        ops,
-        tuple(edges),
-        model.name,
-        model.source,
-        model.capture,
-        model.structure_sha256,
-        model.known,
-        model.meta,
-    )
-    return graph
+    for pair in pairs:
+        count[pair] += 1
+        yield count[pair]
+
+
+def _default_tensor(source: str, output: int, target: str, number: int) -> str:
+    return f"{source}:{output}->{target}" + (f"#{number}" if number > 1 else "")
 
 
 def _has_parallel_edges(graph: OpGraph) -> bool:
@@ -160,17 +199,17 @@ def _node_to_dict(op: Op) -> dict[str, Any]:
             value = [{"shape": list(spec.shape), "dtype": spec.dtype, "bytes": spec.bytes} for spec in op.outputs]
         elif isinstance(value, tuple):
             value = list(value)
-        elif name in ("attrs", "meta") or name == "time_s" and not isinstance(value, (int, float)):
+        elif isinstance(value, Mapping):
             value = dict(value)
         node[name] = value
     return node
 
 
-def _edge_to_dict(edge: Edge) -> dict[str, Any]:
+def _edge_to_dict(edge: Edge, number: int) -> dict[str, Any]:
     entry: dict[str, Any] = {"source": edge.source, "target": edge.target, "bytes": edge.bytes}
     if edge.output:
         entry["output"] = edge.output
-    if edge.tensor != f"{edge.source}:{edge.output}->{edge.target}":
+    if edge.tensor != _default_tensor(edge.source, edge.output, edge.target, number):
         entry["tensor"] = edge.tensor
     if edge.meta:
         entry["meta"] = dict(edge.meta)

@@ -1,5 +1,6 @@
 """Which file a name on the command line means: a path, or the bare name of a graph or topology that ships."""
 
+import os
 from pathlib import Path
 
 from dlplacer.errors import InputError
@@ -30,11 +31,11 @@ def shipped_folder(folder: str) -> Path:
 
 def _locate(name: str, folder: str, kind: str) -> Path:
     path = Path(name)
-    if path.exists():
+    if os.path.exists(path) and not os.path.isdir(path):
         return path
     shipped = shipped_folder(folder)
     for candidate in (shipped / f"{name}.json", shipped / name, shipped / path.name):
-        if candidate.is_file() and path.parent in (Path("."), Path(folder)):
+        if os.path.isfile(candidate) and path.parent in (Path("."), Path(folder)):
             return candidate
     names = ", ".join(sorted(entry.stem for entry in shipped.glob("*.json"))) or "none"
     raise InputError(f"there is no {kind} file {name!r}; give a path, or the name of one that ships: {names}")

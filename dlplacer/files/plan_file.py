@@ -1,26 +1,37 @@
 """Plan files, format ``dlplacer.plan/1``."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from dlplacer.errors import FileFormatError
-from dlplacer.files.fields import Bytes, FileModel, Meta, Name, Seconds, built, load_model
-from dlplacer.files.graph_file import graph_from_dict, graph_to_dict
+from dlplacer.files import graph_file, topology_file
+from dlplacer.files.fields import Bytes, FileModel, ListOf, Name, Seconds, Table, built, format_mistake, load_model
+from dlplacer.files.graph_file import GraphModel, graph_to_dict
 from dlplacer.files.text import write_json
-from dlplacer.files.topology_file import topology_from_dict, topology_to_dict
-from dlplacer.options import Options
+from dlplacer.files.topology_file import TopologyModel, topology_to_dict
+from dlplacer.options import CHOICES, Options
 from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment, Transfer
 
 KIND, VERSION = "plan", 1
 
 
+def _of_format(kind: str, version: int) -> BeforeValidator:
+    def require(value: Any) -> Any:
+        mistake = format_mistake(value.get("format"), kind, version) if isinstance(value, dict) else None
+        if mistake is not None:
+            raise ValueError(f"format {mistake}")
+        return value
+
+    return BeforeValidator(require)
+
+
 class ProblemModel(FileModel):
-    graph: dict[str, Any]
-    topology: dict[str, Any]
+    graph: Annotated[GraphModel, _of_format(graph_file.KIND, graph_file.VERSION)]
+    topology: Annotated[TopologyModel, _of_format(topology_file.KIND, topology_file.VERSION)]
     options: dict[str, str]
-    meta: Meta = {}
+    meta: Table
 
 
 class ScheduledModel(FileModel):
@@ -28,11 +39,11 @@ class ScheduledModel(FileModel):
     device: Name
     start_s: Seconds
     end_s: Seconds
-    meta: Meta = {}
+    meta: Table
 
 
 class SegmentModel(FileModel):
-    route: list[Annotated[list[str], Field(min_length=2, max_length=2)]]
+    route: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(min_length=1)]
     start_s: Seconds
     end_s: Seconds
 
@@ -43,7 +54,14 @@ class TransferModel(FileModel):
     target: Name
     bytes: Bytes
     segments: Annotated[list[SegmentModel], Field(min_length=1)]
-    meta: Meta = {}
+    meta: Table
+
+    def to_transfer(self) -> Transfer:
+        segments = tuple(
+            Segment(tuple((hop[0], hop[1]) for hop in segment.route), segment.start_s, segment.end_s)
+            for segment in self.segments
+        )
+        return Transfer(self.tensor, self.source, self.target, self.bytes, segments)
 
 
 class MemoryModel(FileModel):
@@ -52,7 +70,11 @@ class MemoryModel(FileModel):
 
 
 class PlanModel(FileModel):
+    graphs_at: ClassVar[tuple[tuple[str, ...], ...]] = (("problem", "graph"), ("problem", "topology"))
+
     format: str
+    name: str = ""
+    source: str = ""
     problem: ProblemModel
     status: Literal["optimal", "feasible"]
     makespan_s: Seconds
@@ -62,10 +84,39 @@ class PlanModel(FileModel):
     method: str
     solve_s: Seconds = 0.0
     ops: list[ScheduledModel]
-    transfers: list[TransferModel] = []
-    memory: dict[str, MemoryModel] = {}
-    provenance: dict[str, Any] = {}
-    meta: Meta = {}
+    transfers: ListOf[TransferModel]
+    memory: Annotated[dict[str, MemoryModel], Field(default_factory=dict)]
+    provenance: Table
+    meta: Table
+
+    def mistakes(self) -> Iterator[str]:
+        problem = self.problem
+        yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
+        yield from (f"problem.topology.{mistake}" for mistake in problem.topology.mistakes())
+        for name, value in problem.options.items():
+            if name not in CHOICES:
+                yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
+            elif value not in CHOICES[name]:
+                yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
+
+    def to_plan(self) -> Plan:
+        return Plan(
+            graph=self.problem.graph.to_graph(),
+            topology=self.problem.topology.to_topology(),
+            options=Options(**self.problem.options),
+            status=self.status,
+            makespan_s=self.makespan_s,
+            lower_bound_s=self.lower_bound_s,
+            gap=self.gap,
+            rounding_s=self.rounding_s,
+            method=self.method,
+            solve_s=self.solve_s,
+            ops=tuple(ScheduledOp(entry.op, entry.device, entry.start_s, entry.end_s) for entry in self.ops),
+            transfers=tuple(entry.to_transfer() for entry in self.transfers),
+            memory={name: DeviceMemory(entry.capacity_bytes, entry.peak_bytes) for name, entry in self.memory.items()},
+            provenance=self.provenance,
+            meta=self.meta,
+        )
 
 
 def read_plan(path: Path) -> Plan:
@@ -76,30 +127,7 @@ def read_plan(path: Path) -> Plan:
     FileFormatError
         With every mistake and its path.
     """
-    where = str(path)
-    model = load_model(path, PlanModel, KIND, VERSION)
-    graph = graph_from_dict(model.problem.graph, f"{where}: problem.graph")
-    topology = topology_from_dict(model.problem.topology, f"{where}: problem.topology")
-    unknown = sorted(set(model.problem.options) - set(Options().to_dict()))
-    if unknown:
-        raise FileFormatError(where, [f"problem.options.{name}: unknown option; remove it" for name in unknown])
-    return Plan(
-        graph=graph,
-        topology=topology,
-        options=built(where, lambda: Options(**model.problem.options)),
-        status=model.status,
-        makespan_s=model.makespan_s,
-        lower_bound_s=model.lower_bound_s,
-        gap=model.gap,
-        rounding_s=model.rounding_s,
-        method=model.method,
-        solve_s=model.solve_s,
-        ops=tuple(ScheduledOp(entry.op, entry.device, entry.start_s, entry.end_s) for entry in model.ops),
-        transfers=tuple(_to_transfer(entry) for entry in model.transfers),
-        memory={name: DeviceMemory(entry.capacity_bytes, entry.peak_bytes) for name, entry in model.memory.items()},
-        provenance=model.provenance,
-        meta=model.meta,
-    )
+    return built(str(path), load_model(path, PlanModel, KIND, VERSION).to_plan)
 
 
 def write_plan(path: Path, plan: Plan) -> None:
@@ -129,14 +157,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "graph": graph_to_dict(plan.graph),
     }
     return value
-
-
-def _to_transfer(entry: TransferModel) -> Transfer:
-    segments = tuple(
-        Segment(tuple((hop[0], hop[1]) for hop in segment.route), segment.start_s, segment.end_s)
-        for segment in entry.segments
-    )
-    return Transfer(entry.tensor, entry.source, entry.target, entry.bytes, segments)
 
 
 def _transfer_to_dict(transfer: Transfer) -> dict[str, Any]:

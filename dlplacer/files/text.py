@@ -56,7 +56,9 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
             str(path), [f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON"]
         ) from error
     except RecursionError as error:
-        raise FileFormatError(str(path), [f"the file: nested more than {_MAX_DEPTH} levels deep; flatten it"]) from error
+        raise FileFormatError(
+            str(path), [f"the file: nested more than {_MAX_DEPTH} levels deep; flatten it"]
+        ) from error
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
     return value, list(_unusable(value))
@@ -81,7 +83,9 @@ def write_json(path: Path, value: Any) -> None:
     try:
         text = render_json(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot write {path}: {error}; JSON holds finite numbers, texts, lists and objects") from error
+        raise InputError(
+            f"cannot write {path}: {error}; JSON holds finite numbers, texts, lists and objects"
+        ) from error
     write_text(path, text + "\n")
 
 
@@ -155,19 +159,24 @@ def _unusable(value: Any) -> Iterator[str]:
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
     while waiting:
         parts, value = waiting.pop()
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
-            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
         if isinstance(value, _Repeating):
             yield from (f"{field_path((*parts, key))}: given twice in one object; remove one" for key in value.repeated)
-        if len(parts) > _MAX_DEPTH:
+        entries = list(
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        )
+        if entries and len(parts) >= _MAX_DEPTH:
             yield f"{field_path(parts[:3])}: nested more than {_MAX_DEPTH} levels deep; flatten it"
             continue
-        entries = value.items() if isinstance(value, dict) else enumerate(value)
-        waiting += [
-            ((*parts, key), entry) for key, entry in reversed(list(entries)) if isinstance(entry, (dict, list, float))
-        ]
+        nested = [(key, entry) for key, entry in entries if isinstance(entry, (dict, list, float))]
+        waiting += [((*parts, key), entry) for key, entry in reversed(nested)]
+
+
+def _entries(value: Any) -> list[tuple[str | int, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list) else []
 
 
 def _render(value: Any, depth: int) -> str:

@@ -1,25 +1,28 @@
 """Topology files, format ``dlplacer.topology/1``."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dlplacer.errors import FileFormatError
+from dlplacer.errors import InputError
 from dlplacer.files.fields import (
     Bytes,
     BytesPerSecond,
     FileModel,
     FlopsPerSecond,
-    Meta,
+    ListOf,
     Name,
+    NumberOrTable,
     Seconds,
+    Table,
     built,
     load_model,
     parse_model,
 )
 from dlplacer.files.text import write_json
-from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.topology import Device, Link, Router, Topology, repeated_links
 
 KIND, VERSION = "topology", 1
 _DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s")
@@ -30,9 +33,22 @@ class NodeModel(FileModel):
     kind: Literal["device", "router"]
     type: Name | None = None
     memory_bytes: Bytes | None = None
-    flops_per_s: FlopsPerSecond | dict[str, FlopsPerSecond] | None = None
+    flops_per_s: NumberOrTable[FlopsPerSecond] | None = None
     memory_bytes_per_s: BytesPerSecond | None = None
-    meta: Meta = {}
+    meta: Table
+
+    @model_validator(mode="after")
+    def _routers_run_nothing(self) -> Self:
+        given = [name for name in _DEVICE_FIELDS if getattr(self, name) is not None]
+        if self.kind == "router" and given:
+            raise ValueError(f"router {self.id!r} runs nothing; remove its {', '.join(given)}, which devices have")
+        return self
+
+    def to_node(self) -> Device | Router:
+        if self.kind == "router":
+            return Router(self.id, self.meta)
+        rates = self.flops_per_s, self.memory_bytes_per_s
+        return Device(self.id, self.type or "device", self.memory_bytes, *rates, self.meta)
 
 
 class LinkModel(FileModel):
@@ -42,8 +58,19 @@ class LinkModel(FileModel):
     latency_s: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
     count: Annotated[int, Field(ge=1)] = 1
-    key: int | None = None
-    meta: Meta = {}
+    key: int | str | None = None
+    meta: Table
+
+    @model_validator(mode="after")
+    def _is_a_link(self) -> Self:
+        try:
+            self.to_link()
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def to_link(self) -> Link:
+        return Link(self.source, self.target, self.bytes_per_s, self.latency_s, self.duplex, self.count, self.meta)
 
 
 class TopologyModel(FileModel):
@@ -52,10 +79,27 @@ class TopologyModel(FileModel):
     source: str = ""
     directed: bool = False
     multigraph: bool = False
-    graph: dict[str, Any] = {}
+    graph: Table
     nodes: list[NodeModel]
-    edges: list[LinkModel] = []
-    meta: Meta = {}
+    edges: ListOf[LinkModel]
+    meta: Table
+
+    def mistakes(self) -> Iterator[str]:
+        if all(node.kind == "router" for node in self.nodes):
+            yield "nodes: the topology has no devices; add a node of kind 'device'"
+        for position, mistake in repeated_links(edge.to_link() for edge in self.edges):
+            yield f"edges[{position}]: {mistake}"
+
+    def to_topology(self) -> Topology:
+        nodes = [node.to_node() for node in self.nodes]
+        return Topology(
+            tuple(node for node in nodes if isinstance(node, Device)),
+            tuple(node for node in nodes if isinstance(node, Router)),
+            tuple(edge.to_link() for edge in self.edges),
+            self.name,
+            self.source,
+            self.meta,
+        )
 
 
 def read_topology(path: Path) -> Topology:
@@ -66,12 +110,12 @@ def read_topology(path: Path) -> Topology:
     FileFormatError
         With every mistake and its path.
     """
-    return _to_topology(load_model(path, TopologyModel, KIND, VERSION), str(path))
+    return built(str(path), load_model(path, TopologyModel, KIND, VERSION).to_topology)
 
 
 def topology_from_dict(value: Any, where: str) -> Topology:
     """The topology in a JSON value, as `read_topology`; `where` names it in messages."""
-    return _to_topology(parse_model(value, TopologyModel, KIND, VERSION, where), where)
+    return built(where, parse_model(value, TopologyModel, KIND, VERSION, where).to_topology)
 
 
 def write_topology(path: Path, topology: Topology) -> None:
@@ -91,41 +135,6 @@ def topology_to_dict(topology: Topology) -> dict[str, Any]:
     nodes = [_device_to_dict(device) for device in topology.devices]
     nodes += [_with_meta({"id": router.id, "kind": "router"}, router.meta) for router in topology.routers]
     return head | {"nodes": nodes, "edges": [_link_to_dict(link) for link in topology.links]}
-
-
-def _to_topology(model: TopologyModel, where: str) -> Topology:
-    mistakes = [
-        f"nodes[{position}].{name}: router {node.id!r} runs nothing; only devices have a {name}"
-        for position, node in enumerate(model.nodes)
-        for name in _DEVICE_FIELDS
-        if node.kind == "router" and getattr(node, name) is not None
-    ]
-    if mistakes:
-        raise FileFormatError(where, mistakes)
-    devices = tuple(
-        Device(
-            node.id, node.type or "device", node.memory_bytes, node.flops_per_s, node.memory_bytes_per_s, node.meta
-        )
-        for node in model.nodes
-        if node.kind == "device"
-    )
-    routers = tuple(Router(node.id, node.meta) for node in model.nodes if node.kind == "router")
-    links = tuple(
-        built(
-            where,
-            Link,
-            edge.source,
-            edge.target,
-            edge.bytes_per_s,
-            edge.latency_s,
-            edge.duplex,
-            edge.count,
-            edge.meta,
-        )
-        for edge in model.edges
-    )
-    topology: Topology = built(where, Topology, devices, routers, links, model.name, model.source, model.meta)
-    return topology
 
 
 def _device_to_dict(device: Device) -> dict[str, Any]:

@@ -54,8 +54,12 @@ def capture(
         If the model cannot be captured; names the line and the way out.
     """
     wanted = job if isinstance(job, Job) else Job(_as_module(job), args=args or _example_args(job), mode="infer")
-    passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
-    return capture_job(wanted, passes, colocate_backward).graph
+    return capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph
+
+
+def default_rewrites(whole_backward: bool = False) -> list[str]:
+    """Names of the rewrites that a capture applies."""
+    return [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
 
 
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:

@@ -66,7 +66,7 @@ def _search_prices(instance: Instance) -> Ints:
     scale = max(1.0, float(sum(instance.longest)))
     for number in range(_ROUNDS):
         whole = _whole(price)
-        spent = np.where(np.isinf(duration), np.inf, duration * np.maximum(whole, _NO_PRICE))
+        spent = duration * np.maximum(whole, _NO_PRICE)
         value = float(spent.min(axis=1).sum()) / float(whole.sum())
         if value > best_value:
             best, best_value = whole, value

@@ -22,8 +22,8 @@ class Intervals:
     pivots
         Ops in topological order.
     between
-        [pivot][pivot] → ticks from the end of the first to the start of the second at least; very negative where no path
-        leads.
+        [pivot][pivot] → ticks from the end of the first to the start of the second at least; very negative where no
+        path leads.
     before, after
         [pivot] → ticks from 0 to its start, and from its end to the end of the schedule, at least.
     """

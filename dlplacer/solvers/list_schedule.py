@@ -1,7 +1,7 @@
 """Work-conserving list scheduling: no device idles while an op could run on it.
 
-At every moment a free device takes, among the ops whose data are there, the one of highest priority. An op may be there at
-different times on different devices, so each device has a queue of its own.
+At every moment a free device takes, among the ops whose data are there, the one of highest priority. Data may be there
+at different times on different devices, so each device has a queue of its own.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def list_schedule(
 
 
 class _Desk:
-    """The state of one run. Times of a device only grow, and the device whose next decision is earliest decides next."""
+    """The state of one run: of all devices, the one whose next decision is earliest decides next."""
 
     def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None, patient: bool) -> None:
         count = instance.op_count

@@ -8,8 +8,8 @@ from dlplacer.solvers.instance import Instance
 class Occupancy:
     """Devices of blocks, decided one by one; -1 where undecided.
 
-    A block takes all its memory when it is decided (eq. 13), so colocated ops cannot be locked out later. Sources of zero
-    time are decided last, by the first op that reads them: they start at 0 anywhere, and best where they are read.
+    A block takes all its memory when it is decided (eq. 13), so colocated ops cannot be locked out later. Sources of
+    zero time are decided last, by the first op that reads them: they start at 0 anywhere, and best where they are read.
     """
 
     def __init__(self, instance: Instance, fixed: Sequence[int] | None = None) -> None:

@@ -11,7 +11,7 @@ from dlplacer.solvers.ilp.variables import Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.timetable import compact
 
 _POLL_S = 0.05
 

@@ -1,0 +1,5 @@
+"""``python -m dlplacer``."""
+
+from dlplacer.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""``dlplacer capture``."""
+
+import argparse
+import json
+from pathlib import Path
+
+from dlplacer.cli.model import add_job_options, build_fake_job, capture_of, is_entry
+from dlplacer.errors import InputError
+
+HELP = "Capture a model's step as a graph, without allocating anything."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("model", metavar="MODEL", help="module:callable that returns a dlplacer.Job or a Module")
+    parser.add_argument("-o", "--output", metavar="GRAPH", type=Path, help="graph file to write")
+    parser.add_argument("--device-type", metavar="TYPE", help="add roofline times for a device type, such as V100")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Capture, write, and say what was found."""
+    from dlplacer.files import write_graph
+    from dlplacer.units import format_bytes
+
+    if not is_entry(arguments.model):
+        raise InputError(f"{arguments.model!r} is not module:callable; write for example dlplacer.models:inception_v3")
+    graph = capture_of(arguments, build_fake_job(arguments)).graph
+    if arguments.device_type:
+        from dlplacer.costs.times import with_roofline_times
+
+        graph = with_roofline_times(graph, arguments.device_type)
+    if arguments.output is not None:
+        write_graph(arguments.output, graph)
+    summary = {
+        "name": graph.name,
+        "ops": len(graph.ops),
+        "edges": len(graph.edges),
+        "flops": sum(op.flops for op in graph.ops),
+        "weight_bytes": sum(op.weight_bytes for op in graph.ops),
+        "structure_sha256": graph.structure_sha256,
+    }
+    if arguments.json:
+        print(json.dumps(summary))
+    else:
+        print(
+            f"{graph.name}: {len(graph.ops)} ops, {len(graph.edges)} edges, {summary['flops'] / 1e9:.4g} GFLOP, weights "
+            f"{format_bytes(sum(op.weight_bytes for op in graph.ops))}"
+        )
+    return 0

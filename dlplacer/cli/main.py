@@ -1,0 +1,79 @@
+"""``dlplacer``: parse, dispatch, and turn every error into one message and an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from dlplacer.cli import capture, check, profile, run, show, solve
+from dlplacer.errors import DlplacerError, InternalError
+from dlplacer.version import __version__
+
+_COMMANDS = {
+    "capture": capture,
+    "solve": solve,
+    "check": check,
+    "show": show,
+    "run": run,
+    "profile": profile,
+}
+_INTERRUPTED = 130
+_EPILOG = (
+    "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, 3 infeasible, "
+    "4 no plan within the time limit, 5 a check failed, 130 interrupted without a plan"
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="dlplacer",
+        description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"dlplacer {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        module.configure(command)
+        command.set_defaults(action=module.execute)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        code: int = parsed.action(parsed)
+        sys.stdout.flush()
+        return code
+    except DlplacerError as error:
+        print(f"dlplacer: {error}", file=sys.stderr)
+        return error.exit_code
+    except ImportError as error:
+        return _missing_package(error)
+    except KeyboardInterrupt:
+        print("dlplacer: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("DLPLACER_DEBUG"):
+            raise
+        print(
+            f"dlplacer: internal error: {type(error).__name__}: {error}; set DLPLACER_DEBUG=1 for the traceback and "
+            "please report it",
+            file=sys.stderr,
+        )
+        return InternalError.exit_code
+
+
+def _missing_package(error: ImportError) -> int:
+    extras = {"torch": "torch", "matplotlib": "plot"}
+    extra = extras.get((error.name or "").split(".")[0])
+    if extra is None:
+        print(f"dlplacer: internal error: {error}", file=sys.stderr)
+        return InternalError.exit_code
+    print(f"dlplacer: this needs {error.name}; install it with: pip install 'dlplacer[{extra}]'", file=sys.stderr)
+    return 2

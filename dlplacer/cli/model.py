@@ -1,0 +1,170 @@
+"""The MODEL argument and the job options that go with it."""
+
+import argparse
+import contextlib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.errors import InputError
+
+if TYPE_CHECKING:
+    from dlplacer.frontend import Job
+    from dlplacer.frontend.capture import Captured
+    from dlplacer.graph import OpGraph
+
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say which step of a model is meant."""
+    group = parser.add_argument_group("job options (for MODEL as module:callable)")
+    group.add_argument("--batch-size", type=int, metavar="N", help="passed to the callable as batch_size")
+    group.add_argument(
+        "--input",
+        action="append",
+        metavar="SPEC",
+        help="an input of a bare module, as float32:8x3x299x299; repeat for several",
+    )
+    group.add_argument("--mode", choices=("train", "infer"), help="forward and backward, or forward alone")
+    group.add_argument("--whole-backward", action="store_true", help="keep a convolution's backward in one op")
+    group.add_argument(
+        "--colocate-backward", action="store_true", help="hold every backward op on the device of its forward op"
+    )
+    group.add_argument("--optimizer", choices=("sgd", "momentum", "adam"), help="make the update part of the step")
+    group.add_argument("--autocast", choices=("bfloat16", "float16"), help="run the forward pass under torch.autocast")
+
+
+def is_entry(name: str) -> bool:
+    """Whether an argument means ``module:callable`` rather than a file."""
+    return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
+
+
+def graph_of(arguments: argparse.Namespace) -> "OpGraph":
+    """The graph that MODEL|GRAPH means: captured without allocating anything, or read from a file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, module or callable, or a job option is given with a graph file.
+    """
+    if is_entry(arguments.model):
+        return capture_of(arguments, build_fake_job(arguments)).graph
+    from dlplacer.load import load_graph
+
+    given = [name for name in ("batch_size", "input", "mode", "optimizer", "autocast") if getattr(arguments, name)]
+    given += [name for name in ("whole_backward", "colocate_backward") if getattr(arguments, name)]
+    if given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} says how to capture a model, but {arguments.model!r} is a graph file; drop it "
+            "or give module:callable"
+        )
+    return load_graph(arguments.model)
+
+
+def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
+    """A job's graph and executable with the rewrites that the options ask for."""
+    from dlplacer.frontend.capture import capture_job, default_rewrites
+
+    return capture_job(job, default_rewrites(arguments.whole_backward), arguments.colocate_backward)
+
+
+def build_fake_job(arguments: argparse.Namespace) -> "Job":
+    """The job with stand-ins for all tensors; falls back to real tensors where the callable needs data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode():
+            return build_job(arguments)
+    except InputError:
+        raise
+    except Exception:
+        return build_job(arguments)
+
+
+def build_job(arguments: argparse.Namespace) -> "Job":
+    """Import and call what the user typed as ``module:callable``, and apply the job options.
+
+    Raises
+    ------
+    InputError
+        If the module or callable is not there, or it returns neither a Job nor a Module.
+    """
+    from torch import nn
+
+    from dlplacer.frontend import Job
+
+    build = _imported(arguments.model)
+    made = _called(build, arguments)
+    if isinstance(made, nn.Module):
+        made = Job(made, args=tuple(_example(spec) for spec in arguments.input or ()), mode="infer")
+    elif arguments.input:
+        raise InputError(f"--input is for callables that return a bare module; {arguments.model!r} returned a Job")
+    if not isinstance(made, Job):
+        raise InputError(
+            f"{arguments.model!r} returned a {type(made).__name__}; it must return a dlplacer.Job or a torch.nn.Module"
+        )
+    changes = {name: getattr(arguments, name) for name in ("mode", "optimizer", "autocast") if getattr(arguments, name)}
+    return replace(made, entry=arguments.model, **changes)
+
+
+def _imported(entry: str) -> Callable[..., Any]:
+    module_name, _, attribute = entry.partition(":")
+    with _current_folder_on_path():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module_name + ".").startswith(error.name + "."):
+                raise InputError(
+                    f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
+                ) from error
+            raise
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon in {entry!r}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise InputError(f"{entry!r} is a {type(value).__name__}; give a function that returns a Job or a Module")
+    found: Callable[..., Any] = value
+    return found
+
+
+def _called(build: Callable[..., Any], arguments: argparse.Namespace) -> Any:
+    if arguments.batch_size is None:
+        return build()
+    if arguments.batch_size < 1:
+        raise InputError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    if "batch_size" not in inspect.signature(build).parameters:
+        raise InputError(f"--batch-size: {arguments.model!r} takes no batch_size; drop the option")
+    return build(batch_size=arguments.batch_size)
+
+
+def _example(spec: str) -> Any:
+    import torch
+
+    match = _INPUT.fullmatch(spec)
+    dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
+    if match is None or not isinstance(dtype, torch.dtype):
+        raise InputError(f"--input {spec!r} is not understood; write dtype:sizes, as in float32:8x3x299x299 or int64:4x128")
+    shape = [int(size) for size in match["shape"].split("x")]
+    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+
+
+@contextlib.contextmanager
+def _current_folder_on_path() -> Iterator[None]:
+    folder = os.getcwd()
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(folder)

@@ -1,0 +1,59 @@
+"""``dlplacer profile``."""
+
+import argparse
+import json
+from pathlib import Path
+
+from dlplacer.cli.model import add_job_options, build_job, capture_of, is_entry
+from dlplacer.errors import InputError
+
+HELP = "Time every op of a model on devices of this machine."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("model", metavar="MODEL", help="module:callable that returns a dlplacer.Job or a Module")
+    parser.add_argument(
+        "--device",
+        required=True,
+        metavar="D[,D…]",
+        help="cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them",
+    )
+    parser.add_argument("-o", "--output", metavar="GRAPH", type=Path, help="graph file to write, with the measured times")
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
+    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Profile, write the graph, and print the serial time."""
+    from dlplacer.devices import open_devices
+    from dlplacer.devices.allocator import reserve_heap
+    from dlplacer.files import write_graph
+    from dlplacer.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.units import format_seconds
+
+    if not is_entry(arguments.model):
+        raise InputError(f"{arguments.model!r} is not module:callable; only a model that can run can be timed")
+    if arguments.steps < 1 or arguments.warmup < 0:
+        raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
+    devices = open_devices(arguments.device.split(","))
+    try:
+        job = build_job(arguments)
+        captured = capture_of(arguments, job)
+        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
+        times = profile_ops(job, captured, devices, arguments.steps, arguments.warmup)
+    finally:
+        for device in devices:
+            device.close()
+    graph = with_measured_times(captured.graph, times)
+    if arguments.output is not None:
+        write_graph(arguments.output, graph)
+    serial = {device_type: sum(by_op.values()) for device_type, by_op in times.items()}
+    if arguments.json:
+        print(json.dumps({"ops": len(graph.ops), "serial_s": serial}))
+    else:
+        for device_type, total_s in serial.items():
+            print(f"{graph.name} on {device_type}: {len(graph.ops)} ops, {format_seconds(total_s)} one after another")
+    return 0

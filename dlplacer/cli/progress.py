@@ -1,0 +1,53 @@
+"""Progress on a terminal, and Ctrl-C that keeps the best plan."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.units import format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.solvers.schedule import Progress
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; a second one interrupts at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("\ndlplacer: stopping with the best plan so far; once more to give up", file=sys.stderr)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Callable[["Progress"], None]]:
+    """A function that shows incumbent, bound and gap on one line of a terminal; silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status("solving", console=Console(stderr=True)) as status:
+        yield lambda progress: status.update(_text(progress))
+
+
+def _text(progress: "Progress") -> str:
+    best = "none yet" if progress.makespan_s is None else format_seconds(progress.makespan_s)
+    gap = "" if progress.gap is None else f"  gap {100 * progress.gap:.2f} %"
+    return f"best {best}  bound {format_seconds(progress.lower_bound_s)}{gap}  after {progress.elapsed_s:.0f} s"

@@ -1,0 +1,70 @@
+"""``dlplacer run``."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlplacer.cli.model import add_job_options, build_job, is_entry
+from dlplacer.errors import InputError
+
+if TYPE_CHECKING:
+    from dlplacer.plan import Plan
+
+HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
+_OWN_MODELS = "dlplacer.models:"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="plan file")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="module:callable; may be left out for dlplacer's own models"
+    )
+    parser.add_argument("--devices", required=True, metavar="D[,D…]", help="cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order")
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps that are timed (10)")
+    parser.add_argument("--warmup", type=int, default=3, metavar="N", help="least number of steps before them (3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run, measure and print."""
+    from dlplacer.load import load_plan
+
+    if arguments.steps < 1 or arguments.warmup < 0:
+        raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
+    plan = load_plan(arguments.plan)
+    _complete(arguments, plan)
+
+    from dlplacer.runtime.run import run
+
+    report = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup).report
+    if arguments.json:
+        print(json.dumps(report.to_dict()))
+    else:
+        from dlplacer.cli.tables import print_run
+
+        print_run(report)
+    return 0
+
+
+def _complete(arguments: argparse.Namespace, plan: "Plan") -> None:
+    """Take from the plan what the user left out: dlplacer's own model, its batch size, mode, optimizer and autocast."""
+    described = plan.graph.capture or {}
+    if arguments.model is None:
+        entry = described.get("entry")
+        if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
+            raise InputError(
+                f"name the model: dlplacer run {arguments.plan} module:callable (the plan was captured from "
+                f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
+            )
+        arguments.model = entry
+    if not is_entry(arguments.model):
+        raise InputError(f"{arguments.model!r} is not module:callable; only a model that can run can be run")
+    for name in ("mode", "optimizer", "autocast"):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, described.get(name))
+    shapes = [entry["shape"] for entry in described.get("args", ()) if entry.get("shape")]
+    if arguments.batch_size is None and arguments.model.startswith(_OWN_MODELS) and shapes:
+        arguments.batch_size = int(shapes[0][0])

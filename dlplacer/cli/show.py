@@ -1,0 +1,50 @@
+"""``dlplacer show``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="plan file")
+    parser.add_argument("--gantt", metavar="F", type=Path, help="devices and links over time, as .png, .svg or .pdf")
+    parser.add_argument("--placement", metavar="F", type=Path, help="the graph coloured by device")
+    parser.add_argument("--memory", metavar="F", type=Path, help="memory over time")
+    parser.add_argument("--trace", metavar="F", type=Path, help="Chrome trace (JSON), for ui.perfetto.dev")
+    parser.add_argument("--html", metavar="F", type=Path, help="one page with everything")
+    parser.add_argument("--color-by", choices=("phase", "module"), default="phase", help="colours of the Gantt chart")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the table and write what was asked for."""
+    from dlplacer.cli.tables import print_plan
+    from dlplacer.load import load_plan
+
+    plan = load_plan(arguments.plan)
+    print_plan(plan)
+    if arguments.gantt or arguments.placement or arguments.memory:
+        from dlplacer.plot import plot_gantt, plot_memory, plot_placement, save_picture
+
+        if arguments.gantt:
+            save_picture(arguments.gantt, plot_gantt, plan, color_by=arguments.color_by)
+        if arguments.placement:
+            save_picture(arguments.placement, plot_placement, plan)
+        if arguments.memory:
+            save_picture(arguments.memory, plot_memory, plan)
+    if arguments.trace:
+        from dlplacer.files import write_json
+        from dlplacer.trace import chrome_trace
+
+        write_json(arguments.trace, chrome_trace(plan))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.plot import html_page
+
+        write_text(arguments.html, html_page(plan))
+    for path in (getattr(arguments, name) for name in ("gantt", "placement", "memory", "trace", "html")):
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)
+    return 0

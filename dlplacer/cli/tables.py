@@ -1,0 +1,89 @@
+"""Results as tables on a terminal."""
+
+from typing import TYPE_CHECKING
+
+from dlplacer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.plan import Plan
+    from dlplacer.result import Result
+    from dlplacer.runtime.run import RunReport
+
+
+def print_result(result: "Result") -> None:
+    """Status, makespan, bound, gap and speedup of a solve."""
+    plan = result.plan
+    rows = [
+        ("status", plan.status),
+        ("makespan", format_seconds(plan.makespan_s)),
+        ("lower bound", format_seconds(plan.lower_bound_s)),
+        ("gap", f"{100 * plan.gap:.3f} %"),
+        ("best single device", "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s)),
+        ("speedup", "-" if result.speedup is None else f"{result.speedup:.3f}x"),
+        ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+    ]
+    if plan.rounding_s:
+        rows.insert(4, ("rounding", format_seconds(plan.rounding_s)))
+    _print_pairs(rows)
+
+
+def print_plan(plan: "Plan") -> None:
+    """The plan's figures, then what every device does."""
+    _print_pairs(
+        [
+            ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
+            ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
+            ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
+            ("status", plan.status),
+            ("makespan", format_seconds(plan.makespan_s)),
+            ("lower bound", format_seconds(plan.lower_bound_s)),
+            ("gap", f"{100 * plan.gap:.3f} %"),
+            ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+        ]
+    )
+    from rich.table import Table
+
+    table = Table("device", "type", "ops", "busy", "idle", "memory", "capacity", "received")
+    for device in plan.topology.devices:
+        mine = [entry for entry in plan.ops if entry.device == device.id]
+        busy_s = sum(entry.end_s - entry.start_s for entry in mine)
+        memory = plan.memory.get(device.id)
+        received = sum(transfer.bytes for transfer in plan.transfers if transfer.target == device.id)
+        table.add_row(
+            device.id,
+            device.type,
+            str(len(mine)),
+            format_seconds(busy_s),
+            format_seconds(max(0.0, plan.makespan_s - busy_s)),
+            "-" if memory is None else format_bytes(memory.peak_bytes),
+            "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes),
+            format_bytes(received),
+        )
+    _print(table)
+
+
+def print_run(report: "RunReport") -> None:
+    """Predicted and measured, side by side."""
+    from rich.table import Table
+
+    table = Table("", "predicted", "measured")
+    table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
+    table.add_row("speedup", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
+    table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
+    if report.eager_all_cores_s is not None:
+        table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
+    table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
+    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}")
+    _print(table)
+
+
+def _print_pairs(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _print(table: object) -> None:
+    from rich.console import Console
+
+    Console(width=None if Console().is_terminal else 140).print(table)

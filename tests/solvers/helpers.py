@@ -1,0 +1,79 @@
+"""Short ways to write graphs and machines in tests, and the rules of a timetable in ticks."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.options import Options
+from dlplacer.problem import Problem, build_problem
+from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.instance import Instance, build_instance
+from dlplacer.solvers.schedule import Budget
+from dlplacer.solvers.timetable import Timetable
+from dlplacer.topology import Device, Link, Topology
+
+
+def make_graph(
+    times: Mapping[str, float | Mapping[str, float]], edges: Sequence[tuple[str, str, int]] = (), **fields: Mapping[str, object]
+) -> OpGraph:
+    """Ops with times in seconds, edges with bytes; a field such as ``output_bytes={"a": 3}`` sets what ops have more."""
+    ops = []
+    for name, time_s in times.items():
+        more = {field: values[name] for field, values in fields.items() if name in values}
+        ops.append(Op(name, "test", time_s=time_s, **more))
+    return OpGraph(tuple(ops), tuple(Edge(a, b, size) for a, b, size in edges))
+
+
+def make_machine(count: int, memory: int | None = None, rate: float = 1.0, latency_s: float = 0.0) -> Topology:
+    """Identical devices d0, d1, …, every two joined by a link of `rate` bytes per second."""
+    devices = tuple(Device(f"d{i}", memory_bytes=memory) for i in range(count))
+    links = tuple(Link(f"d{i}", f"d{j}", rate, latency_s) for j in range(count) for i in range(j))
+    return Topology(devices, (), links)
+
+
+def make_problem(graph: OpGraph, topology: Topology) -> Problem:
+    """The problem under the paper's options."""
+    return build_problem(graph, topology, Options.paper())
+
+
+def make_instance(graph: OpGraph, topology: Topology) -> Instance:
+    """The instance under the paper's options."""
+    return build_instance(make_problem(graph, topology))
+
+
+def one_worker(seconds: float = 60.0, gap: float = 0.0) -> Budget:
+    """A budget with one worker and plenty of time."""
+    return Budget(time.monotonic() + seconds, gap=gap, workers=1)
+
+
+def no_bounds(instance: Instance) -> Bounds:
+    """Bounds that say nothing, so that a model has to stand on its own."""
+    nothing = (0,) * instance.op_count
+    return Bounds(0, nothing, nothing)
+
+
+def broken_rules(instance: Instance, timetable: Timetable) -> list[str]:
+    """The rules of eq. 7, 10, 12 and 13 that a timetable breaks."""
+    device, start = timetable.device, timetable.start
+    end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
+    broken = [f"op {op} before 0" for op in range(instance.op_count) if start[op] < 0]
+    broken += [f"op {op} not allowed" for op in range(instance.op_count) if device[op] not in instance.allowed[op]]
+    for ops in instance.members:
+        broken += [f"block {ops} torn" for op in ops if device[op] != device[ops[0]]]
+    for number, capacity in enumerate(instance.capacity):
+        used = sum(size for size, ops in zip(instance.footprint, instance.members, strict=True) if device[ops[0]] == number)
+        broken += [f"device {number} holds {used}"] if capacity is not None and used > capacity else []
+    for op in range(instance.op_count):
+        for source, delay in instance.predecessors[op]:
+            if start[op] < end[source] + delay[device[source]][device[op]]:
+                broken.append(f"op {op} before the data of {source}")
+        for other in range(op):
+            if device[op] == device[other] and end[op] > start[other] and end[other] > start[op]:
+                broken.append(f"ops {other} and {op} overlap")
+            elif device[op] == device[other] and (
+                start[op] < start[other] == end[other] < end[op] or start[other] < start[op] == end[op] < end[other]
+            ):
+                broken.append(f"one of ops {other} and {op} is inside the other")
+    if timetable.makespan != max(end):
+        broken.append("wrong makespan")
+    return broken

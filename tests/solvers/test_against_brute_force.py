@@ -1,0 +1,92 @@
+"""Every method against an oracle that enumerates all placements, orders and routes of tiny problems."""
+
+import pytest
+from solvers.brute_force import optimal_makespan
+from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
+from solvers.random_problems import random_problem
+
+from dlplacer.assemble import assemble
+from dlplacer.check import violations
+from dlplacer.errors import InfeasibleError
+from dlplacer.problem import Problem
+from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
+from dlplacer.solvers.ilp.model import build_model
+from dlplacer.solvers.ilp.search import search
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.schedule import Outcome
+from dlplacer.solvers.timetable import Timetable
+
+_CHUNK = 50
+
+
+def _optimum(problem: Problem) -> int | None:
+    makespan = optimal_makespan(problem.graph, problem.topology)
+    if makespan is None:
+        return None
+    ticks = makespan / problem.tick_s
+    assert ticks.denominator == 1
+    return int(ticks)
+
+
+def _run(problem: Problem, method: str) -> Outcome | None:
+    try:
+        require_feasible(problem)
+        return METHODS[method](problem, one_worker())
+    except InfeasibleError:
+        return None
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_ilp_finds_and_proves_the_optimum(chunk: int) -> None:
+    for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
+        problem = make_problem(*random_problem(seed))
+        optimum, outcome = _optimum(problem), _run(problem, "ilp")
+        if optimum is None:
+            assert outcome is None, seed
+            continue
+        assert outcome is not None, seed
+        assert outcome.schedule is not None, seed
+        assert (outcome.schedule.makespan, outcome.lower_bound) == (optimum, optimum), seed
+        plan = assemble(problem, outcome, outcome.schedule, "ilp", 0.0, {})
+        assert not violations(plan), seed
+        assert plan.status == "optimal", seed
+
+
+@pytest.mark.parametrize("chunk", range(6))
+def test_model_alone_has_the_same_optimum(chunk: int) -> None:
+    """Without bounds, hints and heuristics, CP-SAT answers from the rules alone."""
+    for seed in range(1000 + chunk * _CHUNK, 1000 + (chunk + 1) * _CHUNK):
+        problem = make_problem(*random_problem(seed))
+        optimum, instance, incumbent = _optimum(problem), build_instance(problem), Incumbent(one_worker())
+        if not all(instance.allowed):
+            assert optimum is None, seed
+            continue
+        model, variables = build_model(instance, no_bounds(instance), problem.horizon)
+        feasible = search(model, variables, instance, incumbent, 60.0)
+        assert feasible == (optimum is not None), seed
+        if incumbent.best is not None:
+            assert (incumbent.best.makespan, incumbent.bound) == (optimum, optimum), seed
+            assert not broken_rules(instance, incumbent.best), seed
+        elif not feasible:
+            assert isinstance(explain_infeasible(problem), InfeasibleError)
+
+
+@pytest.mark.parametrize("method", ["list", "heft", "single"])
+def test_heuristics_keep_the_rules_and_bound_the_optimum(method: str) -> None:
+    for seed in range(2000, 2250):
+        problem = make_problem(*random_problem(seed))
+        optimum, outcome = _optimum(problem), _run(problem, method)
+        if optimum is None:
+            assert outcome is None or outcome.schedule is None, seed
+            continue
+        assert outcome is not None, seed
+        assert outcome.lower_bound <= optimum, seed
+        if outcome.schedule is None:
+            assert method == "single", seed
+            continue
+        schedule = outcome.schedule
+        assert schedule.makespan >= optimum, seed
+        timetable = Timetable(schedule.device, schedule.start, schedule.makespan)
+        assert not broken_rules(build_instance(problem), timetable), seed
