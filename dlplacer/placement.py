@@ -19,7 +19,9 @@ from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.problem import Problem, build_problem
 from dlplacer.result import Result
+from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Budget, Progress
 from dlplacer.solvers.single import best_single
@@ -96,7 +98,12 @@ def place(
     if broken:
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
     single = best_single(problem)
-    return Result(plan, None if single is None else _seconds(problem, single.device[0]))
+    return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
+
+
+def _simple_bounds(problem: Problem) -> dict[str, float]:
+    instance, tick_s = build_instance(problem), float(problem.tick_s)
+    return {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
 
 
 def _seconds(problem: Problem, device: int) -> float:

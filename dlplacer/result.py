@@ -1,6 +1,7 @@
 """What a solve returns: status, plan, lower bound and gap."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dlplacer.plan import Plan
@@ -16,10 +17,13 @@ class Result:
         The best plan found; it has passed `check`.
     single_device_s
         Makespan of the whole graph on the best single device; None where it fits on none.
+    bounds
+        Simple lower bounds in seconds: ``critical_path_s``, ``area_s``. The plan's own bound is at least as good.
     """
 
     plan: Plan
     single_device_s: float | None
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -45,4 +49,5 @@ class Result:
             "solve_s": plan.solve_s,
             "speedup": self.speedup,
             "method": plan.method,
+            "bounds": dict(self.bounds),
         }

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from dlplacer.cli.model import add_job_options, build_fake_job, capture_of, is_entry
@@ -31,6 +32,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.costs.times import with_roofline_times
 
         graph = with_roofline_times(graph, arguments.device_type)
+        note = f"{graph.source}; times on {arguments.device_type}: roofline over the rates of dlplacer's device table"
+        graph = replace(graph, source=note)
     if arguments.output is not None:
         write_graph(arguments.output, graph)
     summary = {

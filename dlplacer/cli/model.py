@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -96,22 +96,25 @@ def build_job(arguments: argparse.Namespace) -> "Job":
     InputError
         If the module or callable is not there, or it returns neither a Job nor a Module.
     """
+    job = build_entry(arguments.model, arguments.batch_size, arguments.input or ())
+    changes = {name: getattr(arguments, name) for name in ("mode", "optimizer", "autocast") if getattr(arguments, name)}
+    return replace(job, **changes)
+
+
+def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str] = ()) -> "Job":
+    """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs."""
     from torch import nn
 
     from dlplacer.frontend import Job
 
-    build = _imported(arguments.model)
-    made = _called(build, arguments)
+    made = _called(_imported(entry), entry, batch_size)
     if isinstance(made, nn.Module):
-        made = Job(made, args=tuple(_example(spec) for spec in arguments.input or ()), mode="infer")
-    elif arguments.input:
-        raise InputError(f"--input is for callables that return a bare module; {arguments.model!r} returned a Job")
+        made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
+    elif inputs:
+        raise InputError(f"--input is for callables that return a bare module; {entry!r} returned a Job")
     if not isinstance(made, Job):
-        raise InputError(
-            f"{arguments.model!r} returned a {type(made).__name__}; it must return a dlplacer.Job or a torch.nn.Module"
-        )
-    changes = {name: getattr(arguments, name) for name in ("mode", "optimizer", "autocast") if getattr(arguments, name)}
-    return replace(made, entry=arguments.model, **changes)
+        raise InputError(f"{entry!r} returned a {type(made).__name__}; it must return a dlplacer.Job or a torch.nn.Module")
+    return replace(made, entry=entry)
 
 
 def _imported(entry: str) -> Callable[..., Any]:
@@ -136,14 +139,14 @@ def _imported(entry: str) -> Callable[..., Any]:
     return found
 
 
-def _called(build: Callable[..., Any], arguments: argparse.Namespace) -> Any:
-    if arguments.batch_size is None:
+def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> Any:
+    if batch_size is None:
         return build()
-    if arguments.batch_size < 1:
-        raise InputError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    if batch_size < 1:
+        raise InputError(f"--batch-size is {batch_size}; it must be at least 1")
     if "batch_size" not in inspect.signature(build).parameters:
-        raise InputError(f"--batch-size: {arguments.model!r} takes no batch_size; drop the option")
-    return build(batch_size=arguments.batch_size)
+        raise InputError(f"--batch-size: {entry!r} takes no batch_size; drop the option")
+    return build(batch_size=batch_size)
 
 
 def _example(spec: str) -> Any:

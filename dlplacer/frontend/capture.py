@@ -83,7 +83,7 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
         tuple(ops),
         tuple(edges),
         name=type(job.module).__name__,
-        source="captured by dlplacer",
+        source=f"captured from {job.entry or type(job.module).__name__} with torch {torch.__version__}",
         capture=_description(job, rewrites, colocate_backward),
     )
     return Captured(replace(graph, structure_sha256=structure_sha256(graph)), executable)

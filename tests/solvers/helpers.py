@@ -14,9 +14,11 @@ from dlplacer.topology import Device, Link, Topology
 
 
 def make_graph(
-    times: Mapping[str, float | Mapping[str, float]], edges: Sequence[tuple[str, str, int]] = (), **fields: Mapping[str, object]
+    times: Mapping[str, float | Mapping[str, float]],
+    edges: Sequence[tuple[str, str, int]] = (),
+    **fields: Mapping[str, object],
 ) -> OpGraph:
-    """Ops with times in seconds, edges with bytes; a field such as ``output_bytes={"a": 3}`` sets what ops have more."""
+    """Ops with times in seconds, edges with bytes; ``output_bytes={"a": 3}`` sets that field of op a."""
     ops = []
     for name, time_s in times.items():
         more = {field: values[name] for field, values in fields.items() if name in values}
@@ -61,7 +63,9 @@ def broken_rules(instance: Instance, timetable: Timetable) -> list[str]:
     for ops in instance.members:
         broken += [f"block {ops} torn" for op in ops if device[op] != device[ops[0]]]
     for number, capacity in enumerate(instance.capacity):
-        used = sum(size for size, ops in zip(instance.footprint, instance.members, strict=True) if device[ops[0]] == number)
+        used = sum(
+            size for size, ops in zip(instance.footprint, instance.members, strict=True) if device[ops[0]] == number
+        )
         broken += [f"device {number} holds {used}"] if capacity is not None and used > capacity else []
     for op in range(instance.op_count):
         for source, delay in instance.predecessors[op]:

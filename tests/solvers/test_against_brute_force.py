@@ -18,7 +18,7 @@ from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Outcome
 from dlplacer.solvers.timetable import Timetable
 
-_CHUNK = 50
+_CHUNK = 100
 
 
 def _optimum(problem: Problem) -> int | None:

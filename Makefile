@@ -1,0 +1,38 @@
+# make demo: the main job, end to end.  make test: the tests.  Both install everything into .venv first.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint graphs clean
+
+demo: $(READY)
+	$(BIN)/python examples/01_main_job.py --output demo
+
+test: $(READY)
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The graphs that ship: Inception-V3, batch 32, float32, with V100 roofline times.
+graphs: $(READY)
+	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 --mode infer -o graphs/inception_v3-infer.json
+	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 -o graphs/inception_v3-train.json
+	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 --whole-backward --colocate-backward \
+		-o graphs/inception_v3-train-colocated.json
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,plot,test,lint]'
+	touch $(READY)

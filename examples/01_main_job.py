@@ -1,0 +1,101 @@
+"""The main job: a model's training step → measured costs → proven plan → two devices, predicted and measured.
+
+Run it with ``make demo``. It profiles Inception-V3 on two CPU cores, plans the step, shows the plan, runs it, and puts
+prediction and measurement side by side; everything that it finds goes into one folder.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import dlplacer as dp
+from dlplacer.cli.main import main as dlplacer
+from dlplacer.units import format_seconds
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    graph_file, plan_file = arguments.output / "graph.json", arguments.output / "plan.json"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    devices = [f"cpu:{core}" for core in range(min(2, cores))]
+
+    say(f"1. profile {arguments.model}, batch {arguments.batch_size}, on {', '.join(devices)}")
+    batch = ["--batch-size", str(arguments.batch_size)]
+    call("profile", arguments.model, *batch, "--device", ",".join(devices), "-o", str(graph_file))
+
+    say("2. plan it on two cores")
+    topology = dp.load_topology("cpu-2core")
+    result = dp.place(dp.load_graph(graph_file), topology, time_limit_s=arguments.time_limit, gap=0.001)
+    if len(devices) < 2:
+        say("This machine has one core: the plan for two can be predicted, but only a plan for one can be run.")
+        say(f"predicted on two cores: {format_seconds(result.plan.makespan_s)}, {result.speedup:.3f}x")
+        alone = dp.Topology(topology.devices[:1], name="one core")
+        result = dp.place(dp.load_graph(graph_file), alone)
+    dp.write_plan(plan_file, result.plan)
+    call("check", str(plan_file))
+
+    say("3. show it")
+    pictures = [f"--{name}={arguments.output / name}.png" for name in ("gantt", "placement", "memory")]
+    others = [f"--trace={arguments.output / 'trace.json'}", f"--html={arguments.output / 'plan.html'}"]
+    call("show", str(plan_file), *pictures, *others)
+
+    say(f"4. run it on {', '.join(devices)}")
+    from dlplacer.cli.model import build_entry
+    from dlplacer.runtime.run import run
+
+    job = build_entry(arguments.model, batch_size=arguments.batch_size)
+    report = run(job, result.plan, devices, arguments.steps).report
+    (arguments.output / "run.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+
+    table = Table("one training step", "seconds", "speedup", title=f"{arguments.model}, batch {arguments.batch_size}")
+    serial_s = result.single_device_s or report.baseline_s
+
+    def row(name: str, seconds: float, base_s: float) -> None:
+        table.add_row(name, f"{seconds:.4f}", f"{base_s / seconds:.3f}x")
+
+    row("serial: all op times, one device", serial_s, serial_s)
+    row("bound: critical path", result.bounds["critical_path_s"], serial_s)
+    row("bound: work shared evenly", result.bounds["area_s"], serial_s)
+    row("bound: best, proven", result.plan.lower_bound_s, serial_s)
+    row(f"plan ({result.status}, gap {100 * result.plan.gap:.2f} %)", result.plan.makespan_s, serial_s)
+    row("predicted, links just measured", report.predicted_s, serial_s)
+    row("measured: planned", report.measured_s, report.baseline_s)
+    row("measured: plain PyTorch, one device", report.baseline_s, report.baseline_s)
+    if report.eager_all_cores_s is not None:
+        row(f"measured: plain PyTorch, {cores} threads", report.eager_all_cores_s, report.baseline_s)
+    Console(width=None if Console().is_terminal else 100).print(table)
+    say(
+        f"prediction error {100 * report.prediction_error:.2f} %; largest difference of loss and gradients to plain "
+        f"PyTorch {report.max_abs_error:.3g}; everything is in {arguments.output}/"
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="dlplacer.models:inception_v3")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--time-limit", type=float, default=30.0)
+    parser.add_argument("--output", type=Path, default=Path("demo"))
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def call(*arguments: str) -> None:
+    """Run a command of the command line; stop the demo if it fails."""
+    say(f"$ dlplacer {' '.join(arguments)}")
+    code = dlplacer(arguments)
+    if code:
+        raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Why a problem is infeasible: the message names object, value, limit and way out."""
+
+import pytest
+from solvers.helpers import make_graph, make_machine, make_problem, one_worker
+
+from dlplacer.errors import InfeasibleError
+from dlplacer.graph import OpGraph
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.methods import METHODS
+from dlplacer.topology import Device, Link, Topology
+
+
+def _reason(graph: OpGraph, topology: Topology) -> str:
+    with pytest.raises(InfeasibleError) as caught:
+        require_feasible(make_problem(graph, topology))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def _two_islands() -> Topology:
+    devices = tuple(Device(f"d{i}") for i in range(4))
+    return Topology(devices, (), (Link("d0", "d1", 1.0), Link("d2", "d3", 1.0)))
+
+
+def test_an_op_larger_than_every_device() -> None:
+    graph = make_graph({"conv1": 1}, weight_bytes={"conv1": 13_314_398_618})
+    assert _reason(graph, make_machine(2, memory=8 * 2**30)) == (
+        "op 'conv1' needs 12.4 GiB; the largest device 'd0' has 8 GiB; use a larger topology or split the op"
+    )
+
+
+def test_an_op_larger_than_the_devices_that_it_may_use() -> None:
+    graph = make_graph({"a": 1}, weight_bytes={"a": 5}, devices={"a": ("d1",)})
+    topology = Topology((Device("d0", memory_bytes=9), Device("d1", memory_bytes=4)))
+    assert "the largest device that it may use 'd1' has 4 B" in _reason(graph, topology)
+
+
+def test_sizes_that_print_alike_are_told_apart() -> None:
+    graph = make_graph({"a": 1}, weight_bytes={"a": 8 * 2**30 + 1})
+    assert "needs 8589934593 bytes" in _reason(graph, make_machine(1, memory=8 * 2**30))
+
+
+def test_a_group_larger_than_every_device() -> None:
+    graph = make_graph({"a": 1, "b": 1}, weight_bytes={"a": 3, "b": 3}, colocate={"a": "g", "b": "g"})
+    assert _reason(graph, make_machine(2, memory=5)) == (
+        "colocation group 'g' of 2 ops needs 6 B; the largest device 'd0' has 5 B; use a larger topology or take the "
+        "group apart"
+    )
+
+
+def test_all_ops_larger_than_all_memory() -> None:
+    graph = make_graph({"a": 1, "b": 1, "c": 1}, weight_bytes={"a": 3, "b": 3, "c": 3})
+    assert _reason(graph, make_machine(2, memory=4)) == (
+        "the ops need 9 B in all; the memory of 'd0', 'd1' is 8 B in all; use a larger topology or a smaller batch"
+    )
+
+
+def test_a_group_without_a_common_device() -> None:
+    graph = make_graph({"a": 1, "b": 1}, colocate={"a": "g", "b": "g"}, devices={"a": ("d0",), "b": ("d1",)})
+    assert _reason(graph, make_machine(2)) == (
+        "colocation group 'g' has no device that all its ops may use: 'a' may run on 'd0'; 'b' may run on 'd1'; change "
+        "their 'devices' or take the group apart"
+    )
+
+
+def test_two_devices_that_must_talk_and_cannot() -> None:
+    graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)], devices={"a": ("d0", "d1"), "b": ("d3",)})
+    assert _reason(graph, _two_islands()) == (
+        "op 'a' may run on 'd0', 'd1' and op 'b' on 'd3'; they must talk, but no way of links joins these devices; add "
+        "a link or change the ops' 'devices'"
+    )
+
+
+def test_devices_that_must_talk_through_other_ops() -> None:
+    graph = make_graph({"a": 1, "x": 1, "b": 1}, [("a", "x", 1), ("b", "x", 1)], devices={"a": ("d0",), "b": ("d3",)})
+    message = _reason(graph, _two_islands())
+    assert "op 'a' may run on 'd0' and op 'b' on 'd3'; they must talk through the graph" in message
+
+
+def test_a_connected_graph_larger_than_every_island() -> None:
+    devices = tuple(Device(f"d{i}", memory_bytes=4) for i in range(3))
+    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)], weight_bytes={"a": 3, "b": 3, "c": 3})
+    message = _reason(graph, Topology(devices, (), (Link("d0", "d1", 1.0),)))
+    assert message.startswith("the ops need 9 B in all; the memory of 'd0', 'd1' is 8 B in all")
+
+
+def test_separate_graphs_may_use_separate_islands() -> None:
+    graph = make_graph({"a": 1, "b": 1}, devices={"a": ("d0",), "b": ("d3",)})
+    require_feasible(make_problem(graph, _two_islands()))
+
+
+@pytest.mark.parametrize("method", ["ilp", "list", "heft"])
+def test_sizes_that_cannot_be_packed(method: str) -> None:
+    graph = make_graph({"a": 1, "b": 1, "c": 1}, weight_bytes={"a": 3, "b": 3, "c": 3})
+    problem = make_problem(graph, make_machine(2, memory=5))
+    require_feasible(problem)
+    with pytest.raises(
+        InfeasibleError, match="no placement of 3 ops with 9 B in all fits: the largest op 'a' needs 3 B"
+    ):
+        METHODS[method](problem, one_worker())
+
+
+def test_pins_are_blamed_beside_memory() -> None:
+    graph = make_graph({"a": 1, "b": 1}, weight_bytes={"a": 3, "b": 3}, devices={"a": ("d0",), "b": ("d0",)})
+    problem = make_problem(graph, make_machine(2, memory=5))
+    with pytest.raises(InfeasibleError, match=r"no placement of 2 ops.*; or: every placement breaks the 'devices'"):
+        METHODS["ilp"](problem, one_worker())

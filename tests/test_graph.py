@@ -1,0 +1,212 @@
+"""Ops, edges and dataflow graphs: what they compute and what they refuse at birth."""
+
+import dataclasses
+import math
+import re
+import time
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.errors import InputError
+from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+
+AMOUNTS = (
+    "flops",
+    "bytes_accessed",
+    "weight_bytes",
+    "gradient_bytes",
+    "state_bytes",
+    "output_bytes",
+    "workspace_bytes",
+)
+
+
+def ops(*names: str) -> tuple[Op, ...]:
+    return tuple(Op(name, "test", 1.0) for name in names)
+
+
+def test_the_footprint_is_the_sum_of_its_parts() -> None:
+    op = Op("a", "test", weight_bytes=1, gradient_bytes=2, state_bytes=4, output_bytes=8, workspace_bytes=16)
+    assert op.footprint_bytes == 31
+
+
+def test_times_per_device_type() -> None:
+    assert Op("a", "test", 2.0).time_on("gpu") == 2.0
+    assert Op("a", "test").time_on("gpu") is None
+    by_type = Op("a", "test", {"gpu": 1.0, "cpu": 9.0})
+    assert by_type.time_on("cpu") == 9.0
+    assert by_type.time_on("tpu") is None
+
+
+@pytest.mark.parametrize("name", AMOUNTS)
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, 10**400])
+def test_amounts_are_finite_and_not_negative(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=rf"op 'a': {name} is .*; it must be a finite number of at least 0"):
+        Op("a", "test", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_times_are_finite_and_not_negative(value: float) -> None:
+    with pytest.raises(InputError, match="op 'a': time_s is"):
+        Op("a", "test", value)
+    with pytest.raises(InputError, match=r"op 'a': time_s\[gpu\] is"):
+        Op("a", "test", {"cpu": 1.0, "gpu": value})
+
+
+def test_phases_are_known() -> None:
+    with pytest.raises(InputError, match="op 'a': phase is 'fwd'; use one of forward, backward, optimizer"):
+        Op("a", "test", phase="fwd")
+
+
+def test_an_op_has_an_id() -> None:
+    with pytest.raises(InputError, match=r"an op of kind 'aten\.add' has no id"):
+        Op("", "aten.add")
+
+
+@pytest.mark.parametrize(("shape", "size", "field"), [((2, -1), 4, "shape"), ((2,), -4, "bytes")])
+def test_tensors_have_no_negative_sizes(shape: tuple[int, ...], size: int, field: str) -> None:
+    with pytest.raises(InputError, match=rf"output of shape .*: {field} is -\d; it must be"):
+        TensorSpec(shape, "float32", size)
+
+
+@pytest.mark.parametrize(("changes", "field"), [({"bytes": -1}, "bytes"), ({"bytes": 1, "output": -1}, "output")])
+def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> None:
+    with pytest.raises(InputError, match=f"edge 'a' → 'b': {field} is -1; it must be"):
+        Edge("a", "b", **changes)
+
+
+def test_an_edge_has_a_tensor_of_its_own_by_default() -> None:
+    assert Edge("a", "b", 4).tensor == "a:0->b"
+    assert Edge("a", "b", 4, output=2).tensor == "a:2->b"
+    assert Edge("a", "b", 4, tensor="t").tensor == "t"
+
+
+def test_lookups() -> None:
+    graph = OpGraph(ops("a", "b", "c"), (Edge("a", "b", 1), Edge("a", "c", 2), Edge("b", "c", 3)))
+    assert graph.index == {"a": 0, "b": 1, "c": 2}
+    assert graph.op("b").id == "b"
+    assert [edge.source for edge in graph.edges_into["c"]] == ["a", "b"]
+    assert [edge.target for edge in graph.edges_from["a"]] == ["b", "c"]
+    assert graph.edges_into["a"] == ()
+    assert graph.edges_from["c"] == ()
+
+
+def test_topological_order_follows_the_file_among_released_ops() -> None:
+    graph = OpGraph(ops("d", "c", "b", "a"), (Edge("a", "d", 1), Edge("b", "d", 1)))
+    assert graph.topological_order == ("c", "b", "a", "d")
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_topological_order_is_one(seed: int) -> None:
+    digraph = nx.gn_graph(12, seed=seed)
+    names = sorted(map(str, digraph.nodes))
+    graph = OpGraph(ops(*names), tuple(Edge(str(a), str(b), 1) for a, b in digraph.edges))
+    assert sorted(graph.topological_order) == names
+    position = {name: place for place, name in enumerate(graph.topological_order)}
+    assert all(position[edge.source] < position[edge.target] for edge in graph.edges)
+
+
+def test_networkx_form() -> None:
+    edges = (Edge("a", "b", 1, tensor="s"), Edge("a", "b", 2, tensor="t"))
+    graph = OpGraph(ops("a", "b"), edges, name="tiny")
+    converted = graph.to_networkx()
+    assert converted.name == "tiny"
+    assert converted.nodes["a"]["op"] is graph.ops[0]
+    assert [data["edge"] for _, _, data in converted.edges(data=True)] == list(edges)
+
+
+def test_a_graph_has_ops() -> None:
+    with pytest.raises(InputError, match="the graph has no ops; add at least one node"):
+        OpGraph(())
+
+
+def test_ids_are_unique() -> None:
+    with pytest.raises(InputError, match="op 'b' is given twice; rename one"):
+        OpGraph(ops("a", "b", "c", "b"))
+
+
+@pytest.mark.parametrize("edge", [Edge("a", "z", 1), Edge("z", "a", 1)])
+def test_edges_end_somewhere(edge: Edge) -> None:
+    text = f"edge {edge.source!r} → {edge.target!r} names op 'z', which is not there"
+    with pytest.raises(InputError, match=text):
+        OpGraph(ops("a", "b"), (edge,))
+
+
+def test_edges_read_outputs_that_are_there() -> None:
+    pair = (Op("a", "test", outputs=(TensorSpec((), "f", 4), TensorSpec((), "f", 4))), Op("b", "test"))
+    assert OpGraph(pair, (Edge("a", "b", 4, output=1),)).edges[0].output == 1
+    with pytest.raises(InputError, match="edge 'a' → 'b' reads output 2; 'a' has 2 outputs, counted from 0"):
+        OpGraph(pair, (Edge("a", "b", 4, output=2),))
+
+
+def test_without_a_list_of_outputs_any_may_be_read() -> None:
+    assert OpGraph(ops("a", "b"), (Edge("a", "b", 4, output=7),)).edges[0].output == 7
+
+
+@pytest.mark.parametrize(
+    ("other", "numbers"),
+    [
+        (Edge("a", "c", 5, tensor="t"), "5 bytes of output 0 of 'a'.*4 bytes of output 0 of 'a'"),
+        (Edge("a", "c", 4, output=1, tensor="t"), "4 bytes of output 1 of 'a'.*4 bytes of output 0 of 'a'"),
+        (Edge("b", "c", 4, tensor="t"), "4 bytes of output 0 of 'b'.*4 bytes of output 0 of 'a'"),
+    ],
+)
+def test_edges_of_a_tensor_agree(other: Edge, numbers: str) -> None:
+    with pytest.raises(InputError, match=f"tensor 't': .*{numbers}; edges of one tensor must agree"):
+        OpGraph(ops("a", "b", "c"), (Edge("a", "b", 4, tensor="t"), other))
+
+
+def test_edges_may_share_a_tensor() -> None:
+    edges = (Edge("a", "b", 4, tensor="t"), Edge("a", "c", 4, tensor="t"))
+    assert OpGraph(ops("a", "b", "c"), edges).edges == edges
+
+
+def shown_cycle(edges: list[tuple[str, str]]) -> list[str]:
+    names = sorted({name for edge in edges for name in edge})
+    with pytest.raises(InputError, match=r"the graph has a cycle: .*; remove one of its edges") as caught:
+        OpGraph(ops(*names), tuple(Edge(a, b, 1) for a, b in edges))
+    return re.findall(r"'(\w+)'", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        [("a", "a")],
+        [("a", "b"), ("b", "a")],
+        [("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "y"), ("y", "z")],
+    ],
+)
+def test_the_cycle_is_shown(edges: list[tuple[str, str]]) -> None:
+    cycle = shown_cycle(edges)
+    assert cycle[0] == cycle[-1]
+    assert len(set(cycle)) == len(cycle) - 1
+    assert all(edge in edges for edge in zip(cycle, cycle[1:], strict=False))
+
+
+def test_a_long_cycle_is_shown_shortened() -> None:
+    names = [f"op{i}" for i in range(2000)]
+    edges = tuple(Edge(a, b, 1) for a, b in zip(names, names[1:] + names[:1], strict=True))
+    with pytest.raises(InputError, match=r"→ \(1989 more\) →") as caught:
+        OpGraph(ops(*names), edges)
+    assert len(str(caught.value)) < 300
+
+
+def test_graphs_are_frozen() -> None:
+    graph: Any = OpGraph(ops("a"))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        graph.name = "other"
+    renamed = dataclasses.replace(graph, name="other")
+    assert (renamed.name, renamed.ops) == ("other", graph.ops)
+
+
+def test_large_graphs_are_born_quickly() -> None:
+    names = [f"op{i}" for i in range(20_000)]
+    began = time.monotonic()
+    graph = OpGraph(ops(*names), tuple(Edge(a, b, 1) for a, b in zip(names, names[1:], strict=False)))
+    assert graph.topological_order == tuple(names)
+    assert time.monotonic() - began < 10

@@ -1,0 +1,42 @@
+"""The assumptions of a solve."""
+
+from dataclasses import fields
+
+import pytest
+
+from dlplacer.errors import InputError
+from dlplacer.options import CHOICES, Options
+
+
+def test_every_option_has_choices_and_the_first_is_the_default() -> None:
+    assert {entry.name: entry.default for entry in fields(Options)} == {
+        name: choices[0] for name, choices in CHOICES.items()
+    }
+
+
+def test_the_papers_assumptions() -> None:
+    assert Options.paper().to_dict() == {
+        "contention": "none",
+        "delay": "store-and-forward",
+        "routing": "free",
+        "transfers": "edge",
+        "memory": "sum",
+        "step": "joint",
+    }
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_unknown_values_are_refused_with_the_known_ones(name: str) -> None:
+    known = ", ".join(CHOICES[name])
+    with pytest.raises(InputError, match=f"option {name} is 'maybe'; use one of {known}"):
+        Options(**{name: "maybe"})
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHOICES.items() for value in values])
+def test_known_values_are_taken(name: str, value: str) -> None:
+    assert Options(**{name: value}).to_dict()[name] == value
+
+
+def test_dictionaries_round_trip() -> None:
+    for options in (Options(), Options.paper()):
+        assert Options(**options.to_dict()) == options

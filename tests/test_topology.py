@@ -1,0 +1,119 @@
+"""Devices, routers, links and machines: what they compute and what they refuse at birth."""
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from dlplacer.errors import InputError
+from dlplacer.topology import Device, Link, Router, Topology
+
+
+def pair(*links: Link) -> Topology:
+    return Topology((Device("a"), Device("b")), (Router("r"),), links)
+
+
+def test_bonded_links_add_up() -> None:
+    assert Link("a", "b", 25e9, count=2).total_bytes_per_s == 50e9
+
+
+def test_lookups() -> None:
+    link = Link("a", "r", 1.0)
+    topology = pair(link, Link("r", "b", 2.0))
+    assert topology.device_index == {"a": 0, "b": 1}
+    assert topology.device("b").id == "b"
+    assert topology.link_between["a", "r"] is topology.link_between["r", "a"] is link
+    assert ("a", "b") not in topology.link_between
+    assert [node.id for node in topology.nodes] == ["a", "b", "r"]
+
+
+def test_device_types_in_order_of_appearance() -> None:
+    devices = (Device("a", "gpu"), Device("b", "cpu"), Device("c", "gpu"))
+    assert Topology(devices).device_types == ("gpu", "cpu")
+
+
+def test_networkx_form() -> None:
+    topology = pair(Link("a", "r", 1.0))
+    converted = topology.to_networkx()
+    assert set(converted.nodes) == {"a", "b", "r"}
+    assert converted.nodes["r"]["node"] == Router("r")
+    assert converted.edges["r", "a"]["link"] is topology.links[0]
+
+
+def test_one_device_is_a_machine_and_none_is_not() -> None:
+    assert Topology((Device("a"),)).links == ()
+    with pytest.raises(InputError, match="the topology has no devices; add a node of kind 'device'"):
+        Topology((), (Router("r"),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"memory_bytes": -1}, "memory_bytes is -1; it must be finite and at least 0"),
+        ({"memory_bytes": math.nan}, "memory_bytes is nan"),
+        ({"memory_bytes": 10**400}, "memory_bytes is 1000"),
+        ({"flops_per_s": 0.0}, "flops_per_s is 0.0; it must be finite and positive"),
+        ({"flops_per_s": math.inf}, "flops_per_s is inf"),
+        ({"flops_per_s": {"float32": -1.0}}, r"flops_per_s\[float32\] is -1.0"),
+        ({"memory_bytes_per_s": 0}, "memory_bytes_per_s is 0; it must be finite and positive"),
+    ],
+)
+def test_devices_refuse_numbers(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=f"device 'a': {text}"):
+        Device("a", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"bytes_per_s": 0}, "bytes_per_s is 0; it must be finite and positive"),
+        ({"bytes_per_s": math.nan}, "bytes_per_s is nan"),
+        ({"bytes_per_s": math.inf}, "bytes_per_s is inf"),
+        ({"latency_s": -1e-6}, "latency_s is -1e-06; it must be finite and at least 0"),
+        ({"latency_s": math.inf}, "latency_s is inf"),
+        ({"count": 0}, "count is 0; it must be finite and at least 1"),
+        ({"count": 10**400}, "count is 1000"),
+        ({"bytes_per_s": 1e300, "count": 10**9}, "count is 1000000000"),
+        ({"duplex": "simplex"}, "duplex is 'simplex'; use full or half"),
+        ({"target": "a"}, "a link joins two different nodes; remove it"),
+    ],
+)
+def test_links_refuse_values(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=f"link 'a' – '[ab]': {text}"):
+        Link(**({"source": "a", "target": "b", "bytes_per_s": 1.0} | changes))
+
+
+def test_nodes_have_names() -> None:
+    with pytest.raises(InputError, match="device '' of type 'gpu' has an empty id; name it"):
+        Device("", "gpu")
+    with pytest.raises(InputError, match="device 'a' of type '' has an empty type; name it"):
+        Device("a", "")
+    with pytest.raises(InputError, match="a router has no id; name it"):
+        Router("")
+
+
+def test_names_are_unique_among_devices_and_routers() -> None:
+    with pytest.raises(InputError, match="node 'a' is given twice; rename one"):
+        Topology((Device("a"), Device("a")))
+    with pytest.raises(InputError, match="node 'a' is given twice; rename one"):
+        Topology((Device("a"),), (Router("a"),))
+
+
+def test_links_end_somewhere() -> None:
+    with pytest.raises(InputError, match="link 'a' – 'x' names node 'x', which is not there; add it"):
+        pair(Link("a", "x", 1.0))
+
+
+@pytest.mark.parametrize("again", [Link("a", "b", 2.0), Link("b", "a", 1.0)])
+def test_two_nodes_have_one_link(again: Link) -> None:
+    text = f"link {again.source!r} – {again.target!r} is given twice; bond equal links with 'count', or put a router"
+    with pytest.raises(InputError, match=text):
+        pair(Link("a", "b", 1.0), again)
+
+
+def test_large_machines_are_born_quickly() -> None:
+    devices = tuple(Device(f"d{i}") for i in range(5_000))
+    began = time.monotonic()
+    Topology(devices, (Router("r"),), tuple(Link(device.id, "r", 1.0) for device in devices))
+    assert time.monotonic() - began < 5

@@ -1,0 +1,212 @@
+"""Reading, rounding and printing quantities."""
+
+import math
+import re
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.units import MAX_TICKS, UNITS, choose_tick, exact, format_bytes, format_seconds, parse_quantity, ticks
+
+TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("25 GB/s", "bytes_per_s", 25e9),
+        ("25GB/s", "bytes_per_s", 25e9),
+        ("  25   GB/s ", "bytes_per_s", 25e9),
+        ("1 GiB/s", "bytes_per_s", 2**30),
+        ("1.5 us", "seconds", 1.5e-6),
+        ("1.5 µs", "seconds", 1.5e-6),
+        ("1.5 μs", "seconds", 1.5e-6),
+        ("3 ns", "seconds", 3e-9),
+        ("0.25 ms", "seconds", 2.5e-4),
+        (".5 s", "seconds", 0.5),
+        ("5. s", "seconds", 5.0),
+        ("80 GiB", "bytes", 80 * 2**30),
+        ("16 GB", "bytes", 16e9),
+        ("1 kB", "bytes", 1000),
+        ("1 KiB", "bytes", 1024),
+        ("7 B", "bytes", 7),
+        ("15.7 TFLOP/s", "flops_per_s", 15.7e12),
+        ("2 GFLOP", "flops", 2e9),
+        ("1e3", "seconds", 1000.0),
+        ("1.5E-6", "seconds", 1.5e-6),
+        ("2e-3 ms", "seconds", 2e-6),
+        ("-1 us", "seconds", -1e-6),
+        ("0e999999999 s", "seconds", 0.0),
+        ("1e-999999999 s", "seconds", 0.0),
+        ("0." + "1" * 5000 + " s", "seconds", 1 / 9),
+    ],
+)
+def test_numbers_with_units_are_read(text: str, dimension: str, value: float) -> None:
+    assert parse_quantity(text, dimension) == value
+
+
+def test_decimal_numbers_are_scaled_without_rounding_errors() -> None:
+    # 0.1 × 3 in binary is not 0.3; the reader scales the decimal number that was written.
+    assert parse_quantity("0.3 us", "seconds") == 3e-7
+    assert parse_quantity("4.7 GiB", "bytes") == float(Fraction(47, 10) * 2**30)
+
+
+@pytest.mark.parametrize("dimension", UNITS)
+def test_a_bare_number_is_in_the_base_unit(dimension: str) -> None:
+    assert parse_quantity("12.5", dimension) == 12.5
+
+
+@pytest.mark.parametrize("dimension", UNITS)
+@pytest.mark.parametrize("text", ["", "   ", "fast", "1 2 s", "1,5 us", "nan", "inf", "--1 s", "1 us per hop", "0x10"])
+def test_what_is_no_number_is_refused_with_an_example(text: str, dimension: str) -> None:
+    example = f"{text!r} is not a number with a unit; write for example '25 {TYPICAL[dimension]}'"
+    with pytest.raises(ValueError, match=re.escape(example)):
+        parse_quantity(text, dimension)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "known"),
+    [("25 Gb/s", "bytes_per_s", "GB/s"), ("1 min", "seconds", "ms"), ("25 GB/s", "bytes", "GiB"), ("1 S", "seconds", "s")],
+)
+def test_an_unknown_unit_is_refused_with_the_known_ones(text: str, dimension: str, known: str) -> None:
+    with pytest.raises(ValueError, match="use one of") as caught:
+        parse_quantity(text, dimension)
+    assert repr(text) in str(caught.value)
+    assert known in str(caught.value).partition("use one of ")[2].split(", ")
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e400 s", "9e999999999 ms", "1" * 400])
+def test_a_number_beyond_floats_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is too large"):
+        parse_quantity(text, "seconds")
+
+
+def test_a_number_that_its_unit_lifts_beyond_floats_is_refused() -> None:
+    with pytest.raises(ValueError, match="'1e300 PiB' is too large"):
+        parse_quantity("1e300 PiB", "bytes")
+
+
+@pytest.mark.parametrize("text", ["1" * 50_000 + " x y", "1" + " " * 50_000 + "1", "." * 50_000, "1e" + "9" * 50_000 + "!"])
+def test_long_texts_are_refused_at_once_and_shown_shortened(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"\.\.\.") as caught:
+        parse_quantity(text, "bytes")
+    assert len(str(caught.value)) < 300
+    assert time.monotonic() - began < 5
+
+
+@given(st.floats(0, 1e12), st.sampled_from(sorted(UNITS)), st.data())
+@settings(derandomize=True, deadline=None)
+def test_reading_undoes_writing(value: float, dimension: str, data: st.DataObject) -> None:
+    unit = data.draw(st.sampled_from(sorted(UNITS[dimension])))
+    assert parse_quantity(f"{value!r} {unit}", dimension) == float(exact(value) * exact(UNITS[dimension][unit]))
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [
+        (0, "0 s"),
+        (1, "1 s"),
+        (12.34567, "12.35 s"),
+        (0.0123, "12.3 ms"),
+        (1.5e-6, "1.5 us"),
+        (2e-9, "2 ns"),
+        (1e-12, "0.001 ns"),
+        (-0.5, "-500 ms"),
+    ],
+)
+def test_seconds_print_short(value_s: float, text: str) -> None:
+    assert format_seconds(value_s) == text
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1.5 * 2**20, "1.5 MiB"),
+        (12.4 * 2**30, "12.4 GiB"),
+        (3 * 2**40, "3 TiB"),
+        (-(2**30), "-1 GiB"),
+    ],
+)
+def test_bytes_print_short(value_bytes: float, text: str) -> None:
+    assert format_bytes(value_bytes) == text
+
+
+def test_exact_takes_the_decimal_number() -> None:
+    assert exact(0.1) == Fraction(1, 10)
+    assert exact(1.5e-6) == Fraction(3, 2_000_000)
+    assert exact(2**60 + 1) == 2**60 + 1
+
+
+def test_exact_takes_numbers_of_numpy() -> None:
+    import numpy as np
+
+    assert exact(np.float64(0.1)) == Fraction(1, 10)
+    assert exact(float(np.float32(0.5))) == Fraction(1, 2)
+
+
+def test_commensurable_values_give_their_common_unit() -> None:
+    # 6 us and 10 us are multiples of 2 us, and 100 us are 50 of them.
+    values = [Fraction(6, 10**6), Fraction(10, 10**6), Fraction(0)]
+    assert choose_tick(values, Fraction(100, 10**6)) == Fraction(2, 10**6)
+
+
+def test_a_common_unit_may_be_shorter_than_a_nanosecond() -> None:
+    values = [Fraction(1, 10**12), Fraction(3, 10**12)]
+    assert choose_tick(values, Fraction(1, 10**9)) == Fraction(1, 10**12)
+
+
+def test_without_a_common_unit_the_tick_is_coarse() -> None:
+    # 1 s and 1 s + 1 ps have the common unit 1 ps: a horizon of 4 s would have 4e12 ticks.
+    horizon = Fraction(4)
+    tick = choose_tick([Fraction(1), 1 + Fraction(1, 10**12)], horizon)
+    assert tick == horizon / (MAX_TICKS - 1)
+    assert horizon / tick < MAX_TICKS
+
+
+def test_a_coarse_tick_is_no_shorter_than_a_nanosecond() -> None:
+    horizon = Fraction(1, 100)
+    assert choose_tick([Fraction(1, 300), Fraction(1, 10**15)], horizon) == Fraction(1, 10**9)
+
+
+def test_the_horizon_decides_at_its_limit() -> None:
+    unit = Fraction(1, 10**6)
+    assert choose_tick([unit], unit * (MAX_TICKS - 1)) == unit
+    assert choose_tick([unit], unit * MAX_TICKS) == unit * MAX_TICKS / (MAX_TICKS - 1)
+
+
+def test_too_many_values_to_look_for_a_common_unit() -> None:
+    values = [Fraction(k) for k in range(1, 20_002)]
+    assert choose_tick(values, Fraction(1, 2)) == Fraction(1, 10**9)
+
+
+def test_no_duration_at_all() -> None:
+    assert choose_tick([], Fraction(0)) == Fraction(1, 10**9)
+    assert choose_tick([Fraction(0)], Fraction(0)) == Fraction(1, 10**9)
+
+
+@given(
+    st.lists(st.fractions(0, 100, max_denominator=10**7), min_size=1, max_size=20),
+    st.fractions(0, 1000, max_denominator=10**4),
+)
+@settings(derandomize=True, deadline=None)
+def test_horizons_stay_below_the_limit(values: list[Fraction], more: Fraction) -> None:
+    horizon = sum(values, more)
+    tick = choose_tick(values, horizon)
+    assert tick > 0
+    assert math.ceil(horizon / tick) < MAX_TICKS
+    is_exact = all(value % tick == 0 for value in values)
+    assert is_exact or tick == max(Fraction(1, 10**9), horizon / (MAX_TICKS - 1))
+
+
+def test_ticks_round_down() -> None:
+    assert ticks(Fraction(7, 2), Fraction(1)) == 3
+    assert ticks(Fraction(3), Fraction(1)) == 3
+    assert ticks(Fraction(0), Fraction(1, 3)) == 0
+    assert ticks(Fraction(999, 1000), Fraction(1)) == 0
