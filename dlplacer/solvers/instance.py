@@ -4,6 +4,7 @@ Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without content
 of delays per pair of devices, and the solvers choose placement and order only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,6 +40,9 @@ class Instance:
         [block] and [device] → bytes; None where memory is unlimited.
     component
         [device] → number of the connected part of the machine that it belongs to.
+    sources, sinks
+        Ops of zero time that read nothing (parameters, inputs; they start at 0 wherever they are), or that nothing
+        reads.
     """
 
     duration: tuple[tuple[int, ...], ...]
@@ -51,6 +55,8 @@ class Instance:
     footprint: tuple[int, ...]
     capacity: tuple[int | None, ...]
     component: tuple[int, ...]
+    sources: frozenset[int]
+    sinks: frozenset[int]
 
     @property
     def op_count(self) -> int:
@@ -82,16 +88,6 @@ class Instance:
     def uniform(self) -> bool:
         """Whether every op takes the same time on all its devices."""
         return self.shortest == self.longest
-
-    @cached_property
-    def sources(self) -> frozenset[int]:
-        """Ops of zero time that read nothing: parameters and inputs. They start at 0 wherever they are."""
-        return frozenset(op for op, arcs in enumerate(self.predecessors) if not arcs and not self.longest[op])
-
-    @cached_property
-    def sinks(self) -> frozenset[int]:
-        """Ops of zero time that nothing reads."""
-        return frozenset(op for op, arcs in enumerate(self.successors) if not arcs and not self.longest[op])
 
     @cached_property
     def source_arcs(self) -> Arcs:
@@ -137,6 +133,34 @@ class Instance:
             successors=turned(self.predecessors),
             predecessors=turned(self.successors),
             order=self.order[::-1],
+            sources=self.sinks,
+            sinks=self.sources,
+        )
+
+    def restricted(self, ops: Sequence[int]) -> "Instance":
+        """The instance of some ops, in the given order, and the arcs among them.
+
+        Blocks keep their whole footprint; `sources` and `sinks` stay those of the whole.
+        """
+        position = {op: number for number, op in enumerate(ops)}
+        blocks = list(dict.fromkeys(self.block[op] for op in ops))
+        number = {block: count for count, block in enumerate(blocks)}
+
+        def kept(arcs: Arcs) -> Arcs:
+            return tuple(tuple((position[end], delay) for end, delay in arcs[op] if end in position) for op in ops)
+
+        return replace(
+            self,
+            duration=tuple(self.duration[op] for op in ops),
+            allowed=tuple(self.allowed[op] for op in ops),
+            successors=kept(self.successors),
+            predecessors=kept(self.predecessors),
+            order=tuple(position[op] for op in self.order if op in position),
+            block=tuple(number[self.block[op]] for op in ops),
+            members=tuple(tuple(position[op] for op in self.members[block] if op in position) for block in blocks),
+            footprint=tuple(self.footprint[block] for block in blocks),
+            sources=frozenset(position[op] for op in self.sources if op in position),
+            sinks=frozenset(position[op] for op in self.sinks if op in position),
         )
 
     def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
@@ -165,6 +189,7 @@ def build_instance(problem: Problem) -> Instance:
     for (source, target), size in largest.items():
         successors[source].append((target, tables[size]))
         predecessors[target].append((source, tables[size]))
+    instant = {op for op in range(problem.op_count) if not any(problem.duration[op])}
     return Instance(
         duration=tuple(tuple(ticks or 0 for ticks in row) for row in problem.duration),
         allowed=allowed,
@@ -176,6 +201,8 @@ def build_instance(problem: Problem) -> Instance:
         footprint=tuple(sum(problem.footprint_bytes[op] for op in ops) for ops in members),
         capacity=problem.capacity_bytes,
         component=_components(problem),
+        sources=frozenset(op for op in instant if not predecessors[op]),
+        sinks=frozenset(op for op in instant if not successors[op]),
     )
 
 

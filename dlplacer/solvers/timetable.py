@@ -28,11 +28,21 @@ def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> 
     It obeys eq. 10 and 12 and ends no later, provided that the given starts do, where zero-time sinks may also lie
     inside another op: such a sink moves to the end of that op, which delays nothing as nothing reads it.
     """
+    return in_sequence(instance, device, sequence(instance, device, start))
+
+
+def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) -> list[int]:
+    """All ops by start, then end, then topological order: an order in which they can run."""
     place = {op: position for position, op in enumerate(instance.order)}
     end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
-    early = [0] * instance.op_count
+    return sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op]))
+
+
+def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Timetable:
+    """The timetable that starts every op, taken in this order, as early as its data and its device allow."""
+    early, end = [0] * instance.op_count, [0] * instance.op_count
     free = [0] * instance.device_count
-    for op in sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op])):
+    for op in ops:
         here = device[op]
         begin = free[here]
         for source, delay in instance.predecessors[op]:

@@ -4,15 +4,17 @@ No row with memory or load in it is ever enforced by a literal: CP-SAT's presolv
 Boolean coefficients sum past 2^31 (OR-Tools issue 5293).
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import gcd
 
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.ilp.variables import Literal, Pairs, Variables, duration
+from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance import FAR, Delay, Instance
 from dlplacer.solvers.symmetry import interchangeable
+from dlplacer.solvers.windows import Window
 
 _PRECEDENCE_BLOCKS = 40
 
@@ -122,6 +124,16 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
             model.add(work <= variables.makespan - idle)
 
 
+def join_surroundings(model: cp_model.CpModel, window: Window, variables: Variables) -> None:
+    """A window's ops start after the release, and leave the tail, of the device that they are on."""
+    for op, (release, tail) in enumerate(zip(window.release, window.tail, strict=True)):
+        literals = variables.place[window.instance.block[op]]
+        start = variables.start[op]
+        if op not in window.instance.sources:
+            model.add(start >= _chosen(literals, release))
+        model.add(variables.makespan >= start + duration(window.instance, variables, op) + _chosen(literals, tail))
+
+
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
     """Of devices that can be swapped, those of lower number are used first along the largest blocks.
 
@@ -140,6 +152,15 @@ def symmetry_blocks(instance: Instance) -> list[int]:
     """The blocks along which `break_symmetry` orders devices: those with most work."""
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     return sorted(range(len(work)), key=lambda block: -work[block])[:_PRECEDENCE_BLOCKS]
+
+
+def _chosen(literals: dict[int, Literal], values: Sequence[int]) -> Linear | int:
+    """The value of the device that is chosen."""
+    least = min(values[device] for device in literals)
+    rest = [(literal, values[device] - least) for device, literal in literals.items() if values[device] > least]
+    if not rest:
+        return least
+    return least + cp_model.LinearExpr.weighted_sum([literal for literal, _ in rest], [value for _, value in rest])
 
 
 def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]) -> list[Literal]:

@@ -9,6 +9,7 @@ from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.symmetry import interchangeable, relabelled
 from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.windows import Window
 
 
 def build_model(
@@ -18,16 +19,27 @@ def build_model(
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     add_constraints(model, instance, variables, bounds, upper)
+    constraints.break_symmetry(model, instance, variables)
     minimize_makespan(model, variables)
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
     return model, variables
 
 
+def build_window_model(window: Window, upper: int) -> tuple[cp_model.CpModel, Variables]:
+    """The model of a window of a timetable: the same rules, between what comes before and what comes after."""
+    model, bounds = cp_model.CpModel(), window.bounds
+    variables = create_variables(model, window.instance, bounds, upper)
+    add_constraints(model, window.instance, variables, bounds, upper)
+    constraints.join_surroundings(model, window, variables)
+    minimize_makespan(model, variables)
+    return model, variables
+
+
 def add_constraints(
     model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, upper: int
 ) -> None:
-    """Every rule of the problem."""
+    """Every rule of the problem, and rows that follow from them."""
     constraints.place_every_op(model, instance, variables)
     constraints.join_communicating_ops(model, instance, variables)
     constraints.respect_precedence(model, instance, variables, bounds, upper)
@@ -35,7 +47,6 @@ def add_constraints(
     constraints.fit_into_memory(model, instance, variables)
     constraints.finish_before_makespan(model, instance, variables, bounds)
     constraints.bound_loads(model, instance, variables, bounds)
-    constraints.break_symmetry(model, instance, variables)
 
 
 def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, timetable: Timetable) -> None:

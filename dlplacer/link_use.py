@@ -1,0 +1,55 @@
+"""When every link direction of a plan is busy, and with what."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dlplacer.plan import Plan, Segment, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """A link direction carries a segment of a transfer from `start_s` to `end_s`.
+
+    Attributes
+    ----------
+    hop
+        The direction: (from, to), names of nodes.
+    part
+        Position of the segment in the transfer.
+    """
+
+    hop: tuple[str, str]
+    transfer: Transfer
+    part: int
+    start_s: float
+    end_s: float
+
+
+def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
+    """Link direction → its uses by start; directions in the topology's order, only those that are used.
+
+    Cut-through holds all links of a segment together; store-and-forward passes from one to the next (eq. 11).
+    """
+    uses: dict[tuple[str, str], list[LinkUse]] = {}
+    for link in plan.topology.links:
+        uses[link.source, link.target] = []
+        uses[link.target, link.source] = []
+    for transfer in plan.transfers:
+        for part, segment in enumerate(transfer.segments):
+            for hop, start_s, end_s in _hops(plan, transfer, segment):
+                uses[hop].append(LinkUse(hop, transfer, part, start_s, end_s))
+    return {hop: sorted(found, key=lambda use: use.start_s) for hop, found in uses.items() if found}
+
+
+def _hops(plan: Plan, transfer: Transfer, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
+    if plan.options.delay == "cut-through":
+        for hop in segment.route:
+            yield hop, segment.start_s, segment.end_s
+        return
+    here_s = segment.start_s
+    for position, hop in enumerate(segment.route, start=1):
+        link = plan.topology.link_between[hop]
+        there_s = here_s + transfer.bytes / link.total_bytes_per_s + link.latency_s
+        there_s = segment.end_s if position == len(segment.route) else min(there_s, segment.end_s)
+        yield hop, here_s, there_s
+        here_s = there_s

@@ -1,0 +1,269 @@
+"""solve, check, show, capture on the command line: output, files, exit codes, one-line messages."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlplacer.cli.main import main
+
+GRAPH: dict[str, Any] = {
+    "format": "dlplacer.graph/1",
+    "nodes": [
+        {"id": "a", "kind": "op", "time_s": 1.0, "output_bytes": 100},
+        {"id": "b", "kind": "op", "time_s": 2.0, "output_bytes": 100},
+        {"id": "c", "kind": "op", "time_s": 2.0, "output_bytes": 100},
+        {"id": "d", "kind": "op", "time_s": 1.0, "output_bytes": 100},
+    ],
+    "edges": [
+        {"source": "a", "target": "b", "bytes": 10},
+        {"source": "a", "target": "c", "bytes": 10},
+        {"source": "b", "target": "d", "bytes": 10},
+        {"source": "c", "target": "d", "bytes": 10},
+    ],
+}
+TOPOLOGY: dict[str, Any] = {
+    "format": "dlplacer.topology/1",
+    "nodes": [{"id": "x", "kind": "device", "memory_bytes": 400}, {"id": "y", "kind": "device", "memory_bytes": 400}],
+    "edges": [{"source": "x", "target": "y", "bytes_per_s": 100.0}],
+}
+
+
+def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**json.loads(json.dumps(base)), **changes}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    graph, topology = tmp_path / "graph.json", tmp_path / "topology.json"
+    graph.write_text(json.dumps(GRAPH))
+    topology.write_text(json.dumps(TOPOLOGY))
+    return graph, topology
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("dlplacer: assuming")]
+    text = "\n".join(lines)
+    assert text.startswith("dlplacer: ")
+    assert "Traceback" not in text
+    return text
+
+
+def test_solve_prints_json_and_writes_a_plan_that_passes_check(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    assert main(["solve", *map(str, files), "--paper", "--json", "-o", str(plan)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    # a, b on x; c and d on y: c starts at 1 + 0.1, ends at 3.1, when the tensor of b (3 + 0.1) is there too: 4.1 s of 6.
+    assert printed["status"] == "optimal"
+    assert printed["makespan_s"] == pytest.approx(4.1)
+    assert printed["lower_bound_s"] == pytest.approx(4.1)
+    assert printed["gap"] == 0
+    assert printed["speedup"] == pytest.approx(6 / 4.1)
+    assert {"rounding_s", "solve_s", "method"} <= printed.keys()
+    assert main(["check", str(plan)]) == 0
+    assert "keep every rule" in capsys.readouterr().out
+    assert main(["check", str(plan), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"valid": True, "violations": []}
+    assert main(["show", str(plan)]) == 0
+    assert "makespan" in capsys.readouterr().out
+
+
+def test_without_paper_the_assumptions_are_said(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", *map(str, files), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "contention none" in captured.err
+    assert json.loads(captured.out)["status"] == "optimal"
+
+
+@pytest.mark.parametrize("method", ["list", "heft", "single"])
+def test_every_method_reports_a_bound(files: tuple[Path, Path], method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", *map(str, files), "--method", method, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["method"] == method
+    assert 0 < printed["lower_bound_s"] <= 4.1 + 1e-9 <= printed["makespan_s"] + 2e-9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--contention", "link"], 2, ["--contention link", "cannot be honoured yet", "none"]),
+        (["--paper", "--memory", "live"], 2, ["--memory live", "contradicts --paper"]),
+        (["--method", "magic"], 2, ["'magic'", "ilp"]),
+        (["--time-limit", "-1"], 2, ["-1", "positive"]),
+        (["--gap", "7"], 2, ["gap", "7", "below 1"]),
+        (["--workers", "0"], 2, ["workers", "0", "at least 1"]),
+        (["--batch-size", "4"], 2, ["--batch-size", "graph file"]),
+        (["-o", "/nowhere/plan.json"], 2, ["/nowhere/plan.json", "choose another -o"]),
+    ],
+)
+def test_bad_options(
+    files: tuple[Path, Path],
+    arguments: list[str],
+    code: int,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["solve", *map(str, files), *arguments]) == code
+    text = error_of(capsys)
+    for word in words:
+        assert word in text
+
+
+BROKEN_GRAPHS = {
+    "cycle": (changed(GRAPH, edges=[*GRAPH["edges"], {"source": "d", "target": "a", "bytes": 1}]), 2, ["cycle", "'a'"]),
+    "unknown field": (changed(GRAPH, nodes=[{"id": "a", "kind": "op", "tmie_s": 1}]), 2, ["nodes[0].tmie_s", "unknown"]),
+    "edge to nowhere": (changed(GRAPH, edges=[{"source": "a", "target": "z", "bytes": 1}]), 2, ["'z'"]),
+    "negative time": (changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": -1.0}], edges=[]), 2, ["nodes[0].time_s", "-1"]),
+    "newer format": (changed(GRAPH, format="dlplacer.graph/2"), 2, ["graph/2", "newer"]),
+    "op too large": (
+        changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": 1.0, "weight_bytes": 500}], edges=[]),
+        3,
+        ["'a'", "500", "400", "larger topology"],
+    ),
+    "too much in all": (
+        changed(GRAPH, nodes=[{"id": str(n), "kind": "op", "time_s": 1.0, "weight_bytes": 300} for n in range(3)], edges=[]),
+        3,
+        ["900", "800"],
+    ),
+    "no time": (changed(GRAPH, nodes=[{"id": "a", "kind": "op"}], edges=[]), 2, ["'a'", "no time", "time_s"]),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_GRAPHS)
+def test_bad_graphs(
+    files: tuple[Path, Path], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, code, words = BROKEN_GRAPHS[name]
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(value))
+    assert main(["solve", str(path), str(files[1]), "--time-limit", "5"]) == code
+    text = error_of(capsys)
+    for word in words:
+        assert word in text
+
+
+def test_nan_is_refused(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "nan.json"
+    path.write_text(files[0].read_text().replace("2.0", "NaN", 1))
+    assert main(["solve", str(path), str(files[1])]) == 2
+    assert "NaN" in error_of(capsys)
+
+
+def test_link_to_nowhere(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(changed(TOPOLOGY, edges=[{"source": "x", "target": "q", "bytes_per_s": 1.0}])))
+    assert main(["solve", str(files[0]), str(path)]) == 2
+    assert "'q'" in error_of(capsys)
+
+
+def test_two_devices_that_must_talk_and_cannot(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = json.loads(json.dumps(GRAPH["nodes"]))
+    nodes[0]["devices"], nodes[3]["devices"] = ["x"], ["y"]
+    graph, topology = tmp_path / "pinned.json", tmp_path / "apart.json"
+    graph.write_text(json.dumps(changed(GRAPH, nodes=nodes)))
+    topology.write_text(json.dumps(changed(TOPOLOGY, edges=[])))
+    assert main(["solve", str(graph), str(topology)]) == 3
+    text = error_of(capsys)
+    assert "'x'" in text
+    assert "'y'" in text
+    assert "link" in text
+
+
+def test_no_such_files_name_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "no-such-graph", "cpu-2core"]) == 2
+    assert "inception_v3-train" in error_of(capsys)
+    assert main(["solve", "inception_v3-infer", "no-such-box"]) == 2
+    assert "dgx1-v100-2gpu" in error_of(capsys)
+
+
+def test_a_broken_plan_fails_the_check(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    assert main(["solve", *map(str, files), "-o", str(path)]) == 0
+    plan = json.loads(path.read_text())
+    plan["ops"][-1]["start_s"] -= 1
+    plan["ops"][-1]["end_s"] -= 1
+    path.write_text(json.dumps(plan))
+    capsys.readouterr()
+    assert main(["check", str(path)]) == 5
+    assert "eq. 10" in error_of(capsys)
+    assert main(["check", str(path), "--json"]) == 5
+    assert not json.loads(capsys.readouterr().out)["valid"]
+
+
+def test_without_output_nothing_is_written(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(["solve", *map(str, files)]) == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_output_goes_plainly_to_what_is_no_file(files: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "dlplacer", "solve", *map(str, files), "-o", "/dev/stdout", "--method", "single"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert '"format": "dlplacer.plan/1"' in done.stdout
+
+
+def test_the_shipped_graph_is_solved_without_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from dlplacer.cli.main import main\n"
+        "raise SystemExit(main(['solve', 'inception_v3-infer', 'dgx1-v100-2gpu', '--time-limit', '3', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    printed = json.loads(done.stdout)
+    assert 0 < printed["lower_bound_s"] <= printed["makespan_s"]
+    assert printed["speedup"] > 1.2
+
+
+def test_interrupt_keeps_the_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    command = [sys.executable, "-m", "dlplacer", "solve", "inception_v3-train", "dgx1-v100-2gpu", "-o", str(plan)]
+    process = subprocess.Popen([*command, "--time-limit", "60"], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    time.sleep(8)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=40)
+    assert process.returncode == 0, errors
+    assert time.monotonic() - begin < 20
+    assert main(["check", str(plan)]) == 0
+
+
+def test_closed_pipe_is_no_error(files: tuple[Path, Path]) -> None:
+    command = f"{sys.executable} -m dlplacer solve {files[0]} {files[1]} | true; exit ${{PIPESTATUS[0]}}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
+
+
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["solve"])
+    assert stopped.value.code == 2
+    capsys.readouterr()
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("dlplacer.frontend")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["capture", "dlplacer.models:mlp"]) == 2
+    assert "dlplacer[torch]" in error_of(capsys)
+
+
+def test_exit_codes_are_in_the_help() -> None:
+    environment = {**os.environ, "COLUMNS": "200"}
+    command = [sys.executable, "-m", "dlplacer", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "130 interrupted" in done.stdout
