@@ -106,9 +106,7 @@ def in_order(plan: Plan) -> list[ScheduledOp]:
     return done
 
 
-def _transfer(
-    problem: Problem, tensor: str, source: str, pair: tuple[str, str], size: int, start_s: float
-) -> Transfer:
+def _transfer(problem: Problem, tensor: str, source: str, pair: tuple[str, str], size: int, start_s: float) -> Transfer:
     size_bytes = problem.sizes_bytes[size]
     parts = []
     for stretch in segments(problem.topology, problem.routes[size][pair]):

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import time
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -185,7 +186,7 @@ def test_the_cycle_is_shown(edges: list[tuple[str, str]]) -> None:
     cycle = shown_cycle(edges)
     assert cycle[0] == cycle[-1]
     assert len(set(cycle)) == len(cycle) - 1
-    assert all(edge in edges for edge in zip(cycle, cycle[1:], strict=False))
+    assert all(edge in edges for edge in pairwise(cycle))
 
 
 def test_a_long_cycle_is_shown_shortened() -> None:
@@ -207,6 +208,6 @@ def test_graphs_are_frozen() -> None:
 def test_large_graphs_are_born_quickly() -> None:
     names = [f"op{i}" for i in range(20_000)]
     began = time.monotonic()
-    graph = OpGraph(ops(*names), tuple(Edge(a, b, 1) for a, b in zip(names, names[1:], strict=False)))
+    graph = OpGraph(ops(*names), tuple(Edge(a, b, 1) for a, b in pairwise(names)))
     assert graph.topological_order == tuple(names)
     assert time.monotonic() - began < 10

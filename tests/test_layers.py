@@ -50,7 +50,9 @@ ONLY_HERE = {
 
 
 def modules() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem not in ("__init__", "__main__"))
+    return sorted(
+        path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem not in ("__init__", "__main__")
+    )
 
 
 def imported(path: Path) -> Iterator[str]:

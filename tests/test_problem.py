@@ -1,6 +1,7 @@
 """The integer problem: names become positions, times become ticks."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from dlplacer.errors import InputError
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import CHOICES, Options
-from dlplacer.problem import Arc, Problem, build_problem
+from dlplacer.problem import Arc, build_problem
 from dlplacer.topology import Device, Link, Router, Topology
 from dlplacer.units import MAX_TICKS
 
@@ -22,7 +23,7 @@ def two_devices(rate: float = 1.0, latency_s: float = 0.0) -> Topology:
 
 def chain(*times_s: float, size_bytes: int = 4) -> OpGraph:
     ops = tuple(Op(f"k{i}", "test", time_s) for i, time_s in enumerate(times_s))
-    edges = tuple(Edge(a.id, b.id, size_bytes) for a, b in zip(ops, ops[1:], strict=False))
+    edges = tuple(Edge(a.id, b.id, size_bytes) for a, b in pairwise(ops))
     return OpGraph(ops, edges)
 
 
@@ -105,7 +106,9 @@ def test_durations_follow_types_and_permissions() -> None:
 
 
 def test_positions_sizes_and_groups() -> None:
-    ops = tuple(Op(name, "test", 1, colocate=group) for name, group in zip("vwxyz", ["g", None, "h", "g", "i"], strict=True))
+    ops = tuple(
+        Op(name, "test", 1, colocate=group) for name, group in zip("vwxyz", ["g", None, "h", "g", "i"], strict=True)
+    )
     edges = (Edge("z", "w", 8), Edge("v", "w", 0), Edge("v", "x", 8), Edge("w", "x", 3))
     problem = build_problem(OpGraph(ops, edges), two_devices(), PAPER)
     assert problem.sizes_bytes == (0, 3, 8)
@@ -161,10 +164,9 @@ def test_an_op_that_no_device_may_run_is_named() -> None:
 )
 def test_an_option_is_honoured_or_refused(name: str, value: str) -> None:
     options = Options(**(PAPER.to_dict() | {name: value}))
+    refusal = ""
     try:
-        problem = build_problem(chain(1, 1), two_devices(), options)
+        assert build_problem(chain(1, 1), two_devices(), options).options == options
     except InputError as error:
-        assert str(error).startswith(f"option {name}: {value!r} cannot be honoured yet")
-    else:
-        assert isinstance(problem, Problem)
-        assert problem.options == options
+        refusal = str(error)
+    assert refusal.startswith(f"option {name}: {value!r} cannot be honoured yet") or not refusal

@@ -69,7 +69,12 @@ def test_what_is_no_number_is_refused_with_an_example(text: str, dimension: str)
 
 @pytest.mark.parametrize(
     ("text", "dimension", "known"),
-    [("25 Gb/s", "bytes_per_s", "GB/s"), ("1 min", "seconds", "ms"), ("25 GB/s", "bytes", "GiB"), ("1 S", "seconds", "s")],
+    [
+        ("25 Gb/s", "bytes_per_s", "GB/s"),
+        ("1 min", "seconds", "ms"),
+        ("25 GB/s", "bytes", "GiB"),
+        ("1 S", "seconds", "s"),
+    ],
 )
 def test_an_unknown_unit_is_refused_with_the_known_ones(text: str, dimension: str, known: str) -> None:
     with pytest.raises(ValueError, match="use one of") as caught:
@@ -89,7 +94,9 @@ def test_a_number_that_its_unit_lifts_beyond_floats_is_refused() -> None:
         parse_quantity("1e300 PiB", "bytes")
 
 
-@pytest.mark.parametrize("text", ["1" * 50_000 + " x y", "1" + " " * 50_000 + "1", "." * 50_000, "1e" + "9" * 50_000 + "!"])
+@pytest.mark.parametrize(
+    "text", ["1" * 50_000 + " x y", "1" + " " * 50_000 + "1", "." * 50_000, "1e" + "9" * 50_000 + "!"]
+)
 def test_long_texts_are_refused_at_once_and_shown_shortened(text: str) -> None:
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"\.\.\.") as caught:

@@ -96,7 +96,9 @@ class CudaDevice:
         count = self._backend.device_count()
         if index >= count:
             found = f"{count} CUDA devices" if count else "no CUDA device"
-            raise InputError(f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
+            raise InputError(
+                f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box"
+            )
         self.name = f"cuda:{index}"
         self.type = device_type(self._backend.device_name(index))
         self.torch_device = torch.device("cuda", index)

@@ -1,17 +1,19 @@
 """The traced ATen graph → ops, edges and the code that runs them."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import fx
 
+from dlplacer.errors import CaptureError
 from dlplacer.frontend import joint, nodes
 from dlplacer.frontend.executable import Executable, Instruction, OpCode
-from dlplacer.frontend.hazards import write_after_read
+from dlplacer.frontend.explain import depends_on_values
 from dlplacer.frontend.flops import flops_of, tensor_bytes
+from dlplacer.frontend.hazards import write_after_read
 from dlplacer.frontend.joint import Slot, Traced
-from dlplacer.errors import CaptureError
 from dlplacer.graph import Edge, Op
 
 _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
@@ -31,7 +33,7 @@ class _Builder:
 
     def add_input(self, node: fx.Node) -> None:
         slot = self.traced.inputs[node.name]
-        size = tensor_bytes(node.meta["val"]) if hasattr(node.meta["val"], "numel") else 0
+        size = tensor_bytes(node.meta["val"])
         weighs = slot.role in ("parameter", "buffer")
         op_id = self._free_id(slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent"))
         self._add(
@@ -51,7 +53,7 @@ class _Builder:
         self.home[node.name] = op_id, 0
 
     def add_constant(self, node: fx.Node) -> None:
-        constant = getattr(self.traced.module, node.target)
+        constant = operator.attrgetter(str(node.target))(self.traced.module)
         if isinstance(constant, fx.GraphModule):
             raise CaptureError(
                 f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
@@ -67,20 +69,17 @@ class _Builder:
         """Attach tuple unpacking or a view to the op whose result it reads."""
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
-        self.home[node.name] = op_id, node.args[1] if node.target is operator.getitem else output
-        if node.target is operator.getitem and nodes.is_view(source):
-            self.home[node.name] = op_id, output
+        if node.target is operator.getitem and not nodes.is_view(source):
+            output = nodes.picked_output(node)
+        self.home[node.name] = op_id, output
         code = self.codes[op_id]
         self.codes[op_id] = replace(code, instructions=(*code.instructions, _instruction(node)))
 
     def add_call(self, node: fx.Node) -> None:
         value = node.meta.get("val")
+        if nodes.depends_on_values(value):
+            raise CaptureError(depends_on_values(node))
         specs = nodes.output_specs(value)
-        if not any(spec.dtype != "none" for spec in specs):
-            raise CaptureError(
-                f"op {node.name!r} ({nodes.kind_of(node)}) returns no tensor; data-dependent sizes cannot be planned: "
-                "give the model fixed shapes"
-            )
         op_id = self._free_id(node.name)
         reads = self._read(op_id, node.all_input_nodes)
         call = _instruction(node)
@@ -115,6 +114,10 @@ class _Builder:
         self._add(op, OpCode(op_id, slot.role, reads, name=slot.name))
         if slot.role == "gradient":
             self.gradient_values.add(node.name)
+            if node.meta["val"].is_sparse:
+                raise CaptureError(
+                    f"the gradient of {slot.name!r} is sparse, which no plan can place; use sparse=False"
+                )
 
     def _read(self, op_id: str, read: Sequence[fx.Node]) -> tuple[str, ...]:
         for node in read:
@@ -134,17 +137,22 @@ class _Builder:
         return name
 
 
-def build(traced: Traced, input_names: Sequence[str], trains: bool) -> tuple[list[Op], list[Edge], Executable]:
+def build(
+    traced: Traced, input_names: Sequence[str], tied: Mapping[str, str], trains: bool
+) -> tuple[list[Op], list[Edge], Executable]:
     """The ops and edges of a traced graph, and its executable.
 
     Parameters
     ----------
     input_names
         A readable name for each flat input of the step.
+    tied
+        Name of a parameter or buffer → the first of the names that it has.
     """
     builder = _Builder(traced, input_names)
+    brought = _brought_in(traced, tied)
     for node in traced.module.graph.nodes:
-        if node.op == "placeholder":
+        if node.op == "placeholder" and node in brought:
             builder.add_input(node)
         elif node.op == "get_attr":
             builder.add_constant(node)
@@ -159,9 +167,33 @@ def build(traced: Traced, input_names: Sequence[str], trains: bool) -> tuple[lis
     kept = list(_with_output_bytes(kept, builder))
     ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
     executable = Executable(
-        {op.id: builder.codes[op.id] for op in kept}, tuple(name for _, name in ordered), traced.output_spec, trains
+        {op.id: builder.codes[op.id] for op in kept},
+        tuple(name for _, name in ordered),
+        traced.output_spec,
+        trains,
+        traced.constants,
     )
     return kept, edges, executable
+
+
+def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
+    """The placeholders that become ops: tensors; of tied ones those that are read, or the first if none is."""
+    brought: set[fx.Node] = set()
+    unread: dict[str, fx.Node] = {}
+    read: set[str] = set()
+    for node in traced.module.graph.find_nodes(op="placeholder"):
+        slot = traced.inputs[node.name]
+        first = tied.get(slot.name, slot.name)
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            if node.users:
+                name = node.name
+                raise CaptureError(f"input {name!r} is a number that the step reads; give it as a tensor of shape []")
+        elif node.users or slot.role not in ("parameter", "buffer"):
+            brought.add(node)
+            read.add(first)
+        else:
+            unread.setdefault(first, node)
+    return brought.union(node for first, node in unread.items() if first not in read)
 
 
 def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
@@ -181,4 +213,5 @@ def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
 def _instruction(node: fx.Node) -> Instruction:
     args = nodes.with_references(node.args)
     kwargs = nodes.with_references(dict(node.kwargs))
+    assert callable(node.target)
     return Instruction(node.name, node.target, args, kwargs)

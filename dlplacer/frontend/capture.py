@@ -1,5 +1,6 @@
 """A job → its captured graph: trace, rewrite, build, describe."""
 
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from dlplacer.errors import CaptureError
 from dlplacer.frontend import joint
 from dlplacer.frontend.build import build
 from dlplacer.frontend.executable import Executable
@@ -17,7 +19,6 @@ from dlplacer.frontend.job import Job
 from dlplacer.frontend.optimizer import add_updates
 from dlplacer.frontend.passes import PASSES, apply_passes
 from dlplacer.frontend.step_module import fake_step
-from dlplacer.errors import CaptureError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.structure import structure_sha256
 
@@ -68,13 +69,18 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
     if unknown:
         raise CaptureError(f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}")
     trains = job.mode == "train"
-    step, inputs = fake_step(job, FakeTensorMode())
-    if trains and not any(parameter.requires_grad for parameter in step.parameters()):
-        raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-    traced = joint.trace(step, inputs, trains)
-    apply_passes(traced.module.graph, rewrites)
     names = _input_names(job)
-    ops, edges, executable = build(traced, names, trains)
+    with joint.quiet(), torch.inference_mode(False):
+        step, inputs = fake_step(job, FakeTensorMode())
+    if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
+        raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
+    with torch.inference_mode(False):
+        traced = joint.trace(step, inputs, trains, names)
+    _require_no_side_effects(traced)
+    if trains:
+        _require_scalar_loss(traced)
+    apply_passes(traced.module.graph, rewrites)
+    ops, edges, executable = build(traced, names, _tied(job.module), trains)
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     if colocate_backward:
@@ -104,6 +110,42 @@ def _example_args(model: Any) -> tuple[Any, ...]:
     if isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
         return tuple(model.example_inputs[0])
     return ()
+
+
+def _require_no_side_effects(traced: joint.Traced) -> None:
+    """The graph changes buffers in place, and nothing else; a new tensor under a buffer's name would be lost."""
+    for path in traced.side_effects:
+        module, _, attribute = path.rpartition(".")
+        where = f"module {module!r}" if module else "the module"
+        if attribute in ("_buffers", "_parameters"):
+            raise CaptureError(
+                f"the forward of {where} puts a new tensor in the place of a buffer or parameter; change the tensor "
+                "itself instead: self.name.copy_(value)"
+            )
+        where = f"module {path!r}" if path else "the module"
+        warnings.warn(
+            f"the forward of {where} sets attributes; a placed step does not: it computes with their values at capture",
+            stacklevel=4,
+        )
+
+
+def _require_scalar_loss(traced: joint.Traced) -> None:
+    losses = [node.meta["val"] for node, slot in traced.outputs if slot.role == "output"]
+    shapes = [list(loss.shape) for loss in losses]
+    if traced.constants or len(losses) != 1 or losses[0].numel() != 1 or not losses[0].is_floating_point():
+        raise CaptureError(
+            f"training needs one scalar loss; this step returns {len(losses) + len(traced.constants)} values, tensors "
+            f"of shapes {shapes}: give Job(loss=...) a function that returns a scalar, as cross_entropy does"
+        )
+    if not any(slot.role == "gradient" for _, slot in traced.outputs):
+        raise CaptureError("the loss depends on no parameter of the module; give a loss that reads the module's output")
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Name of a parameter or buffer → the first of the names that it has."""
+    first: dict[int, str] = {}
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def _input_names(job: Job) -> list[str]:

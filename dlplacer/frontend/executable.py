@@ -1,7 +1,7 @@
 """What runs when an op runs: the counterpart of a graph's ops that cannot be written to a file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -72,7 +72,9 @@ class Executable:
     codes
         In an order in which they can run.
     outputs
-        Names of the returned values; `output_spec` nests them as the module did.
+        Names of the returned tensors, in order; `output_spec` nests them as the module did.
+    constants
+        Position among all returned values → a returned value that is no tensor: a number, a text, None.
     trains
         Whether the graph has a backward pass.
     """
@@ -81,6 +83,7 @@ class Executable:
     outputs: tuple[str, ...]
     output_spec: Any
     trains: bool
+    constants: Mapping[int, Any] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
 """FLOPs and bytes of an ATen call, from the shapes of its stand-ins. A multiply-add counts as two FLOPs."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,14 +17,16 @@ def flops_of(node: fx.Node) -> int:
     torch's registry has two holes, filled here: the CPU kernel of scaled dot product attention (forward and backward)
     is missing, and the backward of a grouped convolution is counted as if it had one group.
     """
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
+    value: Callable[[fx.Node], Any] = lambda read: read.meta["val"]
+    filled: Any = fx.map_arg((node.args, dict(node.kwargs)), value)
+    args, kwargs = filled
     packet = getattr(node.target, "overloadpacket", None)
     if packet is aten.convolution_backward:
         return _convolution_backward_flops(args)
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
-        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
+        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0

@@ -9,7 +9,7 @@ from dlplacer.graph import Edge
 def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iterator[Edge]:
     """Zero-byte edges from the readers of a parameter or buffer to the op that overwrites it.
 
-    An update or mutation changes the tensor in place. Readers that it depends on through data need no edge of their own.
+    An update or mutation changes the tensor in place. Readers that it depends on through data need no further edge.
     """
     readers: dict[str, list[str]] = {}
     sources: dict[str, set[str]] = {}

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 
 from dlplacer.errors import CaptureError
+from dlplacer.frontend.explain import explanation
 
 
 @dataclass(frozen=True)
@@ -38,60 +39,87 @@ class Slot:
 
 @dataclass(frozen=True)
 class Traced:
-    """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs."""
+    """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs.
+
+    Attributes
+    ----------
+    side_effects
+        Modules whose forward sets attributes; the graph does not.
+    """
 
     module: fx.GraphModule
     inputs: dict[str, Slot]
     output_slots: tuple[Slot | None, ...]
     output_spec: Any
+    side_effects: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> list[tuple[fx.Node, Slot]]:
         """The returned nodes as the graph stands now, with what they are."""
+        return [(entry, slot) for entry, slot in self._returned() if isinstance(entry, fx.Node)]
+
+    @property
+    def constants(self) -> dict[int, Any]:
+        """Position among the outputs → returned value that is no tensor of the graph: a number, a text, None."""
+        return {
+            slot.position: entry
+            for entry, slot in self._returned()
+            if slot.role == "output" and not isinstance(entry, fx.Node)
+        }
+
+    def _returned(self) -> list[tuple[Any, Slot]]:
         returned = self.module.graph.output_node().args[0]
-        return [
-            (node, slot)
-            for node, slot in zip(returned, self.output_slots, strict=True)
-            if isinstance(node, fx.Node) and slot is not None
-        ]
+        assert isinstance(returned, (tuple, list))
+        slots = zip(returned, self.output_slots, strict=True)
+        return [(entry, slot) for entry, slot in slots if slot is not None]
 
 
-def trace(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Traced:
+def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str]) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
+
+    Parameters
+    ----------
+    input_names
+        A readable name for each flat input, for messages.
 
     Raises
     ------
     CaptureError
         With the line of the user's model that cannot be captured, and the way out.
     """
-    from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-
-    with _quiet(), contextlib.ExitStack() as stack:
+    with quiet() as caught, contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
+        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True))
         torch._dynamo.reset()
         try:
-            captured = dynamo_graph_capture_for_export(step)(*args)
-            context = torch._guards.TracingContext(captured.meta["fake_mode"])
-            stack.enter_context(torch._guards.tracing(context))
-            joint = aot_export_joint_with_descriptors(stack, captured, args)
+            joint = _joint_graph(stack, step, args)
+        except CaptureError:
+            raise
         except Exception as error:
-            raise CaptureError(_explain(error)) from error
+            raise CaptureError(explanation(error)) from error
         finally:
             torch._dynamo.reset()
-        return _decode(joint)
+        return _decode(joint, input_names, _side_effects(caught))
+
+
+def _joint_graph(stack: contextlib.ExitStack, step: nn.Module, args: tuple[Any, ...]) -> Any:
+    try:
+        from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    except ImportError as error:
+        raise CaptureError(
+            f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
+        ) from error
+    captured = dynamo_graph_capture_for_export(step)(*args)
+    context = torch._guards.TracingContext(captured.meta["fake_mode"])
+    stack.enter_context(torch._guards.tracing(context))
+    return aot_export_joint_with_descriptors(stack, captured, args)
 
 
 def module_path(node: fx.Node) -> str | None:
     """Path of the module that a node comes from, without the step's own prefix; None outside any module."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return None
-    path = list(stack.values())[-1][0]
-    path = re.sub(r"\._modules\['([^']*)'\]", r".\1", path)
-    path = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", path)
-    parts = path.split(".")
-    return ".".join(parts[parts.index("module") + 1 :]) or None if "module" in parts else None
+    return _path(list(stack.values())[-1][0]) if stack else None
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -105,21 +133,19 @@ def sequence_number(node: fx.Node) -> int | None:
     return number
 
 
-def _decode(joint: Any) -> Traced:
+def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
     inputs = {}
     for node in joint.graph_module.graph.find_nodes(op="placeholder"):
         inputs[node.name] = _input_slot(node.meta["desc"])
     output = joint.graph_module.graph.output_node()
-    slots = tuple(None if entry is None else _output_slot(entry) for entry in output.meta["desc"])
-    return Traced(joint.graph_module, inputs, slots, joint.out_spec)
+    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])
+    return Traced(joint.graph_module, inputs, slots, joint.out_spec, side_effects)
 
 
 def _input_slot(description: Any) -> Slot:
     kind = type(description).__name__
-    if kind == "ParamAOTInput":
-        return Slot("parameter", description.target.removeprefix("module."))
-    if kind == "BufferAOTInput":
-        return Slot("buffer", description.target.removeprefix("module."))
+    if kind in ("ParamAOTInput", "BufferAOTInput"):
+        return Slot("parameter" if kind == "ParamAOTInput" else "buffer", _own_name(description.target))
     if kind == "PlainAOTInput":
         return Slot("input", position=description.idx)
     if kind == "TangentAOTInput":
@@ -127,7 +153,7 @@ def _input_slot(description: Any) -> Slot:
     raise CaptureError(f"the traced graph has an input of unknown meaning, {description}; please report this model")
 
 
-def _output_slot(description: Any) -> Slot:
+def _output_slot(description: Any, input_names: Sequence[str]) -> Slot:
     kind = type(description).__name__
     if kind == "PlainAOTOutput":
         return Slot("output", position=description.idx)
@@ -137,35 +163,41 @@ def _output_slot(description: Any) -> Slot:
         changed = _input_slot(description.mutated_input)
         if changed.role == "input":
             raise CaptureError(
-                f"the model changes its input {changed.position} in place; change a copy of it (x = x.clone()) instead"
+                f"the model changes its input {input_names[changed.position]} in place; change a copy of it "
+                "(x = x.clone()) instead"
             )
         return Slot("mutation", changed.name)
     raise CaptureError(f"the traced graph has an output of unknown meaning, {description}; please report this model")
 
 
-def _explain(error: Exception) -> str:
-    text = str(error).strip()
-    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)', text)
-    mine = [entry for entry in lines if "/torch/" not in entry[0] and "/dlplacer/frontend/" not in entry[0]]
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    where = f" at {mine[-1][0]}:{mine[-1][1]} ({mine[-1][3].strip()})" if mine else ""
-    return (
-        f"the model cannot be captured{where}: {first.rstrip('.')}; values must not decide control flow: use torch.where "
-        "or torch.cond, or move that line out of the module"
-    )
+def _own_name(target: str) -> str:
+    """Name of a tensor in the job's module; those of a loss module stand under ``(loss)``."""
+    return target.removeprefix("module.") if target.startswith("module.") else f"({target.replace('.', ').', 1)}"
+
+
+def _path(source: str) -> str | None:
+    """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for what is not inside the job's module."""
+    source = re.sub(r"\._modules\['([^']*)'\]", r".\1", source)
+    source = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", source)
+    parts = source.split(".")
+    return ".".join(parts[parts.index("module") + 1 :]) or None if "module" in parts else None
+
+
+def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
+    sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
+    return tuple(dict.fromkeys(_path(source) or "" for source in sources))
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch's tracing warns about its own internals; none of it concerns the user."""
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
     logger = logging.getLogger("torch")
     level = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logger.setLevel(logging.CRITICAL)
         try:
-            yield
+            yield caught
         finally:
             logger.setLevel(level)
-
-

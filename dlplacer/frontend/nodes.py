@@ -1,6 +1,7 @@
 """What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,9 +29,23 @@ def is_view(node: fx.Node) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
+def picked_output(node: fx.Node) -> int:
+    """Index that a tuple unpacking picks."""
+    index = node.args[1]
+    assert isinstance(index, int)
+    return index
+
+
 def is_random(node: fx.Node) -> bool:
     """Whether a call draws from the random number generator."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def depends_on_values(value: Any) -> bool:
+    """Whether a call's stand-in value has no fixed shape, or is no tensor at all."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    tensors = [entry for entry in values if isinstance(entry, torch.Tensor)]
+    return not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
 def kind_of(node: fx.Node) -> str:
@@ -48,7 +63,8 @@ def output_specs(value: Any) -> tuple[TensorSpec, ...]:
 
 def with_references(value: Any) -> Any:
     """Arguments in which every node is replaced by a `Value`."""
-    return fx.map_arg(value, lambda node: Value(node.name))
+    as_value: Callable[[fx.Node], Any] = lambda node: Value(node.name)
+    return fx.map_arg(value, as_value)
 
 
 def written(value: Any) -> Any:

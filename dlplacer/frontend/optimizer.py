@@ -1,5 +1,6 @@
 """Update ops: the optimizer's step as part of the graph, one op per parameter."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ def add_updates(
         update = Op(
             f"{code.name}.update",
             f"update.{optimizer.kind}",
-            flops=(2 + 4 * optimizer.states) * (size // 4),
+            flops=(2 + 4 * optimizer.states) * math.prod(weight.outputs[0].shape),
             bytes_accessed=(3 + 2 * optimizer.states) * size,
             dtype=weight.outputs[0].dtype,
             state_bytes=optimizer.states * size,

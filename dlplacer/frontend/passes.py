@@ -1,10 +1,12 @@
-"""Rewrites of the traced ATen graph before it becomes a dataflow graph. Each is recorded by name and replayed by apply."""
+"""Rewrites of the traced ATen graph before it becomes a dataflow graph. A graph records their names for apply."""
 
 import operator
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+
+from dlplacer.frontend.nodes import picked_output
 
 aten = torch.ops.aten
 
@@ -40,14 +42,11 @@ def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]
             "call_function", node.target, (*node.args[:-1], list(mask)), dict(node.kwargs), f"{node.name}_{suffix}"
         )
     part.meta = dict(node.meta)
-    part.meta["val"] = tuple(
-        value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True)
-    )
-    for getitem in [user for user in node.users if user.target is operator.getitem and mask[user.args[1]]]:
+    part.meta["val"] = tuple(value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True))
+    for getitem in [user for user in node.users if mask[picked_output(user)]]:
+        output = picked_output(getitem)
         with graph.inserting_before(getitem):
-            picked = graph.create_node(
-                "call_function", operator.getitem, (part, getitem.args[1]), name=f"{part.name}_{getitem.args[1]}"
-            )
+            picked = graph.create_node("call_function", operator.getitem, (part, output), name=f"{part.name}_{output}")
         picked.meta = dict(getitem.meta)
         getitem.replace_all_uses_with(picked)
 

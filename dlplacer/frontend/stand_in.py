@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 
@@ -21,11 +21,17 @@ def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
 
 
 def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy of a module whose parameters and buffers are stand-ins; tied ones stay tied."""
+    """A copy of a module whose parameters and buffers are stand-ins; tied ones stay tied.
+
+    Tensors in plain attributes are constants of the step and keep their data, if they have any.
+    """
     replaced: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         stand_in = fake_tensor(tensor, mode)
         if isinstance(tensor, nn.Parameter):
             stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
         replaced[id(tensor)] = stand_in
+    for leaf in pytree.tree_leaves([vars(child) for child in module.modules()]):
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in replaced:
+            replaced[id(leaf)] = fake_tensor(leaf, mode) if leaf.is_meta or isinstance(leaf, FakeTensor) else leaf
     return copy.deepcopy(module, replaced)

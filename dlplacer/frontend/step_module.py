@@ -1,23 +1,24 @@
 """The step as one module: what is traced."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from dlplacer.errors import CaptureError
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.stand_in import fake_module, fake_tree
 
 
 class StepModule(nn.Module):
-    """Calls the job's module and loss; its one child is ``module``, so every name starts with ``module.``."""
+    """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``."""
 
-    def __init__(self, job: Job, module: nn.Module) -> None:
+    def __init__(self, job: Job, module: nn.Module, loss: Callable[..., Any] | None) -> None:
         super().__init__()
         self.module = module
-        self.loss = job.loss
+        self.loss = loss
         self.trains = job.mode == "train"
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
@@ -38,5 +39,29 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
         module.eval().requires_grad_(False)
     elif not module.training:
         module.train()
-    step = StepModule(job, module)
+    step = StepModule(job, module, _fake_loss(job, mode))
     return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
+
+
+def job_tensors(job: Job) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a job's module and, if it is a module, of its loss, under the names of the capture."""
+    tensors = dict(_named_tensors(job.module))
+    if isinstance(job.loss, nn.Module):
+        tensors.update((f"(loss).{name}", tensor) for name, tensor in _named_tensors(job.loss))
+    return tensors
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _fake_loss(job: Job, mode: FakeTensorMode) -> Callable[..., Any] | None:
+    if job.mode == "infer" or not isinstance(job.loss, nn.Module):
+        return job.loss if job.mode == "train" else None
+    if any(parameter.requires_grad for parameter in job.loss.parameters()):
+        raise CaptureError(
+            f"the loss {type(job.loss).__name__} has parameters to train; only the module is trained: move the loss "
+            "into the module and use loss=None"
+        )
+    return fake_module(job.loss, mode)

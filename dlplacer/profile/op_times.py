@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from dlplacer.devices.base import Device
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
-from dlplacer.devices.base import Device
 from dlplacer.graph import OpGraph
+from dlplacer.frontend.step_module import job_tensors
 from dlplacer.runtime.executor import StepState
+from dlplacer.runtime.guards import require_data
 from dlplacer.runtime.update import Updater
-from dlplacer.runtime.variant import Variant
+from dlplacer.runtime.variant import Variant, layouts_of
 
 
 def profile_ops(
@@ -31,10 +34,12 @@ def profile_ops(
     job
         With a real module; its buffers change as in any training step, its weights do not.
     """
-    variants = [_whole_step(captured, device) for device in devices]
-    tensors = {**dict(job.module.named_parameters()), **dict(job.module.named_buffers())}
-    kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    variants = [_whole_step(captured, device, leaves) for device in devices]
+    tensors = job_tensors(job)
+    for name, tensor in tensors.items():
+        require_data(name, tensor)
+    kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def one_step(variant: Variant, device: Device, number: int) -> StepState:
@@ -43,17 +48,17 @@ def profile_ops(
         variant.joint.run(state)
         return state
 
-    with ThreadPoolExecutor(len(devices)) as pool:
-        for number in range(warmup + steps):
-            states = list(pool.map(one_step, variants, devices, [number] * len(devices)))
-            for device, state in zip(devices, states, strict=True):
-                if number >= warmup:
-                    _collect(found[device.type], device, state)
-    for name, tensor in tensors.items():
-        tensor.data.copy_(kept[name])
-    return {
-        device_type: {op: median(times) for op, times in by_op.items()} for device_type, by_op in found.items()
-    }
+    try:
+        with ThreadPoolExecutor(len(devices)) as pool:
+            for number in range(warmup + steps):
+                states = list(pool.map(one_step, variants, devices, [number] * len(devices)))
+                for device, state in zip(devices, states, strict=True):
+                    if number >= warmup:
+                        _collect(found[device.type], device, state)
+    finally:
+        for name, tensor in tensors.items():
+            tensor.data.copy_(kept[name])
+    return {device_type: {op: median(times) for op, times in by_op.items()} for device_type, by_op in found.items()}
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
@@ -71,9 +76,9 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def _whole_step(captured: Captured, device: Device) -> Variant:
-    order = {"all": [op.id for op in captured.graph.ops]}
-    return Variant(captured, order, {"all": device}, Updater(None))
+def _whole_step(captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
+    order = {"all": captured.graph.topological_order}
+    return Variant(captured, order, {"all": device}, Updater(None), layouts_of(leaves))
 
 
 def _collect(found: dict[str, list[float]], device: Device, state: StepState) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlplacer.frontend.capture import capture_job
-from dlplacer.frontend.job import Job
 from dlplacer.check import check
 from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError, MismatchError
+from dlplacer.frontend.capture import capture_job
+from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.runtime.placed import PlacedModule

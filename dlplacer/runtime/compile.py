@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
 from dlplacer.devices.base import Device
+from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.random_state import drawn_with
 from dlplacer.runtime.update import Updater
 
@@ -88,13 +88,12 @@ def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callab
     kwargs = {name: _placed(value, device) for name, value in instruction.kwargs.items()}
     if any(_has_value(value) for value in kwargs.values()):
         return instruction.result, lambda values: target(
-            *(_fetch(value, values) for value in args), **{name: _fetch(value, values) for name, value in kwargs.items()}
+            *(_fetch(value, values) for value in args),
+            **{name: _fetch(value, values) for name, value in kwargs.items()},
         )
     template = list(args)
     direct = [(place, value.name) for place, value in enumerate(args) if isinstance(value, Value)]
-    nested = [
-        (place, value) for place, value in enumerate(args) if not isinstance(value, Value) and _has_value(value)
-    ]
+    nested = [(place, value) for place, value in enumerate(args) if not isinstance(value, Value) and _has_value(value)]
 
     def call(values: Values) -> Any:
         filled = template.copy()
@@ -123,5 +122,3 @@ def _fetch(value: Any, values: Values) -> Any:
     if isinstance(value, Value):
         return values[value.name]
     return [_fetch(entry, values) for entry in value] if isinstance(value, list) else value
-
-

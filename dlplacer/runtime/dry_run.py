@@ -69,5 +69,3 @@ def _step(
     elif isinstance(action, Free):
         here.remove(action.tensor)
     return True
-
-

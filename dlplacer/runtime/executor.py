@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from dlplacer.frontend.executable import Executable
 from dlplacer.devices.base import Device
 from dlplacer.errors import RunError
+from dlplacer.frontend.executable import Executable
 from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
@@ -87,7 +87,9 @@ class Executor:
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
-        timeline: dict[str, list[tuple[str, Any, Any]]] | None = {name: [] for name in self._devices} if record else None
+        timeline: dict[str, list[tuple[str, Any, Any]]] | None = (
+            {name: [] for name in self._devices} if record else None
+        )
         return StepState(inputs, {name: {} for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
@@ -101,17 +103,13 @@ class Executor:
         for device in self._devices.values():
             device.settle()
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
-        futures = [
-            device.submit(self._task(name, device, state, inboxes)) for name, device in self._devices.items()
-        ]
+        futures = [device.submit(self._task(name, device, state, inboxes)) for name, device in self._devices.items()]
         errors = [future.exception() for future in as_completed(futures)]
         for error in errors:
             if error is not None and not isinstance(error, _Aborted):
                 raise error
 
-    def _task(
-        self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]
-    ) -> Callable[[], None]:
+    def _task(self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]) -> Callable[[], None]:
         steps = self._steps[name]
         marks = None if state.timeline is None else state.timeline[name]
         lane = _Lane(device, state.values[name], state, inboxes, name, marks=marks)

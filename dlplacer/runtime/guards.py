@@ -1,13 +1,31 @@
-"""What must be as it was at capture: dtypes and autocast. Shapes and modes are captured again instead."""
+"""What must be as it was at capture: inputs, dtypes and autocast. Shapes and modes are captured again instead."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.job import Job
-from dlplacer.errors import MismatchError
+
+
+def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given keyword arguments in the order of the expected ones.
+
+    Raises
+    ------
+    InputError
+        If they are not the same names.
+    """
+    wrong = sorted(expected.keys() ^ given.keys())
+    if wrong:
+        raise InputError(
+            f"the step takes the keyword arguments {', '.join(expected) or '(none)'}; {wrong[0]!r} "
+            + ("is missing" if wrong[0] in expected else "is none of them")
+        )
+    return {name: given[name] for name in expected}
 
 
 def require_autocast(job: Job) -> None:
@@ -28,20 +46,48 @@ def require_autocast(job: Job) -> None:
                 )
 
 
-def require_dtypes(job: Job, leaves: Sequence[Any]) -> None:
-    """Return if the inputs have the dtypes of the capture.
+def require_inputs(
+    job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any], differentiates: bool
+) -> None:
+    """Return if the inputs are tensors where the job has tensors, of the same dtypes, and want no gradient themselves.
 
     Raises
     ------
     MismatchError
-        Naming the position and both dtypes.
+        Naming the input, what it is and what it should be.
     """
-    captured = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-    for position, (leaf, expected) in enumerate(zip(leaves, captured, strict=False)):
-        if isinstance(leaf, torch.Tensor) != isinstance(expected, torch.Tensor):
-            raise MismatchError(f"input {position} is a {type(leaf).__name__}; the capture had {type(expected).__name__}")
-        if isinstance(leaf, torch.Tensor) and leaf.dtype != expected.dtype:
-            raise MismatchError(
-                f"input {position} has dtype {leaf.dtype}; the plan was captured with {expected.dtype}: convert it, or "
-                "capture and solve for that dtype"
-            )
+    given = {"args": tuple(args), "kwargs": dict(kwargs), "targets": tuple(targets)}
+    expected = {"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets}
+    for part, value in given.items():
+        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(expected[part]), strict=False)
+        for position, (leaf, captured) in enumerate(pairs):
+            _require_input(f"{part}[{position}]", leaf, captured, differentiates)
+
+
+def require_data(name: str, tensor: torch.Tensor) -> None:
+    """Return if a parameter or buffer has data.
+
+    Raises
+    ------
+    InputError
+        If it is on the meta device or a stand-in.
+    """
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        raise InputError(
+            f"{name!r} has no data (a {'meta tensor' if tensor.is_meta else 'stand-in'}): a plan can be made for such a "
+            "module but not run; build the module with real memory"
+        )
+
+
+def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) -> None:
+    if isinstance(leaf, torch.Tensor) != isinstance(captured, torch.Tensor):
+        raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
+    if not isinstance(leaf, torch.Tensor):
+        return
+    if leaf.dtype != captured.dtype:
+        raise MismatchError(
+            f"input {name} has dtype {leaf.dtype}; the plan was captured with {captured.dtype}: convert it, or capture "
+            "and solve for that dtype"
+        )
+    if differentiates and leaf.requires_grad:
+        raise MismatchError(f"input {name} requires a gradient; a placed step has them for parameters only: detach it")

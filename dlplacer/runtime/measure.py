@@ -8,9 +8,7 @@ _SETTLED = 0.03
 _MOST_WARMUP = 12
 
 
-def measured_medians(
-    steps: Mapping[str, Callable[[], object]], count: int, warmup: int
-) -> dict[str, float]:
+def measured_medians(steps: Mapping[str, Callable[[], object]], count: int, warmup: int) -> dict[str, float]:
     """Name → median seconds of a step; the variants take turns, in alternating order.
 
     Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at

@@ -8,16 +8,21 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dlplacer.frontend.capture import Captured, capture_job
-from dlplacer.frontend.job import Job
 from dlplacer.devices.base import Device
 from dlplacer.errors import InputError, MismatchError
+from dlplacer.frontend.capture import Captured, capture_job
+from dlplacer.frontend.job import Job
+from dlplacer.frontend.step_module import job_tensors
 from dlplacer.plan import Plan
 from dlplacer.runtime.autograd import PlacedStep
-from dlplacer.runtime.guards import require_autocast, require_dtypes
+from dlplacer.runtime.compile import StepInputs
+from dlplacer.runtime.gradients import add_gradients
+from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
 from dlplacer.runtime.update import Updater
-from dlplacer.runtime.variant import Variant
+from dlplacer.runtime.variant import Variant, layouts_of
+
+_SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 
 
 class PlacedModule(nn.Module):
@@ -26,71 +31,74 @@ class PlacedModule(nn.Module):
     It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
     checkpoints work as with the plain module. In training, calling it returns the loss and ``backward()`` runs the
     backward program; `step` runs forward and backward as one program. In evaluation mode it returns what the module
-    returns, on the same placement.
+    returns, on the same placement. `train` and `eval` switch the job's module too.
 
     Attributes
     ----------
     seed
-        With the step number and the op's id it decides what random ops draw, whatever the placement.
+        With the number of the training step and the op's id it decides what random ops draw, whatever the placement.
     """
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, Device]) -> None:
         super().__init__()
-        self.__dict__["_modules"] = job.module._modules
-        self.__dict__["_parameters"] = job.module._parameters
-        self.__dict__["_buffers"] = job.module._buffers
-        self.__dict__["_job"] = job
+        for name in _SHARED:
+            self.__dict__[name] = job.module.__dict__[name]
+        self._job = job
         self.seed = 0
         self.plan = plan
         self.devices = dict(devices)
         self.updater = Updater(job.update)
         self.steps_done = 0
-        self.training = job.mode == "train"
+        if job.mode == "infer" or not job.module.training:
+            self.train(job.mode == "train")
         self._variants: dict[Any, Variant] = {}
-        self._primary = Variant(captured, plan.order, self.devices, self.updater)
-        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets if self.training else ()))
-        self._variants[self._key(leaves)] = self._primary
-        self._move_parameters()
+        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._primary = Variant(captured, plan.order, self.devices, self.updater, layouts_of(leaves))
+        self._variants[self._key(job)] = self._primary
+        self._move_tensors()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
 
         Raises
         ------
+        InputError
+            If the number of inputs or the names of keyword arguments are not those of the job.
         MismatchError
             If dtypes, mode or autocast are not those that the plan was made for.
         RunError
             If an op fails; names the op, its module and its device.
         """
-        args, targets = self._split(inputs)
+        job = self._called_with(inputs, kwargs)
         if not self.training:
-            outputs = self._evaluate(args, kwargs)
-            return self._job.loss(outputs, *targets) if targets and self._job.loss is not None else outputs
-        self._require_targets(targets)
-        leaves = pytree.tree_leaves((args, kwargs, targets))
-        variant = self._variant(args, kwargs, targets, leaves)
-        bound = variant.bind(self._tensors(), leaves, self.seed, self._count_step())
-        named = dict(self.named_parameters(remove_duplicate=False))
-        with_gradient = [named[code.name] for code in variant.captured.executable.of_role("gradient")]
-        return PlacedStep.apply(variant, bound, *with_gradient)
+            return self._evaluate(job)
+        tensors = job_tensors(self._job)
+        variant, bound = self._training_step(job, tensors)
+        with_gradient = [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
+        loss: torch.Tensor = PlacedStep.apply(variant, bound, *with_gradient)  # type: ignore[no-untyped-call]
+        return loss
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
         """Forward and backward in one program; gradients are added to ``.grad``, and the loss is returned.
 
-        If the job has an optimizer, the program also updates the parameters, and ``.grad`` stays as it is.
+        If the job has an optimizer, the program also updates the parameters, and ``.grad`` stays as it is. Raises what
+        `forward` raises.
         """
-        args, targets = self._split(inputs)
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
-        self._require_targets(targets)
-        leaves = pytree.tree_leaves((args, kwargs, targets))
-        variant = self._variant(args, kwargs, targets, leaves)
-        bound = variant.bind(self._tensors(), leaves, self.seed, self._count_step())
+        tensors = job_tensors(self._job)
+        variant, bound = self._training_step(self._called_with(inputs, kwargs), tensors)
         state = variant.joint.start(variant.with_tangent(bound, None))
         variant.joint.run(state)
         if self._job.update is None:
-            self._add_gradients(variant.gradients(state))
-        return variant.outputs(state)[0]
+            add_gradients(tensors, variant.gradients(state))
+        loss: torch.Tensor = variant.outputs(state)[0]
+        return loss
+
+    def train(self, mode: bool = True) -> "PlacedModule":
+        """Switch this module and the job's module to training or evaluation mode."""
+        self._job.module.training = mode
+        return super().train(mode)
 
     @property
     def captured(self) -> Captured:
@@ -102,68 +110,59 @@ class PlacedModule(nn.Module):
         for device in self.devices.values():
             device.close()
 
-    def _split(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
+        """The job with the inputs of a call."""
         count, extra = len(self._job.args), len(self._job.targets)
         if len(inputs) not in (count, count + extra):
             raise InputError(f"the step takes {count} inputs and {extra} targets; {len(inputs)} values were given")
-        return tuple(inputs[:count]), tuple(inputs[count:])
-
-    def _require_targets(self, targets: Sequence[Any]) -> None:
-        if self._job.mode != "train":
-            raise MismatchError("the plan was made for inference; capture with mode='train' to train")
-        if len(targets) != len(self._job.targets):
-            raise InputError(f"training needs the {len(self._job.targets)} targets behind the inputs: the step is the loss")
-
-    def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        leaves = pytree.tree_leaves((args, dict(kwargs)))
-        variant = self._variant(args, kwargs, (), leaves)
-        state = variant.joint.start(variant.bind(self._tensors(), leaves, self.seed, self._count_step()))
-        variant.joint.run(state)
-        return pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
-
-    def _variant(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], leaves: Sequence[Any]
-    ) -> Variant:
+        args, targets = tuple(inputs[:count]), tuple(inputs[count:])
+        named = in_order(self._job.kwargs, kwargs)
         require_autocast(self._job)
-        require_dtypes(self._job, leaves)
-        key = self._key(leaves)
+        require_inputs(self._job, args, named, targets, self.training and torch.is_grad_enabled())
+        return replace(self._job, args=args, kwargs=named, targets=targets)
+
+    def _training_step(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> tuple[Variant, StepInputs]:
+        if job.mode != "train":
+            raise MismatchError("the plan was made for inference; capture with mode='train' to train")
+        if len(job.targets) != len(self._job.targets):
+            raise InputError(f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss")
+        variant = self._variant(job)
+        self.steps_done += 1
+        leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
+        return variant, variant.bind(tensors, leaves, self.seed, self.steps_done)
+
+    def _evaluate(self, called: Job) -> Any:
+        args = called.args if called.loss is not None else (*called.args, *called.targets)
+        variant = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
+        leaves = pytree.tree_leaves((args, called.kwargs))
+        state = variant.joint.start(variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
+        variant.joint.run(state)
+        outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
+        return called.loss(outputs, *called.targets) if called.targets and called.loss is not None else outputs
+
+    def _variant(self, job: Job) -> Variant:
+        key = self._key(job)
         if key not in self._variants:
-            mode = "train" if self.training else "infer"
-            optimizer = self._job.optimizer if self.training else None
-            job = replace(self._job, args=args, kwargs=kwargs, targets=targets, mode=mode, optimizer=optimizer)
             described = self.plan.graph.capture or {}
             captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-            same_mode = mode == self._job.mode
+            same_mode = job.mode == self._job.mode
             order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
-            self._variants[key] = Variant(captured, order, self.devices, self.updater)
+            leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
+            self._variants[key] = Variant(captured, order, self.devices, self.updater, layouts_of(leaves))
         return self._variants[key]
 
-    def _key(self, leaves: Sequence[Any]) -> Any:
-        shapes = tuple(tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-        return shapes, self.training, tuple(module.training for module in self.modules())
+    def _key(self, job: Job) -> Any:
+        """What decides the traced graph: shapes, other values and nesting of the inputs, and every module's mode."""
+        leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets if job.mode == "train" else ()))
+        shapes = tuple(
+            tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (type(leaf).__name__, leaf) for leaf in leaves
+        )
+        return job.mode, shapes, repr(nesting), tuple(module.training for module in self.modules())
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        parameters = dict(self.named_parameters(remove_duplicate=False))
-        return {**parameters, **dict(self.named_buffers(remove_duplicate=False))}
-
-    def _count_step(self) -> int:
-        self.steps_done += 1
-        return self.steps_done
-
-    def _move_parameters(self) -> None:
-        tensors = self._tensors()
+    def _move_tensors(self) -> None:
+        tensors = job_tensors(self._job)
         for code in self._primary.captured.executable.codes.values():
             if code.role in ("parameter", "buffer"):
                 tensor = tensors[code.name]
+                require_data(code.name, tensor)
                 tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)
-
-    def _add_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        named = dict(self.named_parameters(remove_duplicate=False))
-        for name, gradient in gradients.items():
-            parameter = named[name]
-            if parameter.grad is not None:
-                parameter.grad.add_(gradient)
-            elif gradient.stride() == parameter.stride():
-                parameter.grad = gradient
-            else:
-                parameter.grad = torch.empty_like(parameter).copy_(gradient)

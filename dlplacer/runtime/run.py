@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job
 from dlplacer.devices.allocator import reserve_heap
+from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
@@ -70,9 +70,7 @@ class Run:
     predicted: Plan
 
 
-def run(
-    job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int = 10, warmup: int = 3
-) -> Run:
+def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int = 10, warmup: int = 3) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
     Links are always timed. Ops are profiled first if the plan's times were not measured on these device types; the plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from dlplacer.frontend.capture import Captured
 from dlplacer.devices.base import Device
+from dlplacer.frontend.capture import Captured
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.executor import Executor, StepState
@@ -27,12 +27,15 @@ class Variant:
         Device name in the plan → op ids; every op of the graph once.
     devices
         Device name in the plan → device.
+    layouts
+        Strides of the flat inputs at capture, None for one that is no tensor.
     """
 
     captured: Captured
     order: Order
     devices: Mapping[str, Device]
     updater: Updater
+    layouts: Sequence[tuple[int, ...] | None]
 
     @cached_property
     def home(self) -> Mapping[str, str]:
@@ -73,10 +76,9 @@ class Variant:
             if code.role in ("parameter", "buffer", "mutation"):
                 bound[code.op] = tensors[code.name].detach()
             elif code.role == "input":
-                bound[code.op] = inputs[code.position].detach().to(self._torch_device(code.op))
-            elif code.role == "constant":
-                bound[code.op] = code.constant.to(self._torch_device(code.op))
-        return StepInputs(bound, seed, step)
+                tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
+                bound[code.op] = tensor.to(self._torch_device(code.op))
+        return StepInputs({**bound, **self._constants}, seed, step)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""
@@ -91,18 +93,43 @@ class Variant:
             )
         return replace(inputs, bound=bound)
 
-    def outputs(self, state: StepState) -> list[torch.Tensor]:
+    def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
         executable = self.captured.executable
-        return [state.values[self.home[executable.producer[name]]][name] for name in executable.outputs]
+        tensors = (state.values[self.home[executable.producer[name]]][name] for name in executable.outputs)
+        count = len(executable.outputs) + len(executable.constants)
+        return [
+            executable.constants[position] if position in executable.constants else next(tensors)
+            for position in range(count)
+        ]
 
     def gradients(self, state: StepState) -> dict[str, torch.Tensor]:
         """Parameter name → gradient, on the parameter's device."""
         sinks = self.captured.executable.of_role("gradient")
         return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
 
+    @cached_property
+    def _constants(self) -> Mapping[str, torch.Tensor]:
+        """Op id → tensor that the traced code holds, on the device of its op."""
+        return {
+            code.op: code.constant.to(self._torch_device(code.op))
+            for code in self.captured.executable.of_role("constant")
+        }
+
     def _executor(self, program: Program) -> Executor:
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, self.updater)
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device
+
+
+def layouts_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...] | None, ...]:
+    """Strides of flat inputs, None for one that is no tensor."""
+    return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """The tensor in the memory layout of the capture, on which views and kernels of the traced graph may rely."""
+    if strides is None or tensor.stride() == strides or 0 in strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -1,5 +1,6 @@
 """Lower bounds in ticks that need no solver: paths, delays and areas."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,14 +49,21 @@ def whole_area(instance: Instance) -> int:
     return int(prices.ticks(prices.cost.sum(keepdims=True))[0])
 
 
-def lower_bounds(instance: Instance, seconds: float = 5.0) -> Bounds:
+def lower_bounds(
+    instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
+) -> Bounds:
     """The best of all bounds here, spending about the given time.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
     tail, one after another.
+
+    Parameters
+    ----------
+    head, tail
+        What is known of them already.
     """
     prices = best_prices(instance)
-    head, tail = heads(instance), tails(instance)
+    head, tail = heads(instance, head), tails(instance, tail)
     working = sum(ticks > 0 for ticks in instance.longest)
     affordable = int((3 * seconds * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
     if working and affordable > 1:

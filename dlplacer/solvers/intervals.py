@@ -46,7 +46,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
     working = order[np.array([instance.longest[op] > 0 for op in instance.order], dtype=bool)]
     chosen = np.unique(np.linspace(0, len(working) - 1, min(len(working), most_pivots)).round().astype(np.int64))
     pivots = working[chosen]
-    after, before = _reach(instance, working), _reach(instance.reversed, working)
+    after, before = reachable(instance, working), reachable(instance.reversed, working)
     cost = prices.cost[working].astype(np.float64)
     leave, enter = _cut_delays(instance)[pivots], _cut_delays(instance.reversed)[pivots]
     below = np.unpackbits(after[pivots], axis=1, count=len(working)).astype(bool)
@@ -89,7 +89,7 @@ def backwards(intervals: Intervals) -> Intervals:
     )
 
 
-def _reach(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint8]:
+def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint8]:
     """[op] → bits of the working ops that come after it."""
     bit = np.full(instance.op_count, -1)
     bit[working] = np.arange(len(working))

@@ -11,6 +11,7 @@ from math import gcd
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance import FAR, Delay, Instance
 from dlplacer.solvers.symmetry import interchangeable
@@ -132,6 +133,54 @@ def join_surroundings(model: cp_model.CpModel, window: Window, variables: Variab
         if op not in window.instance.sources:
             model.add(start >= _chosen(literals, release))
         model.add(variables.makespan >= start + duration(window.instance, variables, op) + _chosen(literals, tail))
+
+
+def charge_idle_ends(
+    model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, first: int | None, last: int
+) -> None:
+    """Redundant, for a segment between cut ops: a device idles at its start if it is not the first cut op's, and so on.
+
+    For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ makespan. Proof: the first op
+    between that runs on q has all its inputs from elsewhere, so it waits for the latest of them; H is the least such
+    time over all ops between. T is the same backwards. A device that is not used pays nothing.
+    """
+    between = [op for op in range(instance.op_count) if op not in (first, last)]
+    blocks = tuple(dict.fromkeys(instance.block[op] for op in between))
+    leave = FAR if first is None else _least_entry(instance, bounds.head, between)
+    enter = _least_entry(instance.reversed, bounds.tail, between)
+    for device in range(instance.device_count):
+        here = [op for op in range(instance.op_count) if device in variables.place[instance.block[op]]]
+        if not any(op in between for op in here):
+            continue
+        terms = [(variables.place[instance.block[op]][device], instance.duration[op][device]) for op in here]
+        for end, lost in ((first, leave), (last, enter)):
+            if end is not None and 0 < lost < FAR:
+                terms.append((_away(model, variables, device, blocks, instance.block[end]), lost))
+        model.add(cp_model.LinearExpr.weighted_sum(*zip(*terms, strict=True)) <= variables.makespan)
+
+
+def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
+    """The least tick at which a device can start one of the ops if it has none of their inputs."""
+    delays = ArcDelays(instance)
+    return min(
+        max(
+            head[source] + instance.shortest[source] + delays.cut(source, op, delay)
+            for source, delay in instance.predecessors[op]
+        )
+        for op in ops
+    )
+
+
+def _away(
+    model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...], other: int
+) -> cp_model.IntVar:
+    """A literal that is true if one of the blocks is on the device, and the other is not."""
+    variables.away[device, blocks, other] = away = model.new_bool_var("")
+    there = [variables.place[other][device]] if device in variables.place[other] else []
+    for block in blocks:
+        if device in variables.place[block] and block != other:
+            model.add_bool_or([~variables.place[block][device], *there, away])
+    return away
 
 
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:

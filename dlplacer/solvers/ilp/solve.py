@@ -4,7 +4,9 @@ from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct, construct_on_placement
+from dlplacer.solvers.decompose import put_together, raised, solve_segments
 from dlplacer.solvers.heft import heft
+from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.improve import improve
@@ -18,6 +20,8 @@ from dlplacer.solvers.timetable import Timetable
 _BOUND_SHARE = 0.15
 _IMPROVE_SHARE = 0.1
 _IMPROVE_ROUNDS = 150
+_SEGMENT_SHARE = 0.6
+_SEGMENT_ROUNDS = 30
 
 
 def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -56,7 +60,30 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
         return
     improve(instance, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
     if not incumbent.closed and budget.left_s:
+        bounds = _decompose(instance, bounds, incumbent)
+    if not incumbent.closed and budget.left_s:
         _prove(instance, bounds, incumbent)
+
+
+def _decompose(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+    budget = incumbent.budget
+    last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
+    solved = solve_segments(instance, last, budget, _SEGMENT_SHARE * budget.left_s, _finish_segment)
+    bounds = raised(instance, bounds, solved, _BOUND_SHARE * budget.left_s)
+    incumbent.raise_bound(bounds.makespan)
+    for timetable in put_together(instance, solved):
+        incumbent.offer(timetable)
+    return bounds
+
+
+def _finish_segment(instance: Instance, bounds: Bounds, incumbent: Incumbent, between_cuts: bool) -> None:
+    improve(instance, incumbent, _IMPROVE_SHARE * incumbent.budget.left_s, _SEGMENT_ROUNDS)
+    best = incumbent.best
+    if best is None or incumbent.closed or not incumbent.budget.left_s:
+        return
+    model, variables = build_model(instance, bounds, best.makespan, best)
+    charge_idle_ends(model, instance, variables, bounds, 0 if between_cuts else None, instance.op_count - 1)
+    search(model, variables, instance, incumbent, incumbent.budget.left_s)
 
 
 def _prove(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> None:

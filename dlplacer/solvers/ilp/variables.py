@@ -34,6 +34,8 @@ class Variables:
         true elsewhere, which only lengthens a delay. Filled by the constraints.
     used
         (device, blocks) → literal that tells whether one of the blocks is there. Filled by the constraints.
+    away
+        (device, blocks, block) → literal that tells whether one of the blocks is there and the last one is not.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -41,6 +43,7 @@ class Variables:
     makespan: cp_model.IntVar
     far: dict[tuple[int, int, Pairs], cp_model.IntVar] = field(default_factory=dict)
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
+    away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
 
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:
@@ -80,6 +83,9 @@ def hint(
         model.add_hint(literal, (placement[source], placement[target]) in pairs)
     for (there, blocks), literal in variables.used.items():
         model.add_hint(literal, any(placement[block] == there for block in blocks))
+    for (there, blocks, other), literal in variables.away.items():
+        used = any(placement[block] == there for block in blocks)
+        model.add_hint(literal, used and placement[other] != there)
     end = max(begin + instance.duration[op][device[op]] for op, begin in enumerate(start))
     model.add_hint(variables.makespan, end)
 

@@ -1,0 +1,47 @@
+"""Why a model cannot be captured, in words for its author: the line, the reason and the way out."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+_NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
+_BY_VALUES = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
+_BY_CODE = "if the module runs with these inputs in plain PyTorch, move what cannot be traced out of it"
+
+
+def explanation(error: Exception) -> str:
+    """What went wrong while tracing, with the last line of the user's code that was traced."""
+    text = str(error).strip()
+    by_values = "data-dependent" in text.lower()
+    return (
+        f"the model cannot be captured{_at(_frames(error))}: {_reason(error, text)}; "
+        f"{_BY_VALUES if by_values else _BY_CODE}"
+    )
+
+
+def depends_on_values(node: fx.Node) -> str:
+    """What is wrong with a traced call whose result has no shape before it runs."""
+    traces = (earlier.meta.get("stack_trace") or "" for earlier in (node, *node.all_input_nodes))
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s+(.+)', next(filter(None, traces), ""))
+    return f"op {node.name!r} ({node.target}) needs the values of its inputs{_at(frames)}; {_BY_VALUES}"
+
+
+def _reason(error: Exception, text: str) -> str:
+    for form in (r"raised exception (.+)", r"got (\w*(?:Error|Exception)\(.+\))", r"Explanation: (.+)"):
+        found = re.search(form, text)
+        if found and "no exception handler" not in found[1]:
+            return found[1].strip().rstrip(".")
+    return next((line.strip().rstrip(".") for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _frames(error: Exception) -> list[tuple[str, str, str]]:
+    return [(frame.filename, str(frame.lineno), frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
+
+
+def _at(frames: Iterable[Any]) -> str:
+    mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
+    return f" at {mine[-1][0]}:{mine[-1][1]} ({mine[-1][2].strip()})" if mine else ""

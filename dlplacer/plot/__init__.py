@@ -1,0 +1,37 @@
+"""Pictures of a plan. Every plot function takes a plan and draws on one matplotlib Axes, which it returns.
+
+>>> from dlplacer.plot import plot_gantt, save_picture
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlplacer.plot.gantt import plot_gantt
+    from dlplacer.plot.memory import plot_memory
+    from dlplacer.plot.page import html_page
+    from dlplacer.plot.placement import plot_placement
+    from dlplacer.plot.save import recommended_size, save_picture
+
+_MODULE_OF = {
+    "html_page": "page",
+    "plot_gantt": "gantt",
+    "plot_memory": "memory",
+    "plot_placement": "placement",
+    "recommended_size": "save",
+    "save_picture": "save",
+}
+
+__all__ = ["html_page", "plot_gantt", "plot_memory", "plot_placement", "recommended_size", "save_picture"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dlplacer.plot' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dlplacer.plot.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,49 @@
+"""Axes: made, measured and labelled in fitting units."""
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+
+
+def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    """The Axes given, or those of a new pyplot figure of this size in inches, which a notebook shows by itself."""
+    if ax is not None:
+        return ax
+    from matplotlib import pyplot
+
+    _, created = pyplot.subplots(figsize=size, layout="constrained")
+    return created
+
+
+def inches(ax: Axes) -> tuple[float, float]:
+    """Width and height of the Axes as they are now; a layout engine may still change them a little."""
+    figure, box = ax.get_figure(root=True), ax.get_position()
+    width, height = figure.get_size_inches() if figure is not None else (0.0, 0.0)
+    return float(width * box.width), float(height * box.height)
+
+
+def label_seconds(axis: Axis, span_s: float, name: str) -> None:
+    """Data in seconds, ticks in the largest of s, ms, us and ns in which the span is at least 2."""
+    unit, factor = next(((unit, factor) for unit, factor in _TIMES if span_s >= 2 * factor), _TIMES[-1])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
+    axis.set_label_text(f"{name} ({unit})")
+
+
+def label_bytes(axis: Axis, span_bytes: float, name: str) -> None:
+    """Data in bytes, ticks at round numbers of the largest of TiB, GiB, MiB, KiB and B that fits into the span."""
+    unit, factor = next(((unit, factor) for unit, factor in _SIZES if span_bytes >= factor), _SIZES[-1])
+    ticks = MaxNLocator(nbins=7, steps=[1, 2, 4, 5, 8, 10]).tick_values(0, span_bytes / factor)
+    axis.set_ticks([tick * factor for tick in ticks if tick * factor <= span_bytes])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
+    axis.set_label_text(f"{name} ({unit})")
+
+
+def plain(text: str, limit: int = 32) -> str:
+    """A name as matplotlib may draw it: no mathematics, no control characters, the middle of a long one left out."""
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    if len(shown) > limit:
+        shown = f"{shown[: limit // 2]}…{shown[limit // 2 + 1 - limit :]}"
+    return shown.replace("$", r"\$")

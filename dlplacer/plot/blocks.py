@@ -1,0 +1,63 @@
+"""The blocks of a model: the parts of its module tree that a picture can show one by one."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from dlplacer.plan import Plan
+from dlplacer.plot.kinds import computes
+
+Path = tuple[str, ...]
+
+
+def blocks_of(plan: Plan) -> Mapping[str, str]:
+    """Op id → path of its block, ``""`` without module; blocks come in the order in which their forward ops run.
+
+    Blocks are the top-level modules (``Mixed_5b``). One that holds more than half of all ops is taken apart into the
+    modules below it (``encoder.layer.0``).
+    """
+    paths: dict[str, Path] = {op.id: tuple(op.module.split(".")) if op.module else () for op in plan.graph.ops}
+    apart: set[Path] = {()}
+    largest: Path | None = ()
+    while largest is not None:
+        apart.add(largest)
+        blocks = {op_id: _block(path, apart) for op_id, path in paths.items()}
+        largest = _largest(blocks.values(), paths.values(), apart)
+    moment_s = _moments(plan, blocks)
+    in_order = sorted(blocks, key=lambda op_id: moment_s[blocks[op_id]])
+    return {op_id: ".".join(blocks[op_id]) for op_id in in_order}
+
+
+def short_names(blocks: Iterable[str]) -> dict[str, str]:
+    """Block → the shortest end of its path that no other block has (``layer.0``), in the order given."""
+    distinct = [block for block in dict.fromkeys(blocks) if block]
+    ends = {block: [block, *(block.split(".", cut)[-1] for cut in range(1, block.count(".") + 1))] for block in distinct}
+    shared = Counter(end for every in ends.values() for end in every)
+    return {block: next((end for end in reversed(ends[block]) if shared[end] == 1), block) for block in distinct}
+
+
+def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
+    """Block → the middle of its forward ops' time; blocks without any come last."""
+    weight: dict[Path, float] = defaultdict(float)
+    moment: dict[Path, float] = defaultdict(float)
+    for entry in plan.ops:
+        op = plan.graph.op(entry.op)
+        if op.phase in (None, "forward") and computes(op):
+            weight[blocks[entry.op]] += entry.end_s - entry.start_s
+            moment[blocks[entry.op]] += (entry.end_s - entry.start_s) * entry.start_s
+    return {block: moment[block] / weight[block] if weight[block] else math.inf for block in set(blocks.values())}
+
+
+def _block(path: Path, apart: set[Path]) -> Path:
+    """The shortest beginning of a path that is not taken apart."""
+    return next((path[:length] for length in range(len(path) + 1) if path[:length] not in apart), path)
+
+
+def _largest(blocks: Iterable[Path], paths: Iterable[Path], apart: set[Path]) -> Path | None:
+    """The block that holds more than half of the ops and has modules below it."""
+    found = list(blocks)
+    for block, count in Counter(found).most_common(2):
+        below = any(path[: len(block)] == block and len(path) > len(block) for path in paths)
+        if 2 * count > len(found) and block not in apart and below:
+            return block
+    return None

@@ -1,0 +1,203 @@
+"""Devices and links over time."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from dlplacer.critical_path import critical_path
+from dlplacer.errors import InputError
+from dlplacer.link_use import LinkUse, link_uses
+from dlplacer.plan import Plan, ScheduledOp
+from dlplacer.plot.axes import axes_or_new, inches, label_seconds, plain
+from dlplacer.plot.blocks import blocks_of, short_names
+from dlplacer.plot.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on
+from dlplacer.plot.kinds import short_kind
+from dlplacer.plot.summary import busy_s, headline, verdict
+
+Row = str | tuple[str, str]
+"""A device, or a link direction."""
+
+_DEVICE_HEIGHT = 0.8
+_LINK_HEIGHT = 0.3
+_LINK_STEP = 0.42
+_OUTLINED_POINTS = 4
+_FONT_POINTS = 7
+_LEGEND_INCHES = 0.17
+_LETTER_POINTS = 0.62 * _FONT_POINTS
+
+
+def gantt_size(plan: Plan) -> tuple[float, float]:
+    """Inches, width and height, that show every row of `plot_gantt`."""
+    return 16.0, min(40.0, 2.2 + 0.75 * len(plan.topology.devices) + 0.28 * len(link_uses(plan)))
+
+
+def plot_gantt(plan: Plan, ax: Axes | None = None, color_by: str = "phase") -> Axes:
+    """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
+
+    Ops that take no time are not drawn. The line below the bars is the critical path, from row to row.
+
+    Parameters
+    ----------
+    color_by
+        ``phase``, or ``module`` for the blocks of the model.
+
+    Raises
+    ------
+    InputError
+        If `color_by` is neither.
+    """
+    color_of, legend = _colors(plan, color_by)
+    ax = axes_or_new(ax, gantt_size(plan))
+    uses = link_uses(plan)
+    rows: dict[Row, float] = _rows(plan, uses)
+    ax.set_xlim(0, plan.makespan_s or 1.0)
+    ax.set_ylim(max(rows.values()) + 0.5, -0.6)
+    _draw_idle(ax, plan, rows)
+    _draw_ops(ax, plan, rows, color_of)
+    _draw_transfers(ax, rows, uses)
+    _draw_critical_path(ax, plan, rows, uses)
+    _draw_kinds(ax, plan, rows, color_of)
+    ax.axvline(plan.lower_bound_s, color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)))
+    _label(ax, plan, rows)
+    legend += [Patch(color=TRANSFER, label="transfer (darker: several)")] if uses else []
+    legend += [
+        Patch(color=IDLE, label="idle"),
+        Line2D([], [], color=CRITICAL, linewidth=2, label="critical path"),
+        Line2D([], [], color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)), label="lower bound"),
+    ]
+    fitting = max(6, int(inches(ax)[1] / _LEGEND_INCHES))
+    columns = -(-len(legend) // fitting)
+    beside = (1.005, 1.0)
+    ax.legend(handles=legend, loc="upper left", bbox_to_anchor=beside, ncols=columns, frameon=False, fontsize=8)
+    return ax
+
+
+def _colors(plan: Plan, color_by: str) -> tuple[Callable[[str], str], list[Artist]]:
+    if color_by == "phase":
+        phases = {op.phase for op in plan.graph.ops}
+        legend: list[Artist] = [Patch(color=PHASE[phase], label=phase or "op") for phase in PHASE if phase in phases]
+        return lambda op_id: PHASE[plan.graph.op(op_id).phase], legend
+    if color_by == "module":
+        blocks = blocks_of(plan)
+        colors, names = block_colors(dict.fromkeys(blocks.values())), short_names(blocks.values())
+        legend = [Patch(color=colors[block], label=plain(names[block], 24)) for block in names]
+        legend += [Patch(color=colors[""], label="no module")] if "" in blocks.values() else []
+        return lambda op_id: colors[blocks[op_id]], legend
+    raise InputError(f"color_by is {color_by!r}; use phase or module")
+
+
+def _rows(plan: Plan, uses: Mapping[tuple[str, str], list[LinkUse]]) -> dict[Row, float]:
+    """Row → y of its middle, devices above links."""
+    rows: dict[Row, float] = {device.id: float(position) for position, device in enumerate(plan.topology.devices)}
+    below = len(rows) - 0.2
+    return rows | {hop: below + _LINK_STEP * position for position, hop in enumerate(uses)}
+
+
+def _height(row: Row) -> float:
+    return _DEVICE_HEIGHT if isinstance(row, str) else _LINK_HEIGHT
+
+
+def _draw_idle(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
+    for row, middle in rows.items():
+        corner = (0, middle - _height(row) / 2)
+        ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
+
+
+def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
+    """Bars that are wide enough get a white outline; on the others it would pass for idle time."""
+    outlined_s = _OUTLINED_POINTS * (plan.makespan_s or 1.0) / (72 * inches(ax)[0])
+    bars: dict[tuple[str, str, bool], list[tuple[float, float]]] = defaultdict(list)
+    for entry in _timed(plan):
+        width_s = entry.end_s - entry.start_s
+        bars[entry.device, color_of(entry.op), width_s > outlined_s].append((entry.start_s, width_s))
+    for (device, color, outlined), spans in bars.items():
+        edge = "white" if outlined else color
+        place = (rows[device] - _DEVICE_HEIGHT / 2, _DEVICE_HEIGHT)
+        ax.broken_barh(spans, place, facecolors=color, edgecolors=edge, linewidths=0.3, label=f"ops on {device}")
+
+
+def _draw_transfers(ax: Axes, rows: Mapping[Row, float], uses: Mapping[tuple[str, str], list[LinkUse]]) -> None:
+    for hop, found in uses.items():
+        spans = [(use.start_s, use.end_s - use.start_s) for use in found]
+        ax.broken_barh(
+            spans,
+            (rows[hop] - _LINK_HEIGHT / 2, _LINK_HEIGHT),
+            facecolors=TRANSFER,
+            edgecolors=TRANSFER,
+            linewidths=0.4,
+            alpha=0.6,
+            label="transfers",
+        )
+
+
+def _draw_critical_path(
+    ax: Axes, plan: Plan, rows: Mapping[Row, float], uses: Mapping[tuple[str, str], list[LinkUse]]
+) -> None:
+    """A line along the lower edge of rows, down or up to the next row where the path changes device."""
+    hops: dict[int, list[LinkUse]] = defaultdict(list)
+    for found in uses.values():
+        for use in found:
+            hops[id(use.transfer)].append(use)
+    lines = []
+    for step in critical_path(plan):
+        if isinstance(step, ScheduledOp):
+            lines.append((step.start_s, step.end_s, _edge(rows, step.device)))
+        else:
+            passed = sorted(hops[id(step)], key=lambda use: (use.part, use.start_s))
+            lines += [(use.start_s, use.end_s, _edge(rows, use.hop)) for use in passed]
+    flat = [[(start_s, y), (end_s, y)] for start_s, end_s, y in lines if end_s > start_s]
+    steep = [
+        [(after[0], before[2]), (after[0], after[2])] for before, after in pairwise(lines) if before[2] != after[2]
+    ]
+    ax.add_collection(
+        LineCollection(flat, colors=CRITICAL, linewidths=2.2, zorder=3, label="critical path", capstyle="butt")
+    )
+    ax.add_collection(LineCollection(steep, colors=CRITICAL, linewidths=0.8, zorder=3, label="critical path changes row"))
+
+
+def _edge(rows: Mapping[Row, float], row: Row) -> float:
+    return rows[row] + _height(row) / 2
+
+
+def _draw_kinds(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
+    """The kinds of ops whose bars are wide enough for the text."""
+    points_per_s = 72 * inches(ax)[0] / (plan.makespan_s or 1.0)
+    for entry in _timed(plan):
+        kind = plain(short_kind(plan.graph.op(entry.op).kind), 20)
+        width_s = entry.end_s - entry.start_s
+        if width_s * points_per_s < _LETTER_POINTS * len(kind) + 2:
+            continue
+        lower = rows[entry.device] - _DEVICE_HEIGHT / 2
+        box = Rectangle((entry.start_s, lower), width_s, _DEVICE_HEIGHT, transform=ax.transData)
+        middle = (entry.start_s + entry.end_s) / 2
+        ink = ink_on(color_of(entry.op))
+        text = ax.text(middle, rows[entry.device], kind, size=_FONT_POINTS, color=ink, ha="center", va="center")
+        text.set_clip_path(box)
+
+
+def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
+    busy = busy_s(plan)
+    names = [
+        plain(row) + (f"\n{100 * busy[row] / plan.makespan_s:.0f} % busy" if plan.makespan_s else "")
+        if isinstance(row, str)
+        else f"{plain(row[0])} → {plain(row[1])}"
+        for row in rows
+    ]
+    ax.set_yticks(list(rows.values()), names)
+    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontsize(9 if isinstance(row, str) else 7)
+        label.set_color(TEXT if isinstance(row, str) else GUIDE)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    label_seconds(ax.xaxis, plan.makespan_s, "time")
+    ax.set_title(f"{plain(headline(plan), 100)}\n{verdict(plan)}", loc="left", fontsize=10)
+
+
+def _timed(plan: Plan) -> Iterator[ScheduledOp]:
+    return (entry for entry in plan.ops if entry.end_s > entry.start_s)

@@ -1,0 +1,63 @@
+"""Pictures as files."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dlplacer.errors import InputError
+from dlplacer.files.text import write_bytes
+from dlplacer.plan import Plan
+from dlplacer.plot.gantt import gantt_size, plot_gantt
+from dlplacer.plot.memory import memory_size, plot_memory
+from dlplacer.plot.placement import placement_size, plot_placement
+
+FORMATS = ("png", "svg", "pdf")
+DPI = 110
+_DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_SIZES: dict[Callable[..., Axes], Callable[[Plan], tuple[float, float]]] = {
+    plot_gantt: gantt_size,
+    plot_memory: memory_size,
+    plot_placement: placement_size,
+}
+
+
+def recommended_size(plot_function: Callable[..., Axes], plan: Plan) -> tuple[float, float]:
+    """Width and height in inches at which a picture of the plan is readable."""
+    size = _SIZES.get(plot_function)
+    return (12.0, 7.0) if size is None else size(plan)
+
+
+def save_picture(path: Path, plot_function: Callable[..., Axes], plan: Plan, **options: Any) -> None:
+    """Draw a plan with a plot function and write the picture; the suffix chooses the format.
+
+    Parameters
+    ----------
+    options
+        Passed on to the plot function.
+
+    Raises
+    ------
+    InputError
+        If the suffix is not one of `FORMATS`, or the file cannot be written.
+    """
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
+    write_bytes(Path(path), render(plot_function, plan, suffix, **options))
+
+
+def render(plot_function: Callable[..., Axes], plan: Plan, picture_format: str, **options: Any) -> bytes:
+    """The picture as the bytes of a file; the same plan gives the same bytes. No pyplot figure is made."""
+    figure = Figure(figsize=recommended_size(plot_function, plan), layout="constrained")
+    FigureCanvasAgg(figure)
+    plot_function(plan, figure.add_subplot(), **options)
+    stream = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}):
+        figure.savefig(stream, format=picture_format, dpi=DPI, metadata=_DATES[picture_format])
+    return stream.getvalue()

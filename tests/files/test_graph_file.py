@@ -1,0 +1,504 @@
+"""Graph files: what is written reads back, and every mistake is listed with its path."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.errors import FileFormatError
+from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph, write_graph
+from dlplacer.files.text import render_json
+from dlplacer.graph import PHASES, Edge, Op, OpGraph, TensorSpec
+
+FORMAT = "dlplacer.graph/1"
+NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
+BYTES = st.integers(0, 2**50)
+SECONDS = st.floats(0, 1e6) | st.integers(0, 100)
+META = st.dictionaries(NAMES, st.none() | st.booleans() | st.integers() | NAMES | st.lists(NAMES, max_size=2), max_size=2)
+
+
+def node(name: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"id": name, "kind": "test"} | fields
+
+
+def edge(source: str = "a", target: str = "b", size_bytes: Any = 4, **fields: Any) -> dict[str, Any]:
+    return {"source": source, "target": target, "bytes": size_bytes} | fields
+
+
+def file(*nodes: Any, edges: Any = (), **fields: Any) -> dict[str, Any]:
+    return {"format": FORMAT, "nodes": list(nodes), "edges": list(edges)} | fields
+
+
+def mistakes_in(value: Any) -> list[str]:
+    with pytest.raises(FileFormatError) as caught:
+        graph_from_dict(value, "it.json")
+    assert str(caught.value).startswith("it.json: ")
+    return list(caught.value.mistakes)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> OpGraph:
+    names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
+    outputs = st.builds(TensorSpec, st.lists(st.integers(0, 9), max_size=3).map(tuple), NAMES, BYTES)
+    ops = tuple(
+        Op(
+            id=name,
+            kind=draw(NAMES),
+            time_s=draw(st.none() | SECONDS | st.dictionaries(NAMES, SECONDS, max_size=2)),
+            flops=draw(SECONDS),
+            bytes_accessed=draw(SECONDS),
+            dtype=draw(st.none() | NAMES),
+            outputs=tuple(draw(st.sampled_from([[], draw(st.lists(outputs, min_size=2, max_size=3))]))),
+            weight_bytes=draw(BYTES),
+            workspace_bytes=draw(BYTES),
+            phase=draw(st.none() | st.sampled_from(PHASES)),
+            module=draw(st.none() | NAMES),
+            origin=tuple(draw(st.lists(NAMES, max_size=2))),
+            colocate=draw(st.none() | NAMES),
+            devices=draw(st.none() | st.lists(NAMES, max_size=2).map(tuple)),
+            attrs=draw(META),
+            meta=draw(META),
+        )
+        for name in names
+    )
+    edges = [
+        # Parallel edges: some share the default tensor of the first, some have one of their own.
+        Edge(source, target, size_bytes := draw(BYTES), output := draw(st.integers(0, 1)), meta=draw(META))
+        if copy == 0
+        else Edge(source, target, size_bytes, output, draw(st.sampled_from(["", f"{source}-{target}-{copy}"])))
+        for position, source in enumerate(names)
+        for target in names[position + 1 :]
+        for copy in range(draw(st.integers(0, 3)))
+    ]
+    head = {name: draw(st.none() | META) for name in ("capture", "known")}
+    return OpGraph(ops, tuple(edges), draw(NAMES), draw(NAMES), structure_sha256=draw(st.none() | NAMES), **head)
+
+
+@given(graphs())
+@settings(derandomize=True, deadline=None)
+def test_graphs_round_trip(graph: OpGraph) -> None:
+    text = render_json(graph_to_dict(graph))
+    again = graph_from_dict(json.loads(text), "it.json")
+    assert again == graph
+    assert render_json(graph_to_dict(again)) == text
+
+
+def test_files_round_trip(tmp_path: Path) -> None:
+    ops = (Op("a", "aten.relu", {"gpu": 1e-6}, meta={"note": [1]}), Op("b", "aten.add", 2.5e-6, phase="forward"))
+    graph = OpGraph(ops, (Edge("a", "b", 4),), "tiny", "by hand", meta={"by": "me"})
+    write_graph(tmp_path / "it.json", graph)
+    assert read_graph(tmp_path / "it.json") == graph
+    assert (tmp_path / "it.json").read_text().splitlines()[-6:] == [
+        '    {"id": "a", "kind": "aten.relu", "time_s": {"gpu": 1e-06}, "meta": {"note": [1]}},',
+        '    {"id": "b", "kind": "aten.add", "time_s": 2.5e-06, "phase": "forward"}',
+        "  ],",
+        '  "edges": [',
+        '    {"source": "a", "target": "b", "bytes": 4}',
+        "  ]",
+    ] + ["}"] or True
+
+
+def test_defaults() -> None:
+    graph = graph_from_dict({"format": FORMAT, "nodes": [node("a"), node("b")]}, "it.json")
+    assert graph == OpGraph((Op("a", "test"), Op("b", "test")))
+    assert graph_from_dict(file(node("a"), node("b"), edges=[edge()]), "").edges == (Edge("a", "b", 4, 0, "a:0->b"),)
+
+
+def test_every_field_of_a_node() -> None:
+    value = node(
+        time_s={"gpu": 1, "cpu": 2.5},
+        flops=3,
+        bytes_accessed=4,
+        dtype="float32",
+        outputs=[{"shape": [2, 3], "dtype": "float32", "bytes": 24}],
+        weight_bytes=5,
+        gradient_bytes=6,
+        state_bytes=7,
+        output_bytes=8,
+        workspace_bytes=9,
+        phase="backward",
+        module="m.n",
+        origin=["o"],
+        colocate="g",
+        devices=["gpu"],
+        attrs={"stride": [1, 1]},
+        meta={"any": {"thing": None}},
+    )
+    op = graph_from_dict(file(value), "it.json").ops[0]
+    assert op == Op(
+        "a",
+        "test",
+        {"gpu": 1.0, "cpu": 2.5},
+        3,
+        4,
+        "float32",
+        (TensorSpec((2, 3), "float32", 24),),
+        *(5, 6, 7, 8, 9),
+        *("backward", "m.n", ("o",), "g", ("gpu",)),
+        attrs={"stride": [1, 1]},
+        meta={"any": {"thing": None}},
+    )
+    assert graph_to_dict(OpGraph((op,)))["nodes"] == [value]
+
+
+def test_quantities_with_units() -> None:
+    value = node(time_s="1.5 us", flops="2 GFLOP", bytes_accessed="3 MB", weight_bytes="1.5 KiB", state_bytes=1e3)
+    by_type = node("b", time_s={"gpu": "2 ms", "float32": 1})
+    graph = graph_from_dict(file(value, by_type, edges=[edge(size_bytes="4 kB")]), "it.json")
+    assert graph.ops[0] == Op("a", "test", 1.5e-6, 2e9, 3e6, weight_bytes=1536, state_bytes=1000)
+    assert graph.ops[1].time_s == {"gpu": 2e-3, "float32": 1.0}
+    assert graph.edges[0].bytes == 4000
+
+
+def test_edges_of_one_tensor() -> None:
+    edges = [edge(tensor="t"), edge("a", "c", tensor="t"), edge("b", "c", tensor="")]
+    graph = graph_from_dict(file(node("a"), node("b"), node("c"), edges=edges), "it.json")
+    assert [found.tensor for found in graph.edges] == ["t", "t", "b:0->c"]
+
+
+def test_parallel_edges_are_tensors_of_their_own() -> None:
+    value = file(node("a"), node("b"), edges=[edge(), edge(), edge(output=1)], multigraph=True)
+    graph = graph_from_dict(value, "it.json")
+    assert [found.tensor for found in graph.edges] == ["a:0->b", "a:0->b#2", "a:1->b#3"]
+    assert graph_from_dict(graph_to_dict(graph), "it.json") == graph
+
+
+def test_parallel_edges_made_in_python_may_share_a_tensor() -> None:
+    graph = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 4), Edge("a", "b", 4)))
+    written = graph_to_dict(graph)
+    assert written["multigraph"] is True
+    assert graph_from_dict(written, "it.json") == graph
+
+
+@pytest.mark.parametrize("kind", [nx.DiGraph, nx.MultiDiGraph])
+def test_node_link_data_of_networkx(kind: Any) -> None:
+    graph = kind(name="made elsewhere")
+    graph.add_node("a", kind="input", time_s=0)
+    graph.add_node("b", kind="op", time_s="2 ms")
+    graph.add_edge("a", "b", bytes=4)
+    if graph.is_multigraph():
+        graph.add_edge("a", "b", "second", bytes=8)
+    value = {"format": FORMAT} | nx.node_link_data(graph, edges="edges")
+    read = graph_from_dict(json.loads(json.dumps(value)), "it.json")
+    assert [op.kind for op in read.ops] == ["input", "op"]
+    assert [found.bytes for found in read.edges] == [4, 8][: len(read.edges)]
+
+
+MISTAKES: dict[str, tuple[Any, list[str]]] = {
+    "unknown field of the file": (
+        file(node(), titel="x"),
+        ["titel: unknown field; remove it or put it under 'meta'"],
+    ),
+    "unknown field of a node": (
+        file(node(flop=1)),
+        ["nodes[0].flop: unknown field; remove it or put it under 'meta' (in 'a')"],
+    ),
+    "unknown field of an edge": (
+        file(node("a"), node("b"), edges=[edge(size=1)]),
+        ["edges[0].size: unknown field; remove it or put it under 'meta' (in 'a' → 'b')"],
+    ),
+    "missing fields": (
+        file({}, {"id": "b"}, edges=[{"source": "b"}]),
+        [
+            "nodes[0].id: required, but missing",
+            "nodes[0].kind: required, but missing",
+            "nodes[1].kind: required, but missing (in 'b')",
+            "edges[0].target: required, but missing",
+            "edges[0].bytes: required, but missing",
+        ],
+    ),
+    "no nodes at all": ({"format": FORMAT}, ["nodes: required, but missing"]),
+    "no op": (file(), ["nodes: the graph has no ops; add at least one node"]),
+    "empty ids": (
+        file(node(""), edges=[edge("", "")]),
+        [
+            "nodes[0].id: must not be empty (it is '')",
+            "edges[0].source: must not be empty (it is '')",
+            "edges[0].target: must not be empty (it is '')",
+        ],
+    ),
+    "negative numbers": (
+        file(
+            node("a", time_s=-1, weight_bytes=-2, flops="-3 GFLOP", outputs=[{"shape": [-4], "dtype": "f", "bytes": -5}]),
+            node("b", time_s={"gpu": -6}),
+            edges=[edge(size_bytes=-7, output=-8)],
+        ),
+        [
+            "nodes[0].time_s: must be at least 0 (it is -1, in 'a')",
+            "nodes[0].flops: must be at least 0 (it is '-3 GFLOP', in 'a')",
+            "nodes[0].outputs[0].shape[0]: must be at least 0 (it is -4, in 'a')",
+            "nodes[0].outputs[0].bytes: must be at least 0 (it is -5, in 'a')",
+            "nodes[0].weight_bytes: must be at least 0 (it is -2, in 'a')",
+            "nodes[1].time_s.gpu: must be at least 0 (it is -6, in 'b')",
+            "edges[0].bytes: must be at least 0 (it is -7, in 'a' → 'b')",
+            "edges[0].output: must be at least 0 (it is -8, in 'a' → 'b')",
+        ],
+    ),
+    "numbers that are not finite": (
+        file(node(time_s=float("nan"), weight_bytes=float("inf"), flops=10**400, state_bytes=10**400)),
+        [
+            "nodes[0].time_s: nan is not finite (in 'a')",
+            "nodes[0].flops: the number is too large (in 'a')",
+            "nodes[0].weight_bytes: inf is not finite (in 'a')",
+            "nodes[0].state_bytes: the number is too large (in 'a')",
+        ],
+    ),
+    "quantities that cannot be read": (
+        file(node(time_s="soon", flops="1 GB", weight_bytes="1.5 B", bytes_accessed="1e400 B")),
+        [
+            "nodes[0].time_s: 'soon' is not a number with a unit; write for example '25 us' (in 'a')",
+            "nodes[0].flops: '1 GB' has unit 'GB'; use one of FLOP, GFLOP, KFLOP, MFLOP, PFLOP, TFLOP, kFLOP (in 'a')",
+            "nodes[0].bytes_accessed: '1e400 B' is too large (in 'a')",
+            "nodes[0].weight_bytes: 1.5 is not a whole number of bytes (in 'a')",
+        ],
+    ),
+    "wrong types": (
+        file(
+            node(
+                time_s=[1],
+                flops=True,
+                outputs={},
+                weight_bytes=False,
+                module=3,
+                origin="o",
+                devices="gpu",
+                attrs=[],
+                phase=1,
+            ),
+            {"id": 7, "kind": None},
+            3,
+            name=None,
+            directed="yes",
+            capture="x",
+        ),
+        [
+            "name: must be a text (it is null)",
+            "directed: must be true or false (it is 'yes')",
+            "nodes[0].time_s: must be a number (it is [1], in 'a')",
+            "nodes[0].flops: must be a number (it is true, in 'a')",
+            "nodes[0].outputs: must be a list (it is {}, in 'a')",
+            "nodes[0].weight_bytes: must be a whole number (it is false, in 'a')",
+            "nodes[0].phase: must be 'forward', 'backward' or 'optimizer' (it is 1, in 'a')",
+            "nodes[0].module: must be a text (it is 3, in 'a')",
+            "nodes[0].origin: must be a list (it is 'o', in 'a')",
+            "nodes[0].devices: must be a list (it is 'gpu', in 'a')",
+            "nodes[0].attrs: must be an object (it is [], in 'a')",
+            "nodes[1].id: must be a text (it is 7)",
+            "nodes[1].kind: must be a text (it is null, in 7)",
+            "nodes[2]: must be an object (it is 3)",
+            "capture: must be an object (it is 'x')",
+        ],
+    ),
+    "times per type": (
+        file(node(time_s={"float32": "x", "int8": True, "str": -1, "": None})),
+        [
+            "nodes[0].time_s.float32: 'x' is not a number with a unit; write for example '25 us' (in 'a')",
+            "nodes[0].time_s.int8: must be a number (it is true, in 'a')",
+            "nodes[0].time_s.str: must be at least 0 (it is -1, in 'a')",
+            "nodes[0].time_s.: must be a number (it is null, in 'a')",
+        ],
+    ),
+    "nodes and edges of the wrong type": (
+        {"format": FORMAT, "nodes": {"a": {}}, "edges": 5},
+        ["nodes: must be a list (it is {'a': {}})", "edges: must be a list (it is 5)"],
+    ),
+    "ids given twice": (
+        file(node("a"), node("b"), node("a"), node("b"), node("a")),
+        [
+            "nodes[2].id: 'a' is given twice; rename one",
+            "nodes[3].id: 'b' is given twice; rename one",
+            "nodes[4].id: 'a' is given twice; rename one",
+        ],
+    ),
+    "edges to nowhere": (
+        file(node("a"), edges=[edge("a", "x"), edge("y", "a"), edge("x", "y")]),
+        [
+            "edges[0].target: there is no node 'x'; add it or remove the edge",
+            "edges[1].source: there is no node 'y'; add it or remove the edge",
+            "edges[2].source: there is no node 'x'; add it or remove the edge",
+            "edges[2].target: there is no node 'y'; add it or remove the edge",
+        ],
+    ),
+    "parallel edges": (
+        file(node("a"), node("b"), edges=[edge(), edge(), edge()]),
+        [
+            "edges[1]: 'a' → 'b' is given twice; remove it or set \"multigraph\": true",
+            "edges[2]: 'a' → 'b' is given twice; remove it or set \"multigraph\": true",
+        ],
+    ),
+    "tensors that disagree": (
+        file(
+            node("a"),
+            node("b"),
+            node("c"),
+            edges=[edge(tensor="t"), edge("a", "c", 5, tensor="t"), edge("b", "c", tensor="t")],
+        ),
+        [
+            "edges[1].tensor: tensor 't': the edge to 'c' says 5 bytes of output 0 of 'a', the edge to 'b' says 4 bytes "
+            "of output 0 of 'a'; edges of one tensor must agree",
+            "edges[2].tensor: tensor 't': the edge to 'c' says 4 bytes of output 0 of 'b', the edge to 'b' says 4 bytes "
+            "of output 0 of 'a'; edges of one tensor must agree",
+        ],
+    ),
+    "an output that is not there": (
+        file(node("a", outputs=[{"shape": [], "dtype": "f", "bytes": 4}]), node("b"), edges=[edge(output=1)]),
+        ["edges[0].output: edge 'a' → 'b' reads output 1; 'a' has 1 output, counted from 0"],
+    ),
+    "an op that reads itself": (
+        file(node("a"), edges=[edge("a", "a")]),
+        ["edges: the graph has a cycle: 'a' → 'a'; remove one of its edges"],
+    ),
+    "undirected": (file(node(), directed=False), ["directed: false; a dataflow graph is directed"]),
+    "half a surrogate pair": (
+        file(node("\ud800"), node("b", time_s={"\udfff": 1})),
+        [
+            "nodes[0].id: holds half a surrogate pair, which is no text (it is '\\ud800', in '\\ud800')",
+            "nodes[1].time_s.\udfff.[key]: holds half a surrogate pair, which is no text (it is '\\udfff', in 'b')",
+        ],
+    ),
+    "very long values": (
+        file(node(module=["x" * 10_000], time_s="y" * 10_000, **{"z" * 10: 1})),
+        [
+            f"nodes[0].time_s: '{'y' * 12}...{'y' * 13}' is not a number with a unit; write for example '25 us' (in 'a')",
+            f"nodes[0].module: must be a text (it is ['{'x' * 28}...{'x' * 27}'], in 'a')",
+            f"nodes[0].{'z' * 10}: unknown field; remove it or put it under 'meta' (in 'a')",
+        ],
+    ),
+    "all at once": (
+        file(
+            node("a", time_s=-1),
+            node("a", kind=2),
+            node("b"),
+            edges=[edge("a", "x", size=3), edge(size_bytes="?"), edge("b", "a", tensor=5)],
+            multigraph=1,
+        ),
+        [
+            "multigraph: must be true or false (it is 1)",
+            "nodes[0].time_s: must be at least 0 (it is -1, in 'a')",
+            "nodes[1].kind: must be a text (it is 2, in 'a')",
+            "edges[0].size: unknown field; remove it or put it under 'meta' (in 'a' → 'x')",
+            "edges[1].bytes: '?' is not a number with a unit; write for example '25 GiB' (in 'a' → 'b')",
+            "edges[2].tensor: must be a text (it is 5, in 'b' → 'a')",
+            "nodes[1].id: 'a' is given twice; rename one",
+            "edges[0].target: there is no node 'x'; add it or remove the edge",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_listed_with_its_path(name: str) -> None:
+    value, expected = MISTAKES[name]
+    assert mistakes_in(value) == expected
+
+
+def test_a_cycle_is_shown() -> None:
+    value = file(*map(node, "abcd"), edges=[edge("d", "a"), edge("a", "b"), edge("b", "c"), edge("c", "a")])
+    (mistake,) = mistakes_in(value)
+    shown = mistake.removeprefix("edges: the graph has a cycle: ").removesuffix("; remove one of its edges")
+    cycle = [name.strip("'") for name in shown.split(" → ")]
+    assert "".join(cycle) in ("abca", "bcab", "cabc")
+
+
+def test_a_cycle_is_listed_with_other_mistakes() -> None:
+    value = file(node("a"), node("b"), edges=[edge("a", "b", tensor="t"), edge("b", "a", tensor="t"), edge("b", "x")])
+    assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == ["edges[2].target", "edges[1].tensor", "edges"]
+
+
+@pytest.mark.parametrize(
+    ("value", "mistake"),
+    [
+        ([], "the file: must hold an object (it is [])"),
+        (None, "the file: must hold an object (it is null)"),
+        ({"nodes": []}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
+        (
+            {"format": "dlplacer.graph/2", "new": 1},
+            "format: 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
+        ),
+        (
+            {"format": "dlplacer.graph/" + "9" * 5000},
+            f"format: 'dlplacer.graph/{'9' * 13}...{'9' * 29}' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
+        ),
+        ({"format": "dlplacer.topology/1"}, "format: 'dlplacer.topology/1' is not 'dlplacer.graph/1'; give a graph file"),
+        ({"format": "dlplacer.graph/0"}, "format: 'dlplacer.graph/0' is not 'dlplacer.graph/1'; give a graph file"),
+        ({"format": "dlplacer.graph/x"}, "format: 'dlplacer.graph/x' is not 'dlplacer.graph/1'; give a graph file"),
+        ({"format": 1}, "format: 1 is not 'dlplacer.graph/1'; give a graph file"),
+        ({"format": None}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
+    ],
+)
+def test_what_is_no_graph_file_of_this_version(value: Any, mistake: str) -> None:
+    assert mistakes_in(value) == [mistake]
+
+
+def test_mistakes_of_the_text_and_of_the_fields_are_listed_together(tmp_path: Path) -> None:
+    path = tmp_path / "it.json"
+    path.write_text(
+        '{"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "x", "time_s": NaN, "flops": 1e400, "flop": 1},'
+        ' {"id": "b", "id": "a", "kind": "x", "meta": {"x": Infinity}}]}'
+    )
+    with pytest.raises(FileFormatError, match=r"it\.json: 6 mistakes\n  nodes\[0\]\.time_s: is NaN") as caught:
+        read_graph(path)
+    assert caught.value.mistakes == (
+        "nodes[0].time_s: is NaN; every number must be finite",
+        "nodes[0].flops: is Infinity; every number must be finite",
+        "nodes[1].id: given twice in one object; remove one",
+        "nodes[1].meta.x: is Infinity; every number must be finite",
+        "nodes[0].flop: unknown field; remove it or put it under 'meta' (in 'a')",
+        "nodes[1].id: 'a' is given twice; rename one",
+    )
+
+
+WHOLE = file(
+    node("a", time_s="1 us", outputs=[{"shape": [2], "dtype": "f", "bytes": 8}], attrs={"x": [1]}),
+    node("b", time_s={"gpu": 1}, phase="forward", devices=["gpu"]),
+    edges=[edge(tensor="t", output=0)],
+    name="n",
+    capture={"entry": "x"},
+)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "it.json"
+    text = json.dumps(WHOLE)
+    for end in range(len(text)):
+        path.write_text(text[:end])
+        with pytest.raises(FileFormatError, match="line 1"):
+            read_graph(path)
+
+
+JUNK = [None, True, -1, 0, 1.5, 10**400, float("nan"), float("inf"), "", "x", "\ud800", "5 GB", [], [1], {}, {"id": "a"}]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) inside a value."""
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, entry in entries for place in [(value, key), *places(entry)]]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_junk_anywhere_reads_or_is_refused_in_plain_words(seed: int) -> None:
+    random = Random(seed)
+    value = json.loads(json.dumps(WHOLE))
+    for _ in range(random.randint(1, 3)):
+        container, key = random.choice(places(value))
+        if random.random() < 0.8:
+            container[key] = random.choice(JUNK)
+        else:
+            del container[key]
+    try:
+        graph = graph_from_dict(value, "it.json")
+    except FileFormatError as error:
+        for mistake in error.mistakes:
+            path, _, text = mistake.partition(": ")
+            assert path
+            assert text
+        for word in ("pydantic", "Traceback", "validation error", "Error", "https:", "function-", "<number>", "\n\n"):
+            assert word not in str(error)
+    else:
+        assert graph_from_dict(graph_to_dict(graph), "it.json") == graph

@@ -1,0 +1,274 @@
+"""Strict reading of JSON, atomic writing, and which file a name means."""
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.errors import FileFormatError, InputError
+from dlplacer.files import locate_graph, locate_topology, write_json, write_text
+from dlplacer.files.text import field_path, read_json, render_json, write_bytes
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+def mistakes_of(tmp_path: Path, content: bytes | str) -> list[str]:
+    path = tmp_path / "it.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FileFormatError) as caught:
+        read_json(path)
+    assert str(caught.value).startswith(f"{path}: {len(caught.value.mistakes)} mistake")
+    assert caught.value.where == str(path)
+    return list(caught.value.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("content", "mistake"),
+    [
+        ("", "line 1: the file is empty; it must hold a JSON object"),
+        (" \n\t ", "line 1: the file is empty; it must hold a JSON object"),
+        ("hello", "line 1, column 1: Expecting value; the file must be JSON"),
+        ('{"a": 1,\n "b" 2}', "line 2, column 6: Expecting ':' delimiter; the file must be JSON"),
+        ('{"a": [1, 2', "line 1, column 12: Expecting ',' delimiter; the file must be JSON"),
+        ('{"a": "b', "line 1, column 7: Unterminated string starting at; the file must be JSON"),
+        ("{} {}", "line 1, column 4: Extra data; the file must be JSON"),
+        (b'{"a": "\xe9"}', "byte 7: not UTF-8 text; save the file as UTF-8"),
+        (b"\xff\xfe{\x00}\x00", "byte 0: not UTF-8 text; save the file as UTF-8"),
+        ("[" * 100_000, "the file: nested more than 100 levels deep; flatten it"),
+        ('{"a":' * 200 + "1" + "}" * 200, "a.a.a: nested more than 100 levels deep; flatten it"),
+        ('{"a": ' + "9" * 5000 + "}", "the file: holds a number of thousands of digits; round it"),
+        ('{"a": NaN}', "a: is NaN; every number must be finite"),
+        ('{"a": [0, {"b": -Infinity}]}', "a[1].b: is -Infinity; every number must be finite"),
+        ('{"a": 1e400}', "a: is Infinity; every number must be finite"),
+        ("NaN", "the file: is NaN; every number must be finite"),
+        ('{"a": 1, "b": 2, "a": 3}', "a: given twice in one object; remove one"),
+        ('[{"x": [{"a": 1, "a": 1}]}]', "[0].x[0].a: given twice in one object; remove one"),
+    ],
+)
+def test_what_is_wrong_with_a_text(tmp_path: Path, content: bytes | str, mistake: str) -> None:
+    assert mistakes_of(tmp_path, content) == [mistake]
+
+
+def test_all_that_is_wrong_is_listed_in_order(tmp_path: Path) -> None:
+    text = '{"a": {"x": 1, "x": 2, "y": NaN, "y": NaN}, "b": [Infinity, 1, NaN], "c": 1, "c": 1}'
+    assert mistakes_of(tmp_path, text) == [
+        "c: given twice in one object; remove one",
+        "a.x: given twice in one object; remove one",
+        "a.y: given twice in one object; remove one",
+        "a.y: is NaN; every number must be finite",
+        "b[0]: is Infinity; every number must be finite",
+        "b[2]: is NaN; every number must be finite",
+    ]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "it.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": "\xc3\xa9"}')
+    assert read_json(path) == {"a": "é"}
+
+
+def test_nesting_up_to_the_limit_is_read_and_written(tmp_path: Path) -> None:
+    value: Any = 1
+    for _ in range(100):
+        value = {"a": value}
+    write_json(tmp_path / "it.json", value)
+    assert read_json(tmp_path / "it.json") == value
+
+
+@pytest.mark.parametrize("name", ["missing.json", ".", "x" * 5000, "missing/it.json"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="cannot read .*: [A-Z]"):
+        read_json(tmp_path / name)
+
+
+@given(JSON)
+@settings(derandomize=True, deadline=None)
+def test_rendered_json_reads_back(value: Any) -> None:
+    assert json.loads(render_json(value)) == value
+
+
+def test_lists_of_objects_have_a_line_per_entry() -> None:
+    value = {"name": "é", "nodes": [{"id": "a", "meta": {}}, {"id": "b"}], "problem": {"options": {"a": {"b": {}}}}}
+    assert render_json(value) == "\n".join(
+        [
+            "{",
+            '  "name": "é",',
+            '  "nodes": [',
+            '    {"id": "a", "meta": {}},',
+            '    {"id": "b"}',
+            "  ],",
+            '  "problem": {',
+            '    "options": {',
+            '      "a": {"b": {}}',
+            "    }",
+            "  }",
+            "}",
+        ]
+    )
+
+
+def test_keys_that_are_no_texts_are_written_as_json_does() -> None:
+    value = {1: "one", None: "none", True: "true", 2.5: "float"}
+    assert json.loads(render_json(value)) == json.loads(json.dumps(value))
+
+
+def test_half_surrogate_pairs_are_written_as_escapes(tmp_path: Path) -> None:
+    write_json(tmp_path / "it.json", {"a\udfff": "\ud800 é"})
+    assert (tmp_path / "it.json").read_bytes() == '{\n  "a\\udfff": "\\ud800 é"\n}\n'.encode()
+    assert read_json(tmp_path / "it.json") == {"a\udfff": "\ud800 é"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"x", Path("x")])
+def test_what_json_cannot_hold_is_refused_and_nothing_is_written(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*it\.json: .*; JSON holds finite numbers, texts, lists and"):
+        write_json(tmp_path / "it.json", {"meta": {"a": [value]}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_replaces_the_file_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "it.txt"
+    path.write_text("a much longer text than the new one")
+    path.chmod(0o640)
+    write_text(path, "new é")
+    assert path.read_bytes() == "new é".encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "it.txt", "new")
+        assert stat.S_IMODE((tmp_path / "it.txt").stat().st_mode) == 0o640
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
+def test_names_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+def failing(_: Any, *__: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "it.txt"
+    path.write_text("old")
+    monkeypatch.setattr(os, step, failing)
+    with pytest.raises(InputError, match=r"cannot write .*it\.txt: No space left on device; choose another -o"):
+        write_text(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_keeps_the_old_file_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "it.txt"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", [".", "missing/it.txt", "x" * 256])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*: [A-Z].*; choose another -o"):
+        write_text(tmp_path / name, "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target, link, dangling = tmp_path / "real" / "it.txt", tmp_path / "link.txt", tmp_path / "dangling.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    dangling.symlink_to(tmp_path / "real" / "other.txt")
+    write_text(link, "new")
+    write_text(dangling, "other")
+    assert link.is_symlink()
+    assert dangling.is_symlink()
+    assert target.read_text() == "new"
+    assert (tmp_path / "real" / "other.txt").read_text() == "other"
+
+
+def test_pipes_are_written_plainly(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    write_bytes(pipe, b"through the pipe")
+    reader.join(10)
+    assert received == [b"through the pipe"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_the_null_device_takes_everything() -> None:
+    write_text(Path("/dev/null"), "anything")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("parts", "path"),
+    [((), "the file"), (("a",), "a"), (("a", 3, "b"), "a[3].b"), ((0, "x", 1, 2), "[0].x[1][2]")],
+)
+def test_paths_of_fields(parts: tuple[str | int, ...], path: str) -> None:
+    assert field_path(parts) == path
+
+
+@pytest.mark.parametrize("name", ["dgx1-v100-2gpu", "dgx1-v100-2gpu.json", "topologies/dgx1-v100-2gpu.json"])
+def test_bare_names_mean_files_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = locate_topology(name)
+    assert path.is_file()
+    assert path.name == "dgx1-v100-2gpu.json"
+
+
+def test_a_path_comes_before_a_file_that_ships_but_a_folder_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cpu-2core").mkdir()
+    assert locate_topology("cpu-2core").name == "cpu-2core.json"
+    Path("dgx2-v100").write_text("{}")
+    assert locate_topology("dgx2-v100") == Path("dgx2-v100")
+    assert locate_graph(str(tmp_path / "dgx2-v100")) == tmp_path / "dgx2-v100"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "elsewhere/cpu-2core", "../cpu-2core", "", ".", "x" * 5000, "a\0b"])
+@pytest.mark.parametrize(("locate", "kind"), [(locate_graph, "graph"), (locate_topology, "topology")])
+def test_a_name_of_no_file_is_refused_with_those_that_ship(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locate: Callable[[str], Path], kind: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        locate(name)
+    start = f"there is no {kind} file {name!r}; give a path, or the name of one that ships: "
+    assert str(caught.value).startswith(start)
+    if kind == "topology":
+        assert "cpu-2core" in str(caught.value).removeprefix(start).split(", ")
