@@ -69,7 +69,9 @@ class _Waits:
                 self.uses[_Event(use.transfer, use.part)].append(use)
 
     def ended_at_start(self, event: _Event) -> Iterator[_Event]:
-        """What the event may have waited for and ended when it started."""
+        """What the event may have waited for and ended when it started; nothing at time 0."""
+        if event.start_s <= self.slack_s:
+            return
         step = event.step
         waits = self._of_op(step) if isinstance(step, ScheduledOp) else self._of_transfer(step, event.part)
         yield from (before for before in waits if self._same(before.end_s, event.start_s))

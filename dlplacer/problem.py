@@ -44,7 +44,9 @@ class Problem:
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
-        [size][source device][target device] → ticks of eq. 11; 0 on the same device, None where no way leads.
+        [size][source device][target device] → ticks of eq. 11, or of cut-through; 0 on the same device, None where no way
+        leads. Without contention the free route and the shortest are the same, and so are a transfer for every edge and
+        one for every device: all of them arrive when the first does.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes, capacity_bytes
@@ -132,10 +134,10 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     _require_known_names(graph, topology)
     durations = [[_duration(op, device) for device in topology.devices] for op in graph.ops]
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
-    tables = least_delay_routes(topology, sizes)
+    tables = least_delay_routes(topology, sizes, options.delay)
     routes = tuple(tables[size] for size in sizes)
     delays = [
-        {pair: route_delay(topology, route, size) for pair, route in table.items()}
+        {pair: route_delay(topology, route, size, options.delay) for pair, route in table.items()}
         for size, table in zip(sizes, routes, strict=True)
     ]
     horizon_s = _horizon(graph, durations, delays, sizes)
@@ -164,8 +166,8 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
 
 
 def _require_known_options(options: Options) -> None:
-    for name, value in Options.paper().to_dict().items():
-        given = getattr(options, name)
+    for name in ("contention", "memory", "step"):
+        given, value = getattr(options, name), getattr(Options.paper(), name)
         if given != value:
             raise InputError(
                 f"option {name}: {given!r} cannot be honoured yet; this version solves with the paper's {value!r} "

@@ -6,9 +6,10 @@ the route of least delay for its bytes, and the routing variables C(e, l) need n
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
-from dlplacer.topology import Topology
+from dlplacer.topology import Link, Topology
 from dlplacer.units import exact
 
 Route = tuple[str, ...]
@@ -18,15 +19,27 @@ RouteTable = Mapping[tuple[str, str], Route]
 """(source device, target device) → route; pairs that no way joins are absent."""
 
 
-def least_delay_routes(topology: Topology, sizes_bytes: Iterable[int]) -> dict[int, RouteTable]:
-    """Bytes → for every pair of different devices the route of least delay by eq. 11.
+def least_delay_routes(
+    topology: Topology, sizes_bytes: Iterable[int], delay: str = "store-and-forward"
+) -> dict[int, RouteTable]:
+    """Bytes → for every pair of different devices the route of least delay.
 
     The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between: only
     where two sizes disagree are those between them searched.
+
+    Parameters
+    ----------
+    delay
+        ``store-and-forward``: eq. 11; ``cut-through``: bytes ÷ the narrowest link + Σ latencies, per segment between
+        devices.
     """
     sizes = sorted(set(sizes_bytes))
-    graph = topology.to_networkx()
     tables: dict[int, RouteTable] = {}
+    ways = _direct_ways(topology) if delay == "cut-through" else None
+    graph = topology.to_networkx()
+
+    def search_table(size_bytes: int) -> RouteTable:
+        return _search_table(graph, topology, size_bytes) if ways is None else _join_ways(topology, ways, size_bytes)
 
     def search(low: int, high: int) -> None:
         if high - low < 2:
@@ -35,22 +48,21 @@ def least_delay_routes(topology: Topology, sizes_bytes: Iterable[int]) -> dict[i
             tables.update((size, tables[sizes[low]]) for size in sizes[low + 1 : high])
             return
         middle = (low + high) // 2
-        tables[sizes[middle]] = _search_table(graph, topology, sizes[middle])
+        tables[sizes[middle]] = search_table(sizes[middle])
         search(low, middle)
         search(middle, high)
 
     for end in {0, len(sizes) - 1} if sizes else ():
-        tables[sizes[end]] = _search_table(graph, topology, sizes[end])
+        tables[sizes[end]] = search_table(sizes[end])
     search(0, len(sizes) - 1)
     return tables
 
 
-def route_delay(topology: Topology, route: Route, size_bytes: int) -> Fraction:
-    """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l)."""
-    links = (topology.link_between[hop] for hop in zip(route, route[1:], strict=False))
-    return sum(
-        (size_bytes / (exact(link.bytes_per_s) * link.count) + exact(link.latency_s) for link in links), Fraction(0)
-    )
+def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
+    """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
+    if delay == "cut-through":
+        return sum((_cut_through(topology, part, size_bytes) for part in segments(topology, route)), Fraction(0))
+    return sum((size_bytes / _rate(link) + exact(link.latency_s) for link in _links(topology, route)), Fraction(0))
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
@@ -76,3 +88,61 @@ def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple
             if other.id != device.id and other.id in paths:
                 table[device.id, other.id] = tuple(paths[other.id])
     return table
+
+
+def _direct_ways(topology: Topology) -> dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]]:
+    """(source, target) → (rate of the narrowest link, Σ latencies, route) of the ways that pass routers only.
+
+    For every rate the way of least latency over links at least that wide: no other way can have less delay.
+    """
+    import networkx as nx
+
+    ways: dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]] = {}
+    for rate in sorted({_rate(link) for link in topology.links}):
+        graph = nx.DiGraph()
+        for (source, target), link in topology.link_between.items():
+            if _rate(link) >= rate:
+                graph.add_edge(source, target, latency_s=link.latency_s)
+        for device in (name for name in topology.device_index if name in graph):
+            others = [name for name in topology.device_index if name != device]
+            for other in (name for name in others if name in graph):
+                routers = graph.subgraph(set(graph).difference(others) | {other})
+                if nx.has_path(routers, device, other):
+                    route = tuple(nx.shortest_path(routers, device, other, weight="latency_s"))
+                    narrowest = min(_rate(link) for link in _links(topology, route))
+                    latency = sum((exact(link.latency_s) for link in _links(topology, route)), Fraction(0))
+                    ways.setdefault((device, other), []).append((narrowest, latency, route))
+    return ways
+
+
+def _join_ways(
+    topology: Topology, ways: Mapping[tuple[str, str], list[tuple[Fraction, Fraction, Route]]], size_bytes: int
+) -> dict[tuple[str, str], Route]:
+    """The least cut-through delays, relays included: shortest paths over the direct ways."""
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(topology.device_index)
+    for (source, target), choices in ways.items():
+        delay_s, route = min((float(size_bytes / rate + latency), route) for rate, latency, route in choices)
+        graph.add_edge(source, target, delay_s=delay_s, route=route)
+    table = {}
+    for source in topology.device_index:
+        for target, stops in nx.single_source_dijkstra_path(graph, source, weight="delay_s").items():
+            if target != source:
+                parts = [graph.edges[hop]["route"][1:] for hop in pairwise(stops)]
+                table[source, target] = (source, *(node for part in parts for node in part))
+    return table
+
+
+def _cut_through(topology: Topology, segment: Route, size_bytes: int) -> Fraction:
+    links = _links(topology, segment)
+    return size_bytes / min(map(_rate, links)) + sum((exact(link.latency_s) for link in links), Fraction(0))
+
+
+def _links(topology: Topology, route: Route) -> list[Link]:
+    return [topology.link_between[hop] for hop in pairwise(route)]
+
+
+def _rate(link: Link) -> Fraction:
+    return exact(link.bytes_per_s) * link.count

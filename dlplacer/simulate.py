@@ -5,6 +5,7 @@ The same replay gives a solver's schedule its exact times and predicts an old pl
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from dlplacer.errors import MismatchError
 from dlplacer.graph import OpGraph
@@ -110,7 +111,7 @@ def _transfer(problem: Problem, tensor: str, source: str, pair: tuple[str, str],
     size_bytes = problem.sizes_bytes[size]
     parts = []
     for stretch in segments(problem.topology, problem.routes[size][pair]):
-        hops = tuple(zip(stretch, stretch[1:], strict=False))
+        hops = tuple(pairwise(stretch))
         links = [problem.topology.link_between[hop] for hop in hops]
         end_s = start_s + sum(size_bytes / link.total_bytes_per_s + link.latency_s for link in links)
         parts.append(Segment(hops, start_s, end_s))

@@ -53,6 +53,33 @@ def test_routes_are_the_fastest_of_all_simple_paths(topology: Topology, sizes: l
                     assert route_delay(topology, route, size) == expected
 
 
+@given(machines(), st.lists(st.integers(0, 64), min_size=1, max_size=4))
+@settings(derandomize=True, deadline=None)
+def test_cut_through_routes_are_the_fastest_of_all_simple_paths(topology: Topology, sizes: list[int]) -> None:
+    for size, table in least_delay_routes(topology, sizes, "cut-through").items():
+        for source in topology.device_index:
+            for target in topology.device_index:
+                paths = nx.all_simple_paths(topology.to_networkx(), source, target) if source != target else ()
+                delays = [route_delay(topology, tuple(path), size, "cut-through") for path in paths]
+                assert ((source, target) in table) == bool(delays)
+                if delays:
+                    assert route_delay(topology, table[source, target], size, "cut-through") == min(delays)
+                    assert len(set(table[source, target])) == len(table[source, target])
+
+
+def test_cut_through_pays_the_narrowest_link_once() -> None:
+    # 24 bytes over r: 24 / min(8, 4) + 1 + 2 s = 9 s; store and forward 24 / 8 + 24 / 4 + 3 s = 12 s.
+    topology = machine("ab", "r", [Link("a", "r", 8, 1), Link("r", "b", 4, 2)])
+    assert route_delay(topology, ("a", "r", "b"), 24, "cut-through") == 9
+    assert route_delay(topology, ("a", "r", "b"), 24) == 12
+
+
+def test_a_relay_ends_a_cut_through_segment() -> None:
+    topology = machine("abc", "", [Link("a", "b", 8), Link("b", "c", 8)])
+    assert least_delay_routes(topology, [16], "cut-through")[16]["a", "c"] == ("a", "b", "c")
+    assert route_delay(topology, ("a", "b", "c"), 16, "cut-through") == 4
+
+
 def test_the_route_depends_on_the_bytes() -> None:
     # Over r: 2 × 3 s of latency, 1 s per 8 bytes. Direct: no latency, 1 s per byte. Equal at b = 6 + b / 4, b = 8.
     topology = machine("ab", "r", [Link("a", "r", 8, 3), Link("r", "b", 8, 3), Link("a", "b", 1)])

@@ -5,7 +5,7 @@ Every rule is one function of a plan; `check` calls them all. The equation numbe
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.check import arithmetic, memory, placement, routing, timing
+from dlplacer.check import arithmetic, memory, placement, routing, shortest, timing
 from dlplacer.check.violation import Violation
 from dlplacer.errors import CheckError
 from dlplacer.plan import Plan
@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     timing.barrier_at_the_loss,
     routing.transfers_needed,
     routing.contiguous_routes,
+    shortest.shortest_routes,
     routing.transfer_durations,
     routing.one_transfer_at_a_time,
     timing.precedence,

@@ -82,7 +82,7 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
                     f"is there at {ready_s:.9g} s",
                 )
             ready_s = segment.end_s
-            delay_s = _segment_delay_s(plan, transfer.bytes, segment)
+            delay_s = segment_delay_s(plan, transfer.bytes, segment)
             if delay_s is not None and abs(segment.end_s - segment.start_s - delay_s) > slack:
                 yield Violation(
                     "eq. 11 delay",
@@ -132,10 +132,11 @@ def _occupied(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[t
         here_s = there_s
 
 
-def _segment_delay_s(plan: Plan, size_bytes: int, segment: Segment) -> float | None:
+def segment_delay_s(plan: Plan, size_bytes: int, segment: Segment) -> float | None:
+    """What eq. 11 or cut-through gives for a segment, in seconds; None if a link of its route is not there."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]
-    if len(present) != len(links) or not links:
+    if len(present) != len(links):
         return None
     latency_s = sum(link.latency_s for link in present)
     if plan.options.delay == "cut-through":

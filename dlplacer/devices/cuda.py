@@ -1,7 +1,7 @@
 """A CUDA device: a thread that feeds one compute stream, and one copy stream per device that it sends to.
 
-The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested without
-a GPU.
+The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested
+without a GPU.
 """
 
 import re
@@ -82,7 +82,7 @@ class TorchStreams:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A tensor on its way and the event after which it is there (None if it is there already)."""
+    """A tensor on its way, or None for an edge that carries only an order, and the event after which it is there."""
 
     tensor: Any
     arrived: Any
@@ -112,26 +112,22 @@ class CudaDevice:
 
     def send(self, tensor: Any, target: Any) -> Any:
         """Enqueue the copy behind what computes the tensor; the compute stream goes on at once."""
-        if tensor is None or target.torch_device == self.torch_device:
-            return Parcel(tensor, self._compute.record_event())
-        stream = self._copy_streams.setdefault(target.name, None) or self._new_copy_stream(target.name)
-        stream.wait_event(self._compute.record_event())
-        copied = self._backend.copy(tensor, target.torch_device, stream)
-        arrived = stream.record_event()
-        if target.torch_device.type != "cuda":
-            arrived.synchronize()
-            return copied
-        return Parcel(copied, arrived)
+        computed = self._compute.record_event()
+        parcel = Parcel(tensor, computed) if tensor is None else self._copied(tensor, target, computed)
+        if target.torch_device.type == "cuda":
+            return parcel
+        parcel.arrived.synchronize()
+        return parcel.tensor
 
     def receive(self, parcel: Any) -> Any:
-        """The tensor; the compute stream waits for its arrival."""
-        if not isinstance(parcel, Parcel):
-            return parcel
-        if parcel.arrived is not None:
+        """The tensor; the compute stream waits for its arrival, and its memory waits for the compute stream."""
+        tensor = parcel
+        if isinstance(parcel, Parcel):
             self._compute.wait_event(parcel.arrived)
-        if parcel.tensor is not None:
-            self._backend.protect(parcel.tensor, self._compute)
-        return parcel.tensor
+            tensor = parcel.tensor
+        if tensor is not None:
+            self._backend.protect(tensor, self._compute)
+        return tensor
 
     def settle(self) -> None:
         """Wait for all streams, so that what the caller enqueued on its own stream is done."""
@@ -160,9 +156,13 @@ class CudaDevice:
         self._compute = self._backend.stream(self._index)
         self._backend.activate(self._compute)
 
-    def _new_copy_stream(self, target: str) -> Any:
-        self._copy_streams[target] = self._backend.stream(self._index)
-        return self._copy_streams[target]
+    def _copied(self, tensor: Any, target: Any, computed: Any) -> Parcel:
+        if target.name not in self._copy_streams:
+            self._copy_streams[target.name] = self._backend.stream(self._index)
+        stream = self._copy_streams[target.name]
+        stream.wait_event(computed)
+        copied = self._backend.copy(tensor, target.torch_device, stream)
+        return Parcel(copied, stream.record_event())
 
 
 def device_type(product: str) -> str:

@@ -17,13 +17,14 @@ def open_devices(names: Sequence[str]) -> list[Device]:
     InputError
         If a name is not understood or given twice, or the device is not here.
     """
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"device {repeated[0]!r} is given twice; every device of a plan needs one of its own")
+    wanted = [_parsed(name) for name in names]
+    for kind, index in wanted:
+        if wanted.count((kind, index)) > 1:
+            raise InputError(f"device '{kind}:{index}' is given twice; every device of a plan needs one of its own")
     opened: list[Device] = []
     try:
-        for name in names:
-            opened.append(_open(name))
+        for kind, index in wanted:
+            opened.append(CpuDevice(index) if kind == "cpu" else CudaDevice(index))
     except BaseException:
         for device in opened:
             device.close()
@@ -31,9 +32,8 @@ def open_devices(names: Sequence[str]) -> list[Device]:
     return opened
 
 
-def _open(name: str) -> Device:
+def _parsed(name: str) -> tuple[str, int]:
     match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name.strip())
     if match is None:
         raise InputError(f"device {name!r} is not understood; write cpu:0, cpu:1, … or cuda:0, cuda:1, …")
-    index = int(match[2] or 0)
-    return CpuDevice(index) if match[1] == "cpu" else CudaDevice(index)
+    return match[1], int(match[2] or 0)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from dlplacer.errors import InputError
+
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
 
@@ -21,7 +23,9 @@ class Worker:
         self.submit(prepare).result()
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
-        """Queue a function; the future gives its result or raises its exception."""
+        """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
+        if not self._finalizer.alive:
+            raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
         future: Future[Any] = Future()
         self._tasks.put((future, work))
         return future

@@ -22,7 +22,8 @@ _TEXTS = {
     "missing": "required, but missing",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le:g}",
     "float_type": "must be a number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -33,8 +34,8 @@ _TEXTS = {
     "model_type": "must be an object",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
-    "too_short": "must have at least {min_length} entries",
-    "too_long": "must have at most {max_length} entries",
+    "too_short": "must not have fewer entries than {min_length}",
+    "too_long": "must not have more entries than {max_length}",
     "string_unicode": "holds half a surrogate pair, which is no text",
     "value_error": "{error}",
 }
@@ -185,7 +186,7 @@ def _describe(mistake: Any, value: Any) -> str:
     message = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
     notes = [] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {_shown(mistake['input'])}"]
     owner = _owner(value, parts)
-    if owner:
+    if owner and parts[-1] != "id":
         notes.append(f"in {owner}")
     return f"{field_path(parts)}: {message}" + (f" ({', '.join(notes)})" if notes else "")
 

@@ -26,7 +26,7 @@ from dlplacer.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_
 
 KIND, VERSION = "graph", 1
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class OutputModel(FileModel):
@@ -70,7 +70,7 @@ class EdgeModel(FileModel):
     bytes: Bytes
     output: Count = 0
     tensor: str = ""
-    key: int | str | None = None
+    key: Any = None
     meta: Table
 
 

@@ -58,7 +58,7 @@ class LinkModel(FileModel):
     latency_s: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
     count: Annotated[int, Field(ge=1)] = 1
-    key: int | str | None = None
+    key: Any = None
     meta: Table
 
     @model_validator(mode="after")

@@ -31,6 +31,8 @@ def depends_on_values(node: fx.Node) -> str:
 
 
 def _reason(error: Exception, text: str) -> str:
+    if isinstance(error, SyntaxError):
+        return "the step computes no tensor"
     for form in (r"raised exception (.+)", r"got (\w*(?:Error|Exception)\(.+\))", r"Explanation: (.+)"):
         found = re.search(form, text)
         if found and "no exception handler" not in found[1]:

@@ -1,7 +1,6 @@
 """FLOPs and bytes of an ATen call, from the shapes of its stand-ins. A multiply-add counts as two FLOPs."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +16,7 @@ def flops_of(node: fx.Node) -> int:
     torch's registry has two holes, filled here: the CPU kernel of scaled dot product attention (forward and backward)
     is missing, and the backward of a grouped convolution is counted as if it had one group.
     """
-    value: Callable[[fx.Node], Any] = lambda read: read.meta["val"]
-    filled: Any = fx.map_arg((node.args, dict(node.kwargs)), value)
-    args, kwargs = filled
+    args, kwargs = _values_of((node.args, dict(node.kwargs)))
     packet = getattr(node.target, "overloadpacket", None)
     if packet is aten.convolution_backward:
         return _convolution_backward_flops(args)
@@ -36,6 +33,14 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes that travel when a tensor is sent: a dimension that is only expanded counts once."""
     sizes = (size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride != 0)
     return int(math.prod(sizes)) * tensor.element_size() if tensor.numel() else 0
+
+
+def _values_of(arguments: Any) -> Any:
+    return fx.map_arg(arguments, _stand_in)
+
+
+def _stand_in(node: fx.Node) -> Any:
+    return node.meta["val"]
 
 
 def _convolution_backward_flops(args: Any) -> int:

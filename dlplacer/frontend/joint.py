@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.errors import CaptureError
 from dlplacer.frontend.explain import explanation
@@ -77,6 +78,10 @@ class Traced:
 def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str]) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
+    Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
+    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else and needs the
+    autograd engine.
+
     Parameters
     ----------
     input_names
@@ -87,22 +92,15 @@ def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Seq
     CaptureError
         With the line of the user's model that cannot be captured, and the way out.
     """
-    with quiet() as caught, contextlib.ExitStack() as stack:
-        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
-        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True))
-        torch._dynamo.reset()
-        try:
-            joint = _joint_graph(stack, step, args)
-        except CaptureError:
-            raise
-        except Exception as error:
-            raise CaptureError(explanation(error)) from error
-        finally:
-            torch._dynamo.reset()
-        return _decode(joint, input_names, _side_effects(caught))
+    with quiet() as caught:
+        joint = _joint_graph(step, args, trains)
+        if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
+            with torch.backends.mkldnn.flags(enabled=False):
+                joint = _joint_graph(step, args, trains)
+    return _decode(joint, input_names, _side_effects(caught))
 
 
-def _joint_graph(stack: contextlib.ExitStack, step: nn.Module, args: tuple[Any, ...]) -> Any:
+def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
     try:
         from torch._dynamo.functional_export import dynamo_graph_capture_for_export
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -110,10 +108,20 @@ def _joint_graph(stack: contextlib.ExitStack, step: nn.Module, args: tuple[Any, 
         raise CaptureError(
             f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
         ) from error
-    captured = dynamo_graph_capture_for_export(step)(*args)
-    context = torch._guards.TracingContext(captured.meta["fake_mode"])
-    stack.enter_context(torch._guards.tracing(context))
-    return aot_export_joint_with_descriptors(stack, captured, args)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
+        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True))
+        torch._dynamo.reset()
+        FakeTensorMode.cache_clear()
+        try:
+            captured = dynamo_graph_capture_for_export(step)(*args)
+            context = torch._guards.TracingContext(captured.meta["fake_mode"])
+            stack.enter_context(torch._guards.tracing(context))
+            return aot_export_joint_with_descriptors(stack, captured, args)
+        except Exception as error:
+            raise CaptureError(explanation(error)) from error
+        finally:
+            torch._dynamo.reset()
 
 
 def module_path(node: fx.Node) -> str | None:

@@ -1,7 +1,6 @@
 """What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,8 +62,7 @@ def output_specs(value: Any) -> tuple[TensorSpec, ...]:
 
 def with_references(value: Any) -> Any:
     """Arguments in which every node is replaced by a `Value`."""
-    as_value: Callable[[fx.Node], Any] = lambda node: Value(node.name)
-    return fx.map_arg(value, as_value)
+    return fx.map_arg(value, _reference)
 
 
 def written(value: Any) -> Any:
@@ -78,6 +76,10 @@ def written(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _reference(node: fx.Node) -> Any:
+    return Value(node.name)
 
 
 def _spec(value: Any) -> TensorSpec:

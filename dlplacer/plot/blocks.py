@@ -31,7 +31,9 @@ def blocks_of(plan: Plan) -> Mapping[str, str]:
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
     """Block → the shortest end of its path that no other block has (``layer.0``), in the order given."""
     distinct = [block for block in dict.fromkeys(blocks) if block]
-    ends = {block: [block, *(block.split(".", cut)[-1] for cut in range(1, block.count(".") + 1))] for block in distinct}
+    ends = {
+        block: [block, *(block.split(".", cut)[-1] for cut in range(1, block.count(".") + 1))] for block in distinct
+    }
     shared = Counter(end for every in ends.values() for end in every)
     return {block: next((end for end in reversed(ends[block]) if shared[end] == 1), block) for block in distinct}
 

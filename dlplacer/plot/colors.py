@@ -31,7 +31,7 @@ def block_colors(blocks: Iterable[str]) -> dict[str, str]:
     """Block of the model → colour: from blue at its input to red at its output, neighbours light and dark in turn."""
     names = [name for name in blocks if name]
     shades = _spread(len(names))
-    return {"": PHASE[None]} | {name: shade for name, shade in zip(names, shades, strict=True)}
+    return {"": PHASE[None]} | dict(zip(names, shades, strict=True))
 
 
 def ink_on(color: str) -> str:

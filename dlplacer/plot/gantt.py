@@ -158,7 +158,9 @@ def _draw_critical_path(
     ax.add_collection(
         LineCollection(flat, colors=CRITICAL, linewidths=2.2, zorder=3, label="critical path", capstyle="butt")
     )
-    ax.add_collection(LineCollection(steep, colors=CRITICAL, linewidths=0.8, zorder=3, label="critical path changes row"))
+    ax.add_collection(
+        LineCollection(steep, colors=CRITICAL, linewidths=0.8, zorder=3, label="critical path changes row")
+    )
 
 
 def _edge(rows: Mapping[Row, float], row: Row) -> float:

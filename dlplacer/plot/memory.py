@@ -59,7 +59,7 @@ def _footprints(plan: Plan) -> dict[str, int]:
 
 
 def _mark_peaks(ax: Axes, peaks: dict[str, tuple[float, int]], colors: dict[str, str], top: float) -> None:
-    """A dot on every peak, and its figure beside it: below the figure of the next higher peak where they would touch."""
+    """A dot on every peak, and its figure beside it: below that of the next higher peak where they would touch."""
     line, lowest = _LABEL_SHARE * top, 2 * top
     for device, (time_s, peak) in sorted(peaks.items(), key=lambda item: -item[1][1]):
         lowest = max(0.0, min(peak + line / 2, lowest - line))

@@ -1,7 +1,9 @@
 """Pictures as files."""
 
+import warnings
 from collections.abc import Callable
 from io import BytesIO
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ def recommended_size(plot_function: Callable[..., Axes], plan: Plan) -> tuple[fl
     return (12.0, 7.0) if size is None else size(plan)
 
 
-def save_picture(path: Path, plot_function: Callable[..., Axes], plan: Plan, **options: Any) -> None:
+def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], plan: Plan, **options: Any) -> None:
     """Draw a plan with a plot function and write the picture; the suffix chooses the format.
 
     Parameters
@@ -58,6 +60,8 @@ def render(plot_function: Callable[..., Axes], plan: Plan, picture_format: str, 
     FigureCanvasAgg(figure)
     plot_function(plan, figure.add_subplot(), **options)
     stream = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}):
+    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=picture_format, dpi=DPI, metadata=_DATES[picture_format])
     return stream.getvalue()

@@ -57,4 +57,4 @@ def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
     answer = second.submit(pong)
     times = first.submit(ping).result()
     answer.result()
-    return median(times[_ROUND_TRIPS // 4 :]) / 2
+    return float(median(times[_ROUND_TRIPS // 4 :])) / 2

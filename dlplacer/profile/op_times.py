@@ -7,13 +7,14 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from dlplacer.devices.base import Device
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
-from dlplacer.graph import OpGraph
 from dlplacer.frontend.step_module import job_tensors
+from dlplacer.graph import OpGraph
 from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.guards import require_data
 from dlplacer.runtime.update import Updater
@@ -32,32 +33,24 @@ def profile_ops(
     Parameters
     ----------
     job
-        With a real module; its buffers change as in any training step, its weights do not.
+        With a real module; every device works on a copy of it.
     """
     leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-    variants = [_whole_step(captured, device, leaves) for device in devices]
-    tensors = job_tensors(job)
-    for name, tensor in tensors.items():
-        require_data(name, tensor)
-    kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    variants = [_whole_step(job, captured, device, leaves) for device in devices]
+    copies = [_copied_tensors(job, captured, device) for device in devices]
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 
-    def one_step(variant: Variant, device: Device, number: int) -> StepState:
-        own = {name: tensor.to(device.torch_device) for name, tensor in tensors.items()}
-        state = variant.joint.start(variant.with_tangent(variant.bind(own, leaves, 0, number), None), record=True)
+    def one_step(variant: Variant, tensors: Mapping[str, torch.Tensor], number: int) -> StepState:
+        state = variant.joint.start(variant.with_tangent(variant.bind(tensors, leaves, 0, number), None), record=True)
         variant.joint.run(state)
         return state
 
-    try:
-        with ThreadPoolExecutor(len(devices)) as pool:
-            for number in range(warmup + steps):
-                states = list(pool.map(one_step, variants, devices, [number] * len(devices)))
-                for device, state in zip(devices, states, strict=True):
-                    if number >= warmup:
-                        _collect(found[device.type], device, state)
-    finally:
-        for name, tensor in tensors.items():
-            tensor.data.copy_(kept[name])
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for number in range(warmup + steps):
+            states = list(pool.map(one_step, variants, copies, [number] * len(devices)))
+            for device, state in zip(devices, states, strict=True):
+                if number >= warmup:
+                    _collect(found[device.type], device, state)
     return {device_type: {op: median(times) for op, times in by_op.items()} for device_type, by_op in found.items()}
 
 
@@ -76,9 +69,19 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def _whole_step(captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
-    order = {"all": captured.graph.topological_order}
-    return Variant(captured, order, {"all": device}, Updater(None), layouts_of(leaves))
+def _whole_step(job: Job, captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
+    order = {"all": [op.id for op in captured.graph.ops]}
+    return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
+
+
+def _copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, torch.Tensor]:
+    tensors = job_tensors(job)
+    copies = {}
+    for code in captured.executable.codes.values():
+        if code.role in ("parameter", "buffer"):
+            require_data(code.name, tensors[code.name])
+            copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
+    return copies
 
 
 def _collect(found: dict[str, list[float]], device: Device, state: StepState) -> None:

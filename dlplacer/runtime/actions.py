@@ -14,7 +14,7 @@ class Compute:
     op: str
 
     def __str__(self) -> str:
-        return f"COMPUTE {_quoted(self.op)}"
+        return f"COMPUTE {quoted(self.op)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Send:
     target: str
 
     def __str__(self) -> str:
-        return f"SEND {_quoted(self.tensor)} -> {_quoted(self.target)}"
+        return f"SEND {quoted(self.tensor)} -> {quoted(self.target)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Recv:
     source: str
 
     def __str__(self) -> str:
-        return f"RECV {_quoted(self.tensor)} <- {_quoted(self.source)}"
+        return f"RECV {quoted(self.tensor)} <- {quoted(self.source)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Free:
     tensor: str
 
     def __str__(self) -> str:
-        return f"FREE {_quoted(self.tensor)}"
+        return f"FREE {quoted(self.tensor)}"
 
 
 Action = Compute | Send | Recv | Free
@@ -72,13 +72,15 @@ def parse_action(line: str) -> Action:
     match = form[1].fullmatch(line) if form else None
     if form is None or match is None:
         raise InputError(f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t")
-    action: Action = form[0](*(_unquoted(name) for name in match.groups()))
+    action: Action = form[0](*(unquoted(name) for name in match.groups()))
     return action
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """The name itself, or a JSON string if it has spaces or quotes, or is empty."""
     return name if re.fullmatch(r'[^\s"]+', name) else json.dumps(name)
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
+    """The name that is written like this."""
     return str(json.loads(text)) if text.startswith('"') else text

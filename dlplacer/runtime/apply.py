@@ -35,11 +35,16 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     described = plan.graph.capture
     if described is None or "rewrites" not in described:
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
-    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-    require_same_graph(plan, captured.graph)
     names = device_names(plan, devices)
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
-    return PlacedModule(job, plan, captured, opened)
+    try:
+        captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+        require_same_graph(plan, captured.graph)
+        return PlacedModule(job, plan, captured, opened)
+    except BaseException:
+        for device in opened.values():
+            device.close()
+        raise
 
 
 def device_names(plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
@@ -51,11 +56,13 @@ def device_names(plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> dict
         If the plan has a device that is not named, or none of a given name.
     """
     planned = [device.id for device in plan.topology.devices]
+    if isinstance(devices, str):
+        devices = devices.split(",")
     if not isinstance(devices, Mapping):
         if len(devices) != len(planned):
             raise InputError(
-                f"the plan has {len(planned)} devices ({', '.join(planned)}), but {len(devices)} were given; name one for "
-                "each, in that order"
+                f"the plan has {len(planned)} devices ({', '.join(planned)}), but {len(devices)} were given; name one "
+                "for each, in that order"
             )
         return dict(zip(planned, devices, strict=True))
     unknown = [name for name in devices if name not in planned]

@@ -14,15 +14,16 @@ class PlacedStep(torch.autograd.Function):
     """Forward program in ``forward``, backward program in ``backward``; activations stay on their devices between."""
 
     @staticmethod
-    def forward(ctx: Any, variant: Variant, inputs: StepInputs, *parameters: torch.Tensor) -> torch.Tensor:
-        """The loss. `parameters` are the parameters that have a gradient, in the executable's order."""
+    def forward(ctx: Any, variant: Variant, inputs: StepInputs, *_: torch.Tensor) -> torch.Tensor:
+        """The loss. The remaining arguments are the parameters that have a gradient, in the executable's order."""
         state = variant.stages[0].start(inputs)
         variant.stages[0].run(state)
         ctx.variant, ctx.state = variant, state
-        return variant.outputs(state)[0]
+        loss: torch.Tensor = variant.outputs(state)[0]
+        return loss
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, tangent: torch.Tensor) -> Any:
         """Gradients of the parameters."""
         variant, state = ctx.variant, ctx.state

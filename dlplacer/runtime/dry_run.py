@@ -9,7 +9,7 @@ from dlplacer.runtime.program import Program
 
 
 def dry_run(graph: OpGraph, programs: Sequence[Program]) -> None:
-    """Return if the programs, run one after another, end, and every op finds its inputs.
+    """Return if the programs, run one after another, end, and every op runs once and finds its inputs.
 
     Raises
     ------
@@ -17,16 +17,16 @@ def dry_run(graph: OpGraph, programs: Sequence[Program]) -> None:
         Naming the actions at which devices wait for each other, the op whose input is missing, or what is left over.
     """
     held: dict[str, set[str]] = {}
-    done: list[str] = []
+    done: set[str] = set()
     for program in programs:
         _run_stage(graph, program, held, done)
-    missing = [op.id for op in graph.ops if op.id not in set(done)]
-    if missing or len(done) > len(graph.ops):
+    missing = [op.id for op in graph.ops if op.id not in done]
+    if missing:
         raise InternalError(f"the program computes {len(done)} of {len(graph.ops)} ops; missing: {missing[:3]}")
 
 
-def _run_stage(graph: OpGraph, program: Program, held: dict[str, set[str]], done: list[str]) -> None:
-    sent: set[tuple[str, str]] = set()
+def _run_stage(graph: OpGraph, program: Program, held: dict[str, set[str]], done: set[str]) -> None:
+    sent: dict[tuple[str, str], str] = {}
     position = dict.fromkeys(program.actions, 0)
     moved = True
     while moved:
@@ -48,24 +48,34 @@ def _run_stage(graph: OpGraph, program: Program, held: dict[str, set[str]], done
 
 
 def _step(
-    graph: OpGraph, device: str, action: Action, here: set[str], sent: set[tuple[str, str]], done: list[str]
+    graph: OpGraph, device: str, action: Action, here: set[str], sent: dict[tuple[str, str], str], done: set[str]
 ) -> bool:
     """Whether the action could be taken; changes what is held, on its way and done."""
     if isinstance(action, Recv):
-        if (action.tensor, device) not in sent:
+        if sent.get((action.tensor, device)) != action.source:
             return False
-        sent.remove((action.tensor, device))
+        del sent[action.tensor, device]
         here.add(action.tensor)
     elif isinstance(action, Compute):
-        lacking = [edge.tensor for edge in graph.edges_into[action.op] if edge.tensor not in here]
-        if lacking:
-            raise InternalError(f"{device} computes op {action.op!r} without tensor {lacking[0]!r}")
-        here.update(edge.tensor for edge in graph.edges_from[action.op])
-        done.append(action.op)
+        _compute(graph, device, action.op, here, done)
+    elif action.tensor not in here:
+        raise InternalError(f"{device}: {action}: the tensor is not there")
     elif isinstance(action, Send):
-        if action.tensor not in here:
-            raise InternalError(f"{device} sends tensor {action.tensor!r}, which is not there")
-        sent.add((action.tensor, action.target))
+        if (action.tensor, action.target) in sent:
+            raise InternalError(f"{device}: {action}: the tensor is on its way already")
+        sent[action.tensor, action.target] = device
     elif isinstance(action, Free):
         here.remove(action.tensor)
     return True
+
+
+def _compute(graph: OpGraph, device: str, op: str, here: set[str], done: set[str]) -> None:
+    if op not in graph.index:
+        raise InternalError(f"{device} computes op {op!r}, which the graph does not have")
+    if op in done:
+        raise InternalError(f"{device} computes op {op!r}, which has run already")
+    lacking = [edge.tensor for edge in graph.edges_into[op] if edge.tensor not in here]
+    if lacking:
+        raise InternalError(f"{device} computes op {op!r} without tensor {lacking[0]!r}")
+    here.update(edge.tensor for edge in graph.edges_from[op])
+    done.add(op)

@@ -1,5 +1,6 @@
 """Plain PyTorch, the baseline: the job's own module, loss and backward, without any plan."""
 
+import copy
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ class EagerStep:
     def __init__(self, job: Job, module: nn.Module, device: torch.device) -> None:
         self._job = job
         self.module = module.to(device)
+        if job.mode == "infer" or not module.training:
+            self.module.train(job.mode == "train")
+        self._loss = copy.deepcopy(job.loss).to(device) if isinstance(job.loss, nn.Module) else job.loss
         self._args = _moved(job.args, device)
         self._kwargs = _moved(dict(job.kwargs), device)
         self._targets = _moved(job.targets, device)
@@ -33,10 +37,10 @@ class EagerStep:
             with torch.no_grad(), self._autocast():
                 return _first_tensor(self.module(*self._args, **self._kwargs))
         with self._autocast():
-            if self._job.loss is None:
+            if self._loss is None:
                 loss = self.module(*self._args, *self._targets, **self._kwargs)
             else:
-                loss = self._job.loss(self.module(*self._args, **self._kwargs), *self._targets)
+                loss = self._loss(self.module(*self._args, **self._kwargs), *self._targets)
         loss.backward()
         if self._optimizer is not None:
             self._optimizer.step()

@@ -55,12 +55,12 @@ class _Lane:
         while tensor not in self.arrived:
             name, parcel = self.inboxes[self.name].get()
             if name == _ABORT:
-                raise _Aborted
+                raise _AbortedError
             self.arrived[name] = parcel
         self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
 
 
-class _Aborted(Exception):
+class _AbortedError(Exception):
     """Another device failed."""
 
 
@@ -103,10 +103,17 @@ class Executor:
         for device in self._devices.values():
             device.settle()
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
-        futures = [device.submit(self._task(name, device, state, inboxes)) for name, device in self._devices.items()]
+        tasks = {name: self._task(name, device, state, inboxes) for name, device in self._devices.items()}
+        futures = []
+        try:
+            for name, device in self._devices.items():
+                futures.append(device.submit(tasks[name]))
+        except BaseException:
+            _abort(inboxes)
+            raise
         errors = [future.exception() for future in as_completed(futures)]
         for error in errors:
-            if error is not None and not isinstance(error, _Aborted):
+            if error is not None and not isinstance(error, _AbortedError):
                 raise error
 
     def _task(self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]) -> Callable[[], None]:
@@ -121,8 +128,7 @@ class Executor:
                         step(lane)
                 device.synchronize()
             except BaseException:
-                for inbox in inboxes.values():
-                    inbox.put((_ABORT, None))
+                _abort(inboxes)
                 raise
 
         return task
@@ -168,3 +174,9 @@ class Executor:
                 marks.append((op, begin, lane.device.now()))
 
         return compute
+
+
+def _abort(inboxes: Mapping[str, _Inbox]) -> None:
+    """Make every device stop at its next receive."""
+    for inbox in inboxes.values():
+        inbox.put((_ABORT, None))

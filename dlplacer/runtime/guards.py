@@ -73,9 +73,9 @@ def require_data(name: str, tensor: torch.Tensor) -> None:
         If it is on the meta device or a stand-in.
     """
     if tensor.is_meta or isinstance(tensor, FakeTensor):
+        what = "on the meta device" if tensor.is_meta else "a stand-in"
         raise InputError(
-            f"{name!r} has no data (a {'meta tensor' if tensor.is_meta else 'stand-in'}): a plan can be made for such a "
-            "module but not run; build the module with real memory"
+            f"{name!r} is {what} and has no data: such a module can be planned but not run; build it with real memory"
         )
 
 

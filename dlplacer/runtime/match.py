@@ -22,8 +22,8 @@ def require_same_graph(plan: Plan, captured: OpGraph) -> None:
     difference = first_difference(plan.graph, captured)
     made_with = (plan.graph.capture or {}).get("torch", "an unknown version")
     raise MismatchError(
-        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: this "
-        "model); capture and solve again, or give the model and inputs that the plan was made for"
+        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: "
+        "this model); capture and solve again, or give the model and inputs that the plan was made for"
     )
 
 
@@ -39,8 +39,8 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
         if name not in plan.graph.index or name not in captured.index:
             side = "the plan" if name in plan.graph.index else "the model at these shapes"
             raise MismatchError(
-                f"the model at these shapes is another graph: op {name!r} is only in {side}; capture and solve for these "
-                "shapes"
+                f"the model at these shapes is another graph: op {name!r} is only in {side}; capture and solve for "
+                "these shapes"
             )
     return plan.order
 
@@ -48,20 +48,24 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
 def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
     """An order for the inference graph on the plan's placement.
 
-    An op goes where the plan has the op of the same id; else where it has the forward op of the same module and kind,
-    or of the same module; else to the device of what it reads.
+    An op goes where its group is, or where the plan has the op of the same id; else where it has the forward op of the
+    same module and kind, or of the same module; else to the device of what it reads.
     """
     hints = _placement_hints(plan)
     home: dict[str, str] = {}
+    of_group: dict[str | None, str] = {}
     for name in captured.topological_order:
         op = captured.op(name)
         read = (home[edge.source] for edge in captured.edges_into[name])
         home[name] = (
-            plan.placement.get(name)
+            of_group.get(op.colocate)
+            or plan.placement.get(name)
             or hints.get((op.module, op.kind))
             or (hints.get((op.module, None)) if op.module else None)
             or next(read, plan.topology.devices[0].id)
         )
+        if op.colocate is not None:
+            of_group[op.colocate] = home[name]
     return {
         device.id: [name for name in captured.topological_order if home[name] == device.id]
         for device in plan.topology.devices

@@ -18,7 +18,7 @@ def measured_medians(steps: Mapping[str, Callable[[], object]], count: int, warm
         _warm_up(step, warmup)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(count):
-        names = list(steps) if number % 2 == 0 else list(reversed(steps))
+        names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
             times[name].append(_seconds(steps[name]))
     return {name: median(values) for name, values in times.items()}

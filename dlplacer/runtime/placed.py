@@ -125,7 +125,9 @@ class PlacedModule(nn.Module):
         if job.mode != "train":
             raise MismatchError("the plan was made for inference; capture with mode='train' to train")
         if len(job.targets) != len(self._job.targets):
-            raise InputError(f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss")
+            raise InputError(
+                f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss"
+            )
         variant = self._variant(job)
         self.steps_done += 1
         leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))

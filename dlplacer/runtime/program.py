@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dlplacer.errors import InputError
-from dlplacer.runtime.actions import Action, Compute, parse_action
+from dlplacer.runtime.actions import Action, Compute, parse_action, quoted, unquoted
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Program:
         current: list[Action] | None = None
         for number, line in enumerate(text.splitlines(), start=1):
             if line.startswith("DEVICE "):
-                current = actions.setdefault(line.removeprefix("DEVICE "), [])
+                current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
             elif line.strip():
                 if current is None:
                     raise InputError(f"line {number}: {line!r} stands before the first DEVICE line")
@@ -45,5 +45,5 @@ class Program:
 
     def _lines(self) -> Iterable[str]:
         for device, entries in self.actions.items():
-            yield f"DEVICE {device}"
+            yield f"DEVICE {quoted(device)}"
             yield from (f"  {action}" for action in entries)

@@ -111,6 +111,23 @@ def cut_through() -> Plan:
     return plan(single().graph, routed().topology, options(delay="cut-through"), scheduled, transfers)
 
 
+def detour(delay: str, way: str) -> Plan:
+    """From a to b: 20 B ÷ 4 B/s = 5 s directly; by way of routers r and s over three links of 10 B/s 2 s each, or 2 s.
+
+    Store-and-forward the direct link is the shortest (5 < 3 × 2 s), cut-through the detour is (2 < 5 s).
+    """
+    links = (Link("a", "b", 4), Link("a", "r", 10), Link("r", "s", 10), Link("s", "b", 10))
+    delay_s = 5 if way == "ab" else 6 if delay == "store-and-forward" else 2
+    there_s = 2 + delay_s
+    return plan(
+        single().graph,
+        machine(*links),
+        options(delay=delay, routing="shortest"),
+        [("x", "a", 0, 2), ("y", "b", there_s, there_s + 3)],
+        [sent("t", "x", 20, (way, 2, there_s))],
+    )
+
+
 def relayed(assumed: Options = PAPER) -> Plan:
     """From a to c by way of device b: 20 ÷ 10 s, a second of waiting at b, 20 ÷ 5 s."""
     topology = machine(Link("a", "b", 10), Link("b", "c", 5))
@@ -247,6 +264,9 @@ RIGHT = {
     "crossing": crossing(),
     "routed": routed(),
     "cut-through": cut_through(),
+    "shortest": detour("store-and-forward", "ab"),
+    "shortest, cut-through": detour("cut-through", "arsb"),
+    "shortest over a relay": relayed(options(routing="shortest")),
     "relayed": relayed(),
     "relayed, cut-through": relayed(options(delay="cut-through")),
     "zero times": zero_times(),

@@ -4,24 +4,26 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
+import networkx as nx
 import pytest
 from check import plans
 from check.plans import changed, sent, with_op, with_ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.check import RULES, arithmetic, check, memory, placement, routing, timing, violations
+from dlplacer.check import RULES, arithmetic, check, memory, placement, routing, shortest, timing, violations
 from dlplacer.check.memory import live_bytes, used_bytes
 from dlplacer.check.violation import tolerance_s
 from dlplacer.errors import CheckError, InputError
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import CHOICES, Options
 from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment, Transfer
-from dlplacer.topology import Link
+from dlplacer.topology import Link, Topology
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,18 @@ ON_THE_WAY = {
         "eq. 8, 9 route",
         "tensor 't' to 'b': the route visits 'a' 2 times; it may visit a node once",
     ),
+    "not the shortest": Broken(
+        shortest.shortest_routes,
+        plans.detour("store-and-forward", "arsb"),
+        "shortest route",
+        "tensor 't' to 'b' takes a route of 6 s; 20 bytes need no more than 5 s",
+    ),
+    "not the shortest, cut-through": Broken(
+        shortest.shortest_routes,
+        plans.detour("cut-through", "ab"),
+        "shortest route",
+        "tensor 't' to 'b' takes a route of 5 s; 20 bytes need no more than 2 s",
+    ),
     "transfer too short": Broken(
         routing.transfer_durations,
         changed(CROSSING, transfer=0, end_s=4.5),
@@ -485,6 +499,48 @@ def test_without_the_barrier_backward_ops_may_start_early() -> None:
 def test_without_contention_transfers_may_overlap() -> None:
     together = changed(CONTENDED, transfer=1, start_s=2.0, end_s=4.0)
     assert violations(replace(together, options=replace(together.options, contention="none"))) == ()
+
+
+def way_delay_s(topology: Topology, way: list[str], delay: str) -> float:
+    """The delay of 20 bytes by way of some nodes, straight from the definitions."""
+    spent_s, segment = 0.0, []
+    for hop in pairwise(way):
+        link = topology.link_between[hop]
+        segment.append(link.total_bytes_per_s)
+        spent_s += link.latency_s + (20 / link.total_bytes_per_s if delay == "store-and-forward" else 0)
+        if delay == "cut-through" and hop[1] in topology.device_index:
+            spent_s += 20 / min(segment)
+            segment = []
+    return spent_s
+
+
+@pytest.mark.parametrize("delay", CHOICES["delay"])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_shortest_routes_are_those_of_least_delay_among_all_paths(delay: str, seed: int) -> None:
+    random = Random(seed)
+    pairs = [pair for pair in combinations("abcrs", 2) if random.random() < 0.7 or pair == ("a", "b")]
+    links = [Link(a, b, random.choice([1, 2, 4, 20]), random.choice([0, 1, 2])) for a, b in pairs]
+    topology = plans.machine(*links)
+    assumed = plans.options(delay=delay, routing="shortest")
+    ways = list(nx.all_simple_paths(topology.to_networkx(), "a", "b"))
+    least_s = min(way_delay_s(topology, way, delay) for way in ways)
+    for way in ways:
+        stops = [position for position, name in enumerate(way) if name in topology.device_index]
+        times = [2 + way_delay_s(topology, way[: stop + 1], delay) for stop in stops]
+        parts = [
+            ("".join(way[begin : end + 1]), *when)
+            for (begin, end), when in zip(pairwise(stops), pairwise(times), strict=True)
+        ]
+        scheduled = [("x", "a", 0.0, 2.0), ("y", "b", times[-1], times[-1] + 3)]
+        plan = plans.plan(SINGLE.graph, topology, assumed, scheduled, [sent("t", "x", 20, *parts)])
+        longer = times[-1] - 2 > least_s + 1e-6
+        assert {violation.rule for violation in violations(plan)} == ({"shortest route"} if longer else set())
+
+
+@pytest.mark.parametrize("delay", CHOICES["delay"])
+def test_free_routes_may_be_longer(delay: str) -> None:
+    longer = plans.detour(delay, "arsb" if delay == "store-and-forward" else "ab")
+    assert violations(replace(longer, options=replace(longer.options, routing="free"))) == ()
 
 
 def test_rounding_may_hide_part_of_the_gap() -> None:

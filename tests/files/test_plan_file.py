@@ -1,0 +1,320 @@
+"""Plan files: what is written reads back, and every mistake is listed with its path."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files.junk import read_or_refused, spoiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.check import violations
+from dlplacer.errors import FileFormatError
+from dlplacer.files.plan_file import plan_to_dict, read_plan, write_plan
+from dlplacer.files.text import render_json
+from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.options import CHOICES, Options
+from dlplacer.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Segment, Transfer
+from dlplacer.topology import Device, Link, Router, Topology
+
+NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
+SECONDS = st.floats(0, 1e6)
+
+
+def crossing() -> Plan:
+    """x on a for 2 s; 20 B over router r for 20 ÷ 10 + 20 ÷ 20 = 3 s; y on b for 3 s."""
+    graph = OpGraph((Op("x", "test", 2.0), Op("y", "test", 3.0)), (Edge("x", "y", 20, tensor="t"),), "two ops")
+    links = (Link("a", "r", 10.0), Link("r", "b", 20.0))
+    return Plan(
+        graph,
+        Topology((Device("a", memory_bytes=100), Device("b")), (Router("r"),), links, "two devices"),
+        Options.paper(),
+        "optimal",
+        makespan_s=8.0,
+        lower_bound_s=8.0,
+        gap=0.0,
+        rounding_s=0.0,
+        method="by hand",
+        solve_s=0.25,
+        ops=(ScheduledOp("x", "a", 0.0, 2.0), ScheduledOp("y", "b", 5.0, 8.0)),
+        transfers=(Transfer("t", "x", "b", 20, (Segment((("a", "r"), ("r", "b")), 2.0, 5.0),)),),
+        memory={"a": DeviceMemory(100, 0), "b": DeviceMemory(None, 0)},
+        provenance={"seed": 0},
+        meta={"note": "é"},
+    )
+
+
+def as_json(plan: Plan) -> Any:
+    return json.loads(render_json(plan_to_dict(plan)))
+
+
+def read(tmp_path: Path, value: Any) -> Plan:
+    (tmp_path / "it.json").write_text(json.dumps(value))
+    return read_plan(tmp_path / "it.json")
+
+
+def mistakes_in(tmp_path: Path, value: Any) -> list[str]:
+    with pytest.raises(FileFormatError) as caught:
+        read(tmp_path, value)
+    assert str(caught.value).startswith(f"{tmp_path / 'it.json'}: ")
+    return list(caught.value.mistakes)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Well-formed plans, few of which are right."""
+    segments = st.builds(
+        Segment, st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2).map(tuple), SECONDS, SECONDS
+    )
+    routes = st.lists(segments, min_size=1, max_size=2).map(tuple)
+    memory = st.builds(DeviceMemory, st.none() | st.integers(0, 2**50), st.integers(0, 2**50))
+    return replace(
+        crossing(),
+        options=Options(**{name: draw(st.sampled_from(values)) for name, values in CHOICES.items()}),
+        status=draw(st.sampled_from(STATUSES)),
+        makespan_s=draw(SECONDS),
+        lower_bound_s=draw(SECONDS),
+        gap=draw(st.floats(0, 1)),
+        rounding_s=draw(SECONDS),
+        method=draw(NAMES),
+        solve_s=draw(SECONDS),
+        ops=tuple(draw(st.lists(st.builds(ScheduledOp, NAMES, NAMES, SECONDS, SECONDS), max_size=3))),
+        transfers=tuple(
+            draw(st.lists(st.builds(Transfer, NAMES, NAMES, NAMES, st.integers(0, 2**50), routes), max_size=2))
+        ),
+        memory=draw(st.dictionaries(NAMES, memory, max_size=2)),
+        provenance=draw(st.dictionaries(NAMES, st.none() | NAMES, max_size=2)),
+        meta=draw(st.dictionaries(NAMES, st.lists(SECONDS, max_size=2), max_size=2)),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plans")
+
+
+@given(plan=plans())
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_plans_round_trip(folder: Path, plan: Plan) -> None:
+    again = read(folder, as_json(plan))
+    assert again == plan
+    assert plan_to_dict(again) == plan_to_dict(plan)
+
+
+def test_files_round_trip_and_stay_right(tmp_path: Path) -> None:
+    plan = crossing()
+    assert violations(plan) == ()
+    write_plan(tmp_path / "it.json", plan)
+    again = read_plan(tmp_path / "it.json")
+    assert again == plan
+    assert violations(again) == ()
+    assert (
+        '    {"op": "x", "device": "a", "start_s": 0.0, "end_s": 2.0},'
+        in (tmp_path / "it.json").read_text().splitlines()
+    )
+
+
+def test_defaults(tmp_path: Path) -> None:
+    value = as_json(crossing())
+    for name in ("rounding_s", "solve_s", "transfers", "memory", "provenance", "meta"):
+        del value[name]
+    value["problem"]["options"] = {}
+    plan = read(tmp_path, value)
+    assert (plan.rounding_s, plan.solve_s, plan.transfers, plan.memory) == (0.0, 0.0, (), {})
+    assert (plan.provenance, plan.meta) == ({}, {})
+    assert plan.options == Options()
+
+
+def test_names_sources_notes_and_units_are_accepted(tmp_path: Path) -> None:
+    value = as_json(crossing()) | {"name": "mine", "source": "a test", "makespan_s": "8000 ms", "gap": 0}
+    value["ops"][0] |= {"meta": {"note": 1}, "end_s": "2 s"}
+    value["transfers"][0] |= {"meta": {}, "bytes": "20 B"}
+    value["problem"]["meta"] = {}
+    assert read(tmp_path, value) == crossing()
+
+
+def put(*path: Any, to: Any) -> Callable[[Any], None]:
+    """A change of a JSON value: the field at a path."""
+
+    def change(value: Any) -> None:
+        for part in path[:-1]:
+            value = value[part]
+        value[path[-1]] = to
+
+    return change
+
+
+def cut(*path: Any) -> Callable[[Any], None]:
+    """A change of a JSON value: no field at a path."""
+
+    def change(value: Any) -> None:
+        for part in path[:-1]:
+            value = value[part]
+        del value[path[-1]]
+
+    return change
+
+
+GRAPH, TOPOLOGY, HOP = ("problem", "graph"), ("problem", "topology"), ("transfers", 0, "segments", 0)
+UNKNOWN = "unknown field; remove it or put it under 'meta'"
+MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
+    "unknown fields": (
+        [put("speed", to=1), put("ops", 0, "where", to="a"), put("problem", "machine", to={})],
+        [
+            f"problem.machine: {UNKNOWN}",
+            f"ops[0].where: {UNKNOWN} (in 'x')",
+            f"speed: {UNKNOWN}",
+        ],
+    ),
+    "missing fields": (
+        [cut("status"), cut("ops", 1, "device"), cut("transfers", 0, "bytes"), cut("problem", "options")],
+        [
+            "problem.options: required, but missing",
+            "status: required, but missing",
+            "ops[1].device: required, but missing (in 'y')",
+            "transfers[0].bytes: required, but missing (in 'x' → 'b')",
+        ],
+    ),
+    "no problem": ([cut("problem")], ["problem: required, but missing"]),
+    "no graph": ([cut(*GRAPH)], ["problem.graph: required, but missing"]),
+    "numbers out of range": (
+        [
+            put("makespan_s", to=-1),
+            put("gap", to=1.5),
+            put("ops", 0, "start_s", to=-2),
+            put("memory", "a", "peak_bytes", to=-3),
+            put(*HOP, "end_s", to=-4),
+        ],
+        [
+            "makespan_s: must be at least 0 (it is -1)",
+            "gap: must be at most 1 (it is 1.5)",
+            "ops[0].start_s: must be at least 0 (it is -2, in 'x')",
+            "transfers[0].segments[0].end_s: must be at least 0 (it is -4, in 'x' → 'b')",
+            "memory.a.peak_bytes: must be at least 0 (it is -3)",
+        ],
+    ),
+    "numbers that are not finite": (
+        [put("gap", to=float("nan")), put("makespan_s", to=10**400), put("provenance", "seed", to=float("inf"))],
+        [
+            "gap: is NaN; every number must be finite",
+            "provenance.seed: is Infinity; every number must be finite",
+            "makespan_s: the number is too large",
+        ],
+    ),
+    "wrong types": (
+        [
+            put("status", to="perfect"),
+            put("method", to=3),
+            put("gap", to="0"),
+            put("ops", 0, to="x"),
+            put("ops", 1, "op", to=""),
+            put("memory", to=[]),
+            put("problem", "options", "delay", to=1),
+        ],
+        [
+            "problem.options.delay: must be a text (it is 1)",
+            "status: must be 'optimal' or 'feasible' (it is 'perfect')",
+            "gap: must be a number (it is '0')",
+            "method: must be a text (it is 3)",
+            "ops[0]: must be an object (it is 'x')",
+            "ops[1].op: must not be empty (it is '')",
+            "memory: must be an object (it is [])",
+        ],
+    ),
+    "a transfer that goes nowhere": (
+        [put("transfers", 0, "segments", to=[])],
+        ["transfers[0].segments: must not have fewer entries than 1 (it is [], in 'x' → 'b')"],
+    ),
+    "a segment without links": (
+        [put(*HOP, "route", to=[])],
+        ["transfers[0].segments[0].route: must not have fewer entries than 1 (it is [], in 'x' → 'b')"],
+    ),
+    "hops of other than two nodes": (
+        [put(*HOP, "route", to=[["a"], ["a", "b", "c"], "ab"])],
+        [
+            "transfers[0].segments[0].route[0]: must not have fewer entries than 2 (it is ['a'], in 'x' → 'b')",
+            "transfers[0].segments[0].route[1]: must not have more entries than 2 (it is ['a', 'b', 'c'], in 'x' → "
+            "'b')",
+            "transfers[0].segments[0].route[2]: must be a list (it is 'ab', in 'x' → 'b')",
+        ],
+    ),
+    "options": (
+        [put("problem", "options", "delay", to="short"), put("problem", "options", "speed", to="high")],
+        [
+            "problem.options.delay: is 'short'; use one of cut-through, store-and-forward",
+            "problem.options.speed: unknown option; use contention, delay, routing, transfers, memory, step",
+        ],
+    ),
+    "fields of the graph and of the topology": (
+        [put(*GRAPH, "nodes", 0, "time_s", to="x"), put(*TOPOLOGY, "edges", 0, "bytes_per_s", to=0)],
+        [
+            "problem.graph.nodes[0].time_s: 'x' is not a number with a unit; write for example '25 us' (in 'x')",
+            "problem.topology.edges[0].bytes_per_s: must be above 0 (it is 0, in 'a' → 'r')",
+        ],
+    ),
+    "references in the graph and in the topology": (
+        [put(*GRAPH, "edges", 0, "target", to="z"), put(*TOPOLOGY, "nodes", 1, "id", to="a"), put("status", to="?")],
+        [
+            "status: must be 'optimal' or 'feasible' (it is '?')",
+            "problem.graph.edges[0].target: there is no node 'z'; add it or remove the edge",
+            "problem.topology.nodes[1].id: 'a' is given twice; rename one",
+            "problem.topology.edges[1].target: there is no node 'b'; add it or remove the edge",
+        ],
+    ),
+    "rules between the fields of the graph and of the topology": (
+        [
+            put(*GRAPH, "edges", 0, "target", to="x"),
+            put(*TOPOLOGY, "edges", 1, to={"source": "r", "target": "a", "bytes_per_s": 1}),
+            put("problem", "options", "step", to="twice"),
+        ],
+        [
+            "problem.graph.edges: the graph has a cycle: 'x' → 'x'; remove one of its edges",
+            "problem.topology.edges[1]: link 'r' – 'a' is given twice; bond equal links with 'count', or put a router "
+            "on one of two different ways",
+            "problem.options.step: is 'twice'; use one of autograd, joint",
+        ],
+    ),
+    "newer parts": (
+        [put(*GRAPH, "format", to="dlplacer.graph/2"), cut(*TOPOLOGY, "format")],
+        [
+            "problem.graph: format 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
+            'problem.topology: format missing; the file must start with "format": "dlplacer.topology/1"',
+        ],
+    ),
+    "a newer plan": (
+        [put("format", to="dlplacer.plan/2"), put("speed", to=1)],
+        ["format: 'dlplacer.plan/2' is newer than 'dlplacer.plan/1'; update dlplacer to read it"],
+    ),
+    "another kind of file": (
+        [put("format", to="dlplacer.graph/1")],
+        ["format: 'dlplacer.graph/1' is not 'dlplacer.plan/1'; give a plan file"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_listed_with_its_path(tmp_path: Path, name: str) -> None:
+    changes, expected = MISTAKES[name]
+    value = as_json(crossing())
+    for change in changes:
+        change(value)
+    assert mistakes_in(tmp_path, value) == expected
+
+
+def test_a_plan_that_is_wrong_can_be_read(tmp_path: Path) -> None:
+    value = as_json(crossing())
+    value["ops"][1]["device"] = "nowhere"
+    plan = read(tmp_path, value)
+    assert [violation.rule for violation in violations(plan)] == ["eq. 7 placement"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_junk_anywhere_reads_or_is_refused_in_plain_words(tmp_path: Path, seed: int) -> None:
+    value = spoiled(as_json(crossing()), seed)
+    plan = read_or_refused(lambda: read(tmp_path, value))
+    if plan is not None:
+        assert as_json(read(tmp_path, as_json(plan))) == as_json(plan)
+        assert all(map(str, violations(plan)))
