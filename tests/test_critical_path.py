@@ -20,7 +20,9 @@ from dlplacer.topology import Device, Link, Topology
 
 
 def names(plan: Plan) -> list[str]:
-    return [step.op if isinstance(step, ScheduledOp) else f"{step.tensor}→{step.target}" for step in critical_path(plan)]
+    return [
+        step.op if isinstance(step, ScheduledOp) else f"{step.tensor}→{step.target}" for step in critical_path(plan)
+    ]
 
 
 def test_producers_and_transfers() -> None:

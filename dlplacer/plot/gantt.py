@@ -179,7 +179,9 @@ def _draw_kinds(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Calla
         box = Rectangle((entry.start_s, lower), width_s, _DEVICE_HEIGHT, transform=ax.transData)
         middle = (entry.start_s + entry.end_s) / 2
         ink = ink_on(color_of(entry.op))
-        text = ax.text(middle, rows[entry.device], kind, size=_FONT_POINTS, color=ink, ha="center", va="center")
+        text = ax.text(
+            middle, rows[entry.device], kind, size=_FONT_POINTS, color=ink, ha="center", va="center", clip_on=True
+        )
         text.set_clip_path(box)
 
 

@@ -1,0 +1,91 @@
+"""Plans with random placement, valid by construction, and short ways to run them."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dlplacer.assemble import assemble
+from dlplacer.devices.cpu import usable_cores
+from dlplacer.frontend import Job, capture
+from dlplacer.graph import OpGraph
+from dlplacer.options import Options
+from dlplacer.plan import Plan
+from dlplacer.problem import Problem, build_problem
+from dlplacer.runtime import PlacedModule, apply
+from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.topology import Device, Link, Topology
+
+needs_two_cores = pytest.mark.skipif(
+    len(usable_cores()) < 2, reason="two CPU devices need two cores, and this process may use one"
+)
+
+
+def machine(device_count: int) -> Topology:
+    """Devices d0, d1, … around d0, with links of 1 GB/s and 1 µs."""
+    devices = tuple(Device(f"d{position}", "cpu-core") for position in range(device_count))
+    links = tuple(Link("d0", device.id, 1e9, 1e-6) for device in devices[1:])
+    return Topology(devices, (), links)
+
+
+def with_unit_times(graph: OpGraph) -> OpGraph:
+    """The graph with 1 ms for every op that computes."""
+    return replace(
+        graph, ops=tuple(replace(op, time_s=1e-3 if op.kind.startswith(("aten", "update", "test")) else 0.0) for op in graph.ops)
+    )
+
+
+def random_schedule(problem: Problem, seed: int) -> Schedule:
+    """Every op, in a random order that dependencies allow, on a random device that its group allows."""
+    chooser = random.Random(seed)
+    waits = [len(arcs) for arcs in problem.arcs_into]
+    ready = [op for op, count in enumerate(waits) if not count]
+    device = [0] * problem.op_count
+    of_group: dict[str, int] = {}
+    free = [0] * problem.device_count
+    start, end = [0] * problem.op_count, [0] * problem.op_count
+    while ready:
+        op = ready.pop(chooser.randrange(len(ready)))
+        drawn = chooser.randrange(problem.device_count)
+        group = problem.graph.ops[op].colocate
+        here = device[op] = drawn if group is None else of_group.setdefault(group, drawn)
+        arrivals = (end[arc.source] + (problem.delay[arc.size][device[arc.source]][here] or 0) for arc in problem.arcs_into[op])
+        # A tick between any two ops on a device keeps the order of ops without duration.
+        start[op] = max([free[here], *arrivals])
+        end[op] = start[op] + (problem.duration[op][here] or 0)
+        free[here] = end[op] + 1
+        for arc in problem.arcs_from[op]:
+            waits[arc.target] -= 1
+            if not waits[arc.target]:
+                ready.append(arc.target)
+    return Schedule(problem, tuple(device), tuple(start))
+
+
+def random_plan(graph: OpGraph, device_count: int = 2, seed: int = 0) -> Plan:
+    """A plan for a graph on `machine`, under the paper's options; the same seed gives the same plan."""
+    problem = build_problem(with_unit_times(graph), machine(device_count), Options.paper())
+    schedule = random_schedule(problem, seed)
+    return assemble(problem, Outcome(schedule, 0), schedule, "random", 0.0, {})
+
+
+@contextmanager
+def placed_at_random(job: Job, device_count: int = 2, seed: int = 0) -> Iterator[PlacedModule]:
+    """The job's module under a random plan on CPU devices; the devices are closed afterwards."""
+    placed = apply(job, random_plan(capture(job), device_count, seed), [f"cpu:{i}" for i in range(device_count)])
+    try:
+        yield placed
+    finally:
+        placed.close()
+
+
+def plain_loss(job: Job, module: torch.nn.Module) -> torch.Tensor:
+    """The loss of the job's step in plain PyTorch, of a module of the job's kind."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=job.autocast is not None):
+        if job.loss is None:
+            loss: torch.Tensor = module(*job.args, *job.targets, **job.kwargs)
+        else:
+            loss = job.loss(module(*job.args, **job.kwargs), *job.targets)
+    return loss
