@@ -18,19 +18,20 @@ def assemble(
 ) -> Plan:
     """The plan of a schedule, with its transfers, memory and gap (eq. 7–13)."""
     ops, transfers = replay(problem, schedule.device, schedule.order)
-    bound = min(outcome.lower_bound, schedule.makespan)
     makespan_s = max(entry.end_s for entry in ops)
+    makespan = min(schedule.makespan, round(makespan_s / float(problem.tick_s)))
+    bound = min(outcome.lower_bound, makespan)
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
-    gap = (schedule.makespan - bound) / schedule.makespan if schedule.makespan else 0.0
+    gap = (makespan - bound) / makespan if makespan else 0.0
     return Plan(
         graph=problem.graph,
         topology=problem.topology,
         options=problem.options,
-        status="optimal" if bound == schedule.makespan else "feasible",
+        status="optimal" if bound == makespan else "feasible",
         makespan_s=makespan_s,
         lower_bound_s=lower_bound_s,
         gap=gap,
-        rounding_s=max(0.0, makespan_s - float(schedule.makespan * problem.tick_s)),
+        rounding_s=max(0.0, makespan_s - float(makespan * problem.tick_s)),
         method=method,
         solve_s=solve_s,
         ops=tuple(ops),

@@ -5,46 +5,113 @@ The same replay gives a solver's schedule its exact times and predicts an old pl
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from heapq import heappop, heappush
 
 from dlplacer.errors import MismatchError
 from dlplacer.graph import OpGraph
-from dlplacer.plan import Plan, ScheduledOp, Segment, Transfer
+from dlplacer.network import Network
+from dlplacer.plan import Plan, ScheduledOp, Transfer
 from dlplacer.problem import Problem, build_problem
-from dlplacer.routes import segments
 from dlplacer.topology import Topology
 
 
 def replay(
     problem: Problem, device: Sequence[int], order: Iterable[int]
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
-    """Ops and transfers with their earliest times (eq. 10–12), without contention.
+    """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
+
+    Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; where links are
+    contended, first come is first served.
 
     Parameters
     ----------
     device
         [op] → position of its device.
     order
-        All ops, each after what it reads; it decides the order on every device.
+        All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
+
+    Raises
+    ------
+    MismatchError
+        If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    graph, topology = problem.graph, problem.topology
-    free_s = [0.0] * problem.device_count
-    end_s = [0.0] * problem.op_count
-    done, transfers = [], []
-    for position in order:
-        op, here = graph.ops[position], device[position]
-        start_s = free_s[here]
-        for edge, arc in zip(graph.edges_into[op.id], problem.arcs_into[position], strict=True):
-            ready_s = end_s[arc.source]
-            if device[arc.source] != here:
-                pair = topology.devices[device[arc.source]].id, topology.devices[here].id
-                sent = _transfer(problem, edge.tensor, edge.source, pair, arc.size, ready_s)
-                transfers.append(sent)
-                ready_s = sent.end_s
-            start_s = max(start_s, ready_s)
-        end_s[position] = free_s[here] = start_s + (op.time_on(topology.devices[here].type) or 0.0)
-        done.append(ScheduledOp(op.id, topology.devices[here].id, start_s, end_s[position]))
-    return tuple(done), tuple(transfers)
+    clock = _Clock(problem, device, list(order))
+    while clock.running:
+        clock.finish_next()
+    if len(clock.done) < problem.op_count:
+        stuck = next(queue[-1] for queue in clock.queues if queue)
+        name = problem.graph.ops[stuck].id
+        raise MismatchError(f"the order cannot run: op {name!r} comes before an op that it depends on")
+    return tuple(clock.done), tuple(clock.transfers)
+
+
+class _Clock:
+    """The state of a replay: what runs, what is waited for, what is done."""
+
+    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int]) -> None:
+        self.problem, self.device = problem, device
+        self.rank = {op: position for position, op in enumerate(order)}
+        later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
+        self.behind_barrier = later if problem.options.step == "autograd" else set()
+        self.before_barrier = problem.op_count - len(self.behind_barrier)
+        self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
+        for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
+            self.queues[device[op]].append(op)
+        self.waits = [len(arcs) for arcs in problem.arcs_into]
+        self.ready_s = [0.0] * problem.op_count
+        self.free_s = [0.0] * problem.device_count
+        self.barrier_s = 0.0
+        self.network = Network(problem)
+        self.running: list[tuple[float, int, int]] = []
+        self.done: list[ScheduledOp] = []
+        self.transfers: list[Transfer] = []
+        for here in range(problem.device_count):
+            self._start_ready(here)
+
+    def finish_next(self) -> None:
+        """Take the op that ends next: send its tensors, and start what now can."""
+        now_s, _, op = heappop(self.running)
+        here = self.device[op]
+        touched = {here}
+        arrived: dict[tuple[str, int], float] = {}
+        graph, arcs = self.problem.graph, self.problem.arcs_from[op]
+        outgoing = zip(graph.edges_from[graph.ops[op].id], arcs, strict=True)
+        for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
+            there = self.device[arc.target]
+            arrival_s = now_s if there == here else arrived.get((edge.tensor, there))
+            if arrival_s is None:
+                pair = self._name(here), self._name(there)
+                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, now_s)
+                self.transfers.append(sent)
+                arrival_s = sent.end_s
+                if self.problem.options.transfers == "device":
+                    arrived[edge.tensor, there] = arrival_s
+            self.waits[arc.target] -= 1
+            self.ready_s[arc.target] = max(self.ready_s[arc.target], arrival_s)
+            touched.add(there)
+        if op not in self.behind_barrier:
+            self.before_barrier -= 1
+            self.barrier_s = now_s
+            if not self.before_barrier:
+                touched.update(range(self.problem.device_count))
+        for there in sorted(touched):
+            self._start_ready(there)
+
+    def _start_ready(self, here: int) -> None:
+        queue = self.queues[here]
+        while queue and not self.waits[queue[-1]]:
+            op = queue[-1]
+            if op in self.behind_barrier and self.before_barrier:
+                return
+            queue.pop()
+            node, kind = self.problem.graph.ops[op], self.problem.topology.devices[here].type
+            start_s = max(self.free_s[here], self.ready_s[op], self.barrier_s if op in self.behind_barrier else 0.0)
+            end_s = self.free_s[here] = start_s + (node.time_on(kind) or 0.0)
+            self.done.append(ScheduledOp(node.id, self._name(here), start_s, end_s))
+            heappush(self.running, (end_s, self.rank[op], op))
+
+    def _name(self, device: int) -> str:
+        return self.problem.topology.devices[device].id
 
 
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology) -> Plan:
@@ -105,15 +172,3 @@ def in_order(plan: Plan) -> list[ScheduledOp]:
         stuck = next(queue[-1] for queue in queues.values() if queue)
         raise MismatchError(f"the plan's order cannot run: op {stuck!r} comes before an op that it depends on")
     return done
-
-
-def _transfer(problem: Problem, tensor: str, source: str, pair: tuple[str, str], size: int, start_s: float) -> Transfer:
-    size_bytes = problem.sizes_bytes[size]
-    parts = []
-    for stretch in segments(problem.topology, problem.routes[size][pair]):
-        hops = tuple(pairwise(stretch))
-        links = [problem.topology.link_between[hop] for hop in hops]
-        end_s = start_s + sum(size_bytes / link.total_bytes_per_s + link.latency_s for link in links)
-        parts.append(Segment(hops, start_s, end_s))
-        start_s = end_s
-    return Transfer(tensor, source, pair[1], size_bytes, tuple(parts))

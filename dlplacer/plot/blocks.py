@@ -29,13 +29,19 @@ def blocks_of(plan: Plan) -> Mapping[str, str]:
 
 
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
-    """Block → the shortest end of its path that no other block has (``layer.0``), in the order given."""
+    """Block → the shortest end of its path that no other block has and no number begins, in the order given.
+
+    ``encoder.layer.0`` becomes ``layer.0``, or keeps its name beside a ``decoder.layer.0``.
+    """
     distinct = [block for block in dict.fromkeys(blocks) if block]
-    ends = {
-        block: [block, *(block.split(".", cut)[-1] for cut in range(1, block.count(".") + 1))] for block in distinct
-    }
-    shared = Counter(end for every in ends.values() for end in every)
-    return {block: next((end for end in reversed(ends[block]) if shared[end] == 1), block) for block in distinct}
+    shared = Counter(end for block in distinct for end in _ends(block))
+    fitting = {block: [end for end in _ends(block) if shared[end] == 1 and not end[0].isdigit()] for block in distinct}
+    return {block: min(fitting[block], key=len, default=block) for block in distinct}
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[begin:]) for begin in range(len(parts))]
 
 
 def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:

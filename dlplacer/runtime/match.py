@@ -37,10 +37,10 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
     """
     for name in (*plan.graph.index, *captured.index):
         if name not in plan.graph.index or name not in captured.index:
-            side = "the plan" if name in plan.graph.index else "the model at these shapes"
+            side = "the plan" if name in plan.graph.index else "the model"
             raise MismatchError(
-                f"the model at these shapes is another graph: op {name!r} is only in {side}; capture and solve for "
-                "these shapes"
+                f"the model at these shapes and in this mode is another graph: op {name!r} is only in {side}; capture "
+                "and solve for them"
             )
     return plan.order
 

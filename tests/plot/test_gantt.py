@@ -161,7 +161,7 @@ def test_a_plan_that_takes_no_time() -> None:
 
 
 def test_names_are_drawn_as_they_are() -> None:
-    # $…$ is mathematics to matplotlib, \\$ a dollar; \\frac without braces would not even parse
+    # $…$ is mathematics to matplotlib, \$ a dollar; \frac without braces would not even parse
     plan = plan_of([Op("x", "$a_{b$", 1.0, module="$\\frac$\t" + 40 * "m")], (), {"x": ("a", 0.0, 1.0)})
     ax = drawn(plan, color_by="module")
     ax.figure.canvas.draw()
@@ -176,7 +176,7 @@ def test_blocks_are_top_level_modules_and_large_ones_are_taken_apart() -> None:
     blocks = blocks_of(plan)
     assert list(dict.fromkeys(blocks.values())) == ["net.embed", "net.layers.0", "net.layers.1", "net.layers.2"]
     assert blocks["net.layers.1.mlp"] == "net.layers.1"
-    assert list(short_names(blocks.values()).values()) == ["embed", "0", "1", "2"]
+    assert list(short_names(blocks.values()).values()) == ["embed", "layers.0", "layers.1", "layers.2"]
 
 
 def test_short_names_tell_blocks_apart() -> None:
