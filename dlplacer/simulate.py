@@ -135,14 +135,15 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology) -> Plan:
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
     ops, transfers = replay(problem, device, [graph.index[scheduled.op] for scheduled in in_order(plan)])
+    makespan_s = max(entry.end_s for entry in ops)
     return replace(
         plan,
         graph=graph,
         topology=topology,
         status="feasible",
-        makespan_s=max(entry.end_s for entry in ops),
+        makespan_s=makespan_s,
         lower_bound_s=0.0,
-        gap=1.0,
+        gap=1.0 if makespan_s else 0.0,
         rounding_s=0.0,
         ops=ops,
         transfers=transfers,

@@ -55,7 +55,7 @@ def test_an_op_without_time_links_what_else_would_not_meet() -> None:
 
 @pytest.mark.parametrize(("step", "expected"), [("autograd", ["slow", "back"]), ("joint", ["back"])])
 def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
-    # back reads fast (0–2), but starts when slow, on the other device, ends at 5. Without the barrier it just starts late.
+    # back reads fast (0–2), but starts when slow, on the other device, ends at 5; without the barrier it is just late.
     ops = [Op("fast", "k", 2.0, phase="forward"), Op("slow", "k", 5.0), Op("back", "k", 1.0, phase="backward")]
     times = {"fast": ("a", 0.0, 2.0), "slow": ("b", 0.0, 5.0), "back": ("a", 5.0, 6.0)}
     plan = plan_of(ops, [Edge("fast", "back", 0)], times, options=dataclasses.replace(Options.paper(), step=step))
@@ -123,7 +123,7 @@ def test_nothing_takes_time() -> None:
     # All end at time 0, where the walk ends too: the first of them stands for the step.
     ops = [Op(name, "k", 0.0) for name in "xyz"]
     edges = [Edge("x", "y", 0), Edge("y", "z", 0)]
-    plan = plan_of(ops, edges, {name: ("a", 0.0, 0.0) for name in "xyz"})
+    plan = plan_of(ops, edges, dict.fromkeys("xyz", ("a", 0.0, 0.0)))
     assert names(plan) == ["x"]
 
 

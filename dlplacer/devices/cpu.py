@@ -28,7 +28,9 @@ class CpuDevice:
         self.torch_device = torch.device("cpu")
         self._core = cores[index]
         keep_heap()
+        threads = torch.get_num_threads()
         self._worker = Worker(self.name, self._prepare)
+        torch.set_num_threads(threads)
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
         """Run a function on the pinned thread."""
@@ -65,6 +67,9 @@ class CpuDevice:
     def _prepare(self) -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {self._core})
+        # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order changes
+        # the first alone once the constructor has put back the second.
+        torch.get_num_threads()
         torch.set_num_threads(1)
 
 

@@ -9,6 +9,12 @@ import torch
 from torch import fx
 
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
+_REASONS = (
+    r"raised exception (.+)",
+    r"got (\w*(?:Error|Exception)\(.+\))",
+    r"Explanation: (\S.+)",
+    r"debug context: (\S.+)",
+)
 _BY_VALUES = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
 _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what cannot be traced out of it"
 
@@ -33,7 +39,7 @@ def depends_on_values(node: fx.Node) -> str:
 def _reason(error: Exception, text: str) -> str:
     if isinstance(error, SyntaxError):
         return "the step computes no tensor"
-    for form in (r"raised exception (.+)", r"got (\w*(?:Error|Exception)\(.+\))", r"Explanation: (.+)"):
+    for form in _REASONS:
         found = re.search(form, text)
         if found and "no exception handler" not in found[1]:
             return found[1].strip().rstrip(".")

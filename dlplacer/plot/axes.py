@@ -20,9 +20,7 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
 
 def inches(ax: Axes) -> tuple[float, float]:
     """Width and height of the Axes as they are now; a layout engine may still change them a little."""
-    figure, box = ax.get_figure(root=True), ax.get_position()
-    width, height = figure.get_size_inches() if figure is not None else (0.0, 0.0)
-    return float(width * box.width), float(height * box.height)
+    return ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
 
 
 def label_seconds(axis: Axis, span_s: float, name: str) -> None:

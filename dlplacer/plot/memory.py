@@ -13,7 +13,8 @@ from dlplacer.plot.summary import headline
 from dlplacer.units import format_bytes
 
 _FAR_ABOVE = 2.5
-_LABEL_SHARE = 0.045
+_FIGURE_SHARE = 0.045
+_FIGURES_SHOWN = 10
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:
@@ -59,20 +60,34 @@ def _footprints(plan: Plan) -> dict[str, int]:
 
 
 def _mark_peaks(ax: Axes, peaks: dict[str, tuple[float, int]], colors: dict[str, str], top: float) -> None:
-    """A dot on every peak, and its figure beside it: below that of the next higher peak where they would touch."""
-    line, lowest = _LABEL_SHARE * top, 2 * top
-    for device, (time_s, peak) in sorted(peaks.items(), key=lambda item: -item[1][1]):
-        lowest = max(0.0, min(peak + line / 2, lowest - line))
+    """A dot on every peak, and beside the highest ones their figures."""
+    for device, (time_s, peak) in peaks.items():
         ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
+    highest = sorted(peaks, key=lambda device: peaks[device][1])[-_FIGURES_SHOWN:]
+    heights = _apart([peaks[device][1] + _FIGURE_SHARE * top / 2 for device in highest], top)
+    for device, height in zip(highest, heights, strict=True):
+        time_s, peak = peaks[device]
         ax.annotate(
             f" peak {format_bytes(peak)}",
-            (time_s, lowest),
+            (time_s, height),
             color=colors[device],
             fontsize=9,
             fontweight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             zorder=5,
         )
+
+
+def _apart(heights: list[float], top: float) -> list[float]:
+    """Ascending heights a line of text apart: pushed up, then down again from the upper edge."""
+    line = _FIGURE_SHARE * top
+    placed = [-line]
+    for height in heights:
+        placed.append(max(height, placed[-1] + line))
+    limit = top
+    for position in range(len(placed) - 1, 0, -1):
+        limit = placed[position] = min(placed[position], limit - line)
+    return placed[1:]
 
 
 def _draw_capacities(ax: Axes, plan: Plan, colors: dict[str, str], top: float) -> float:

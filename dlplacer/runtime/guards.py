@@ -59,8 +59,12 @@ def require_inputs(
     given = {"args": tuple(args), "kwargs": dict(kwargs), "targets": tuple(targets)}
     expected = {"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets}
     for part, value in given.items():
-        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(expected[part]), strict=False)
-        for position, (leaf, captured) in enumerate(pairs):
+        leaves, wanted = pytree.tree_leaves(value), pytree.tree_leaves(expected[part])
+        if len(leaves) != len(wanted) and (part != "targets" or leaves):
+            raise MismatchError(
+                f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: call it with inputs nested as there"
+            )
+        for position, (leaf, captured) in enumerate(zip(leaves, wanted, strict=False)):
             _require_input(f"{part}[{position}]", leaf, captured, differentiates)
 
 

@@ -17,8 +17,9 @@ from dlplacer.graph import OpGraph
 from dlplacer.routes import least_delay_routes, route_delay
 from dlplacer.topology import Device, Link, Router, Topology
 
-LATENCY_S = 2e-6
-SLOWDOWN: Mapping[str, float] = {"fast": 1.0, "slow": 2.0, "tiny": 4.0}
+LATENCY_S = 0.5e-6
+REFERENCE_TYPE = "fast"
+SLOWDOWN: Mapping[str, float] = {REFERENCE_TYPE: 1.0, "slow": 2.0, "tiny": 4.0}
 """Device type → mean time of an op there ÷ its time on the reference machine."""
 
 
@@ -87,37 +88,41 @@ MACHINES: Mapping[str, Callable[[], Topology]] = {
 def timed_on(graph: OpGraph, machine: Topology, seed: int = 0, spread: float = 0.3) -> OpGraph:
     """The graph with times per device type where the machine has other types than the reference machine.
 
-    An op takes its time × `SLOWDOWN` × exp(spread × N(0, 1)) on a type; on ``fast`` its own time.
+    An op takes its time × `SLOWDOWN` × exp(spread × N(0, 1)) on a type; on `REFERENCE_TYPE` its own.
     """
-    if machine.device_types == ("fast",):
+    if machine.device_types == (REFERENCE_TYPE,):
         return graph
-    random = Random(f"{graph.name} {seed}")
+    random = Random(f"{len(graph.ops)} {seed}")
     ops = []
     for op in graph.ops:
         times_s = {}
         for device_type, slowdown in SLOWDOWN.items():
-            factor = 1.0 if device_type == "fast" else slowdown * math.exp(spread * random.gauss(0, 1))
+            factor = 1.0 if device_type == REFERENCE_TYPE else slowdown * math.exp(spread * random.gauss(0, 1))
             times_s[device_type] = round((op.time_on(device_type) or 0.0) * factor, 9)
         ops.append(replace(op, time_s={name: times_s[name] for name in machine.device_types}))
     return replace(graph, ops=tuple(ops))
 
 
-def ccr_on(graph: OpGraph, machine: Topology) -> float:
-    """Σ over edges of the mean delay (eq. 11) between two different devices ÷ Σ over ops of the mean time there."""
-    sizes = {edge.bytes for edge in graph.edges}
-    tables = least_delay_routes(machine, sizes, "store-and-forward")
-    mean_s = {}
-    for size, table in tables.items():
-        delays = [route_delay(machine, route, size) for route in table.values()]
-        mean_s[size] = sum(delays, Fraction(0)) / len(delays)
-    transfer_s = float(sum((mean_s[edge.bytes] for edge in graph.edges), Fraction(0)))
+def mean_delay_s(machine: Topology, size_bytes: int) -> Fraction:
+    """The delay of eq. 11 along the best route, averaged over all pairs of different devices."""
+    table = least_delay_routes(machine, [size_bytes], "store-and-forward")[size_bytes]
+    return sum((route_delay(machine, route, size_bytes) for route in table.values()), Fraction(0)) / len(table)
+
+
+def compute_s(graph: OpGraph, machine: Topology) -> float:
+    """Σ over the ops of their time, averaged over the devices."""
     types = [device.type for device in machine.devices]
-    compute_s = sum((op.time_on(name) or 0.0) for op in graph.ops for name in types) / len(types)
-    return transfer_s / compute_s
+    return sum((op.time_on(name) or 0.0) for op in graph.ops for name in types) / len(types)
+
+
+def ccr_on(graph: OpGraph, machine: Topology) -> float:
+    """Communication-to-computation ratio on a machine: Σ `mean_delay_s` over the edges ÷ `compute_s`."""
+    mean_s = {size: mean_delay_s(machine, size) for size in {edge.bytes for edge in graph.edges}}
+    return float(sum((mean_s[edge.bytes] for edge in graph.edges), Fraction(0))) / compute_s(graph, machine)
 
 
 def _devices(count: int) -> tuple[Device, ...]:
-    return tuple(Device(f"d{number}", type="fast") for number in range(count))
+    return tuple(Device(f"d{number}", type=REFERENCE_TYPE) for number in range(count))
 
 
 def _link(source: str, target: str) -> Link:

@@ -1,6 +1,7 @@
 """Small plans whose pictures and traces are known by hand."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import Options
@@ -22,7 +23,7 @@ def sent(tensor: str, source: str, size: int, *parts: tuple[str, float, float]) 
     segments = []
     for nodes, start_s, end_s in parts:
         names = nodes.split("-")
-        segments.append(Segment(tuple(zip(names, names[1:], strict=False)), start_s, end_s))
+        segments.append(Segment(tuple(pairwise(names)), start_s, end_s))
     return Transfer(tensor, source, segments[-1].route[-1][1], size, tuple(segments))
 
 
@@ -100,7 +101,7 @@ def through_a_router(delay: str = "cut-through") -> Plan:
 
 
 def two_at_once() -> Plan:
-    """u and v end on a at 1 s and 2 s and both go to b at once, 4 B in 3 s: the link carries two transfers from 2 to 4."""
+    """u ends on a at 1 s, v at 2 s; each sends 4 B to b at once, in 3 s: the link carries two transfers from 2 to 4."""
     return plan_of(
         [Op("u", "k", 1.0), Op("v", "k", 1.0), Op("w", "k", 1.0)],
         [Edge("u", "w", 4, tensor="u.0"), Edge("v", "w", 4, tensor="v.0")],

@@ -83,7 +83,8 @@ def test_title_and_lower_bound() -> None:
     # serial time 2 + 3 + 1 + 1 = 7 s; 7 ÷ 11 = 0.636
     ax = drawn(diamond())
     assert ax.get_title(loc="left") == (
-        "small on pair: 11 s per step\nfeasible · lower bound 5.5 s · gap 50 % · speedup 0.636× over the serial time of 7 s"
+        "small on pair: 11 s per step\n"
+        "feasible · lower bound 5.5 s · gap 50 % · speedup 0.636× over the serial time of 7 s"
     )
     assert ax.get_xlabel() == "time (s)"
     assert any(list(line.get_xdata()) == [5.5, 5.5] for line in ax.get_lines())

@@ -1,5 +1,8 @@
 """Memory over time: curves, peaks, sums and capacities."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
@@ -81,15 +84,18 @@ def test_unlimited_memory_has_no_line() -> None:
     assert legend_texts(ax)[0] == "a: peak 15 B, sum 16 B, capacity unlimited"
 
 
-def test_figures_of_close_peaks_do_not_touch() -> None:
-    devices = tuple(Device(f"gpu{number}", "T") for number in range(8))
-    ops = [Op(f"k{number}", "k", 1.0, output_bytes=1000 + number) for number in range(8)]
-    times = {f"k{number}": (f"gpu{number}", 0.0, 1.0) for number in range(8)}
+@pytest.mark.parametrize("smallest_bytes", [0, 1000])
+def test_figures_of_close_peaks_do_not_touch(smallest_bytes: int) -> None:
+    devices = tuple(Device(f"gpu{number}", "T") for number in range(16))
+    sizes = [smallest_bytes + number for number in range(15)] + [1100]
+    ops = [Op(f"k{number}", "k", 1.0, output_bytes=size) for number, size in enumerate(sizes)]
+    times = {f"k{number}": (f"gpu{number}", 0.0, 1.0) for number in range(16)}
     ax = drawn(plan_of(ops, (), times, topology=Topology(devices)))
     heights = sorted(text.xy[1] for text in ax.texts)
-    apart = [after - before for before, after in zip(heights, heights[1:], strict=False)]
-    assert len(apart) == 7
+    apart = [after - before for before, after in pairwise(heights)]
+    assert len(apart) == 9
     assert min(apart) >= 0.04 * ax.get_ylim()[1]
+    assert 0 <= heights[0] < heights[-1] < ax.get_ylim()[1]
 
 
 @pytest.mark.parametrize(("size_bytes", "unit"), [(100, "B"), (3000, "KiB"), (2**21, "MiB"), (3 * 2**30, "GiB")])
@@ -99,7 +105,7 @@ def test_the_memory_axis_has_a_fitting_unit(size_bytes: int, unit: str) -> None:
     assert 4 <= len(ax.get_yticks()) <= 8
 
 
-def test_a_plan_that_takes_no_time(tmp_path) -> None:
+def test_a_plan_that_takes_no_time(tmp_path: Path) -> None:
     ax = drawn(one_moment())
     assert ax.get_xlim() == (0, 1)
     save_picture(tmp_path / "memory.pdf", plot_memory, one_moment())

@@ -1,0 +1,28 @@
+"""The order in which a ready list takes ops: what CPOP and PEFT sort by."""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from dlplacer.solvers.instance import Instance
+
+
+def by_release(instance: Instance, value: Sequence[float], priority: Sequence[int]) -> list[int]:
+    """[op] → its place when, among the ops whose predecessors are all taken, the one of largest value is taken next.
+
+    Parameters
+    ----------
+    priority
+        [op] → place in the order of preference among ops of equal value.
+    """
+    missing = [len(arcs) for arcs in instance.predecessors]
+    ready = [(-value[op], priority[op], op) for op in instance.order if not missing[op]]
+    heapify(ready)
+    place = [0] * instance.op_count
+    for position in range(instance.op_count):
+        _, _, op = heappop(ready)
+        place[op] = position
+        for target, _ in instance.successors[op]:
+            missing[target] -= 1
+            if not missing[target]:
+                heappush(ready, (-value[target], priority[target], target))
+    return place

@@ -1,0 +1,126 @@
+"""m-SCT: small communication times (Hanen and Munier 1995; Jeon et al. 2020, Baechi, SoCC), memory-aware."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from dlplacer.solvers.etf import Candidate, EarliestFirst, Queue
+from dlplacer.solvers.heads import ArcDelays
+from dlplacer.solvers.instance import FAR, Instance
+from dlplacer.solvers.ranks import upward_ranks
+from dlplacer.solvers.timetable import Timetable
+
+_MOST_ARCS = 10_000
+_THRESHOLD = 0.5
+_DIGITS = 6
+
+
+def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
+    """The timetable of m-SCT, or None if an op fits on no device that it may use.
+
+    Every op may have a favourite child, which a linear program chooses (`favourites`). Ops are taken as by m-ETF, but a
+    device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile takes only
+    urgent ops: those whose data have been everywhere by then.
+
+    Other than in the papers: what `m_etf` says, and that the child is waited for only when all that it reads has ended,
+    as Baechi's program does.
+
+    Parameters
+    ----------
+    priority
+        [op] → place in the order of preference among ops that can start at the same time.
+    fixed
+        [block] → device, or -1 where the rule shall decide.
+    """
+    return _SmallCommunication(instance, priority, fixed).run()
+
+
+@lru_cache(maxsize=1)
+def favourites(instance: Instance) -> tuple[int, ...]:
+    """[op] → its favourite child, or -1; no op is the favourite of two.
+
+    The linear program takes mean durations and least delays between different devices; sources of zero time and arcs
+    within a block take no part. Arcs are then gone through by rising x, and by falling delay plus upward rank of the
+    child where x is the same to six digits: an arc with x < 0.5, as Baechi rounds, whose ends are both still without
+    makes a favourite. With more than 10,000 arcs, where the program would take seconds, all x count as 0.
+    """
+    delays = ArcDelays(instance)
+    working = [op for op in instance.order if op not in instance.sources]
+    position = {op: number for number, op in enumerate(working)}
+    arcs = []
+    for op in working:
+        for target, delay in instance.successors[op]:
+            ticks = delays.cut(op, target, delay)
+            arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
+    values = [0.0] * len(arcs)
+    if 0 < len(arcs) <= _MOST_ARCS:
+        from dlplacer.solvers.ilp.favourites import favourite_values
+
+        values = favourite_values([_mean(instance, op) for op in working], arcs)
+    ranks = upward_ranks(instance)
+    child, claimed = [-1] * instance.op_count, set()
+    gain = [ticks + ranks[working[target]] for _, target, ticks in arcs]
+    for number in sorted(range(len(arcs)), key=lambda number: (round(values[number], _DIGITS), -gain[number])):
+        source, target, ticks = arcs[number]
+        if ticks and values[number] < _THRESHOLD and child[working[source]] < 0 and target not in claimed:
+            child[working[source]] = working[target]
+            claimed.add(target)
+    return tuple(child)
+
+
+def _mean(instance: Instance, op: int) -> int:
+    devices = instance.allowed[op]
+    return sum(instance.duration[op][device] for device in devices) // max(1, len(devices))
+
+
+class _SmallCommunication(EarliestFirst):
+    """m-ETF with devices that wait for favourite children."""
+
+    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
+        super().__init__(instance, priority, fixed)
+        self.child = favourites(instance)
+        self.last = [-1] * instance.device_count
+        self.urgent = [Queue() for _ in self.free]
+
+    def release(self, op: int) -> None:
+        super().release(op)
+        for device in self.instance.allowed[op]:
+            self.urgent[device].push(self._everywhere(op), self.priority[op], op)
+
+    def candidates(self, device: int) -> list[Candidate]:
+        found = super().candidates(device)
+        if not found or not self._waits(device, found[0][0]):
+            return found
+        child = self.child[self.last[device]]
+        own = (self._start(child, device), self.priority[child], child)
+        urgent = self.urgent[device].first(
+            self.free[device], lambda op: None if self.arrival_at(op, device) is None else self._everywhere(op)
+        )
+        return [own] if urgent is None else [own, urgent]
+
+    def take(self, op: int, device: int, start: int) -> None:
+        super().take(op, device, start)
+        self.last[device] = op
+
+    def _waits(self, device: int, now: int) -> bool:
+        """Whether the favourite child of the device's last op has all its inputs, and starts nowhere earlier."""
+        child = -1 if self.last[device] < 0 else self.child[self.last[device]]
+        if child < 0 or self.done[child] or self.missing[child] or not self.occupancy.admits(child, device):
+            return False
+        others = [other for other in self.instance.allowed[child] if self.occupancy.admits(child, other)]
+        inputs_end = max(
+            (self._end(source) for source, _ in self.instance.predecessors[child] if source not in self.instance.sources),
+            default=0,
+        )
+        return inputs_end <= now and self._start(child, device) == min(self._start(child, other) for other in others)
+
+    def _start(self, op: int, device: int) -> int:
+        return max(self.free[device], self.arrival_at(op, device) or 0)
+
+    def _end(self, op: int) -> int:
+        device = self.occupancy.site[self.instance.block[op]]
+        return self.start[op] + self.instance.duration[op][device]
+
+    def _everywhere(self, op: int) -> int:
+        """When all that an op reads can have reached every device that it may use."""
+        devices = self.instance.allowed[op]
+        return max(max(self.arrival[op][device], self.occupancy.source_arrival(op, device)) for device in devices)

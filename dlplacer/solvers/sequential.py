@@ -1,0 +1,36 @@
+"""Fill the devices in order: what device maps do today (`device_map="auto"` of Hugging Face Accelerate)."""
+
+from collections.abc import Sequence
+
+from dlplacer.solvers.filling import filled, sizes
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.timetable import Timetable, in_sequence
+
+_BUFFER = 1.25
+
+
+def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
+    """The timetable of a device map, or None if memory does not suffice for it.
+
+    Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
+    every device but the last takes at most an equal share of all footprints plus 1.25 times the mean block, so that
+    unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the order of the
+    program, each as soon as its data are there.
+
+    Other than in Accelerate: footprints count the activations too; nothing is offloaded to a host.
+
+    Parameters
+    ----------
+    priority
+        Not used: a device map has no priorities.
+    fixed
+        [block] → device, or -1 where the rule shall decide.
+    """
+    if fixed is None or -1 in fixed:
+        sized = sizes(instance)
+        total = sum(sized.footprint)
+        cap = total // instance.device_count + int(_BUFFER * total / len(sized.footprint))
+        fixed = filled(sized, [*[cap] * (instance.device_count - 1), None])
+    if fixed is None:
+        return None
+    return in_sequence(instance, [fixed[block] for block in instance.block], instance.order)

@@ -1,0 +1,58 @@
+"""Placements without times: blocks settled one by one, as memory allows."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.occupancy import Occupancy
+
+
+def settled(
+    instance: Instance, ops: Iterable[int], choose: Callable[[Occupancy, int], int | None]
+) -> list[int] | None:
+    """[block] → device, decided op by op; None if an op finds no device.
+
+    Parameters
+    ----------
+    ops
+        In the order in which they choose; the sources of zero time among them wait for their first reader.
+    choose
+        Where the block of an op shall go, or None if there is no such device.
+    """
+    occupancy = Occupancy(instance)
+    for op in ops:
+        if op in instance.sources:
+            continue
+        here: int | None = occupancy.site[instance.block[op]]
+        if here == -1:
+            here = choose(occupancy, op)
+        if here is None:
+            return None
+        occupancy.settle_with_sources(op, here)
+        if occupancy.overfull:
+            return None
+    occupancy.settle_rest()
+    return None if occupancy.overfull else occupancy.site
+
+
+def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int]) -> list[int] | None:
+    """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
+
+    Parameters
+    ----------
+    wished
+        [block] → device.
+    ops
+        In the order in which they claim memory.
+    """
+
+    def choose(occupancy: Occupancy, op: int) -> int | None:
+        device = wished[instance.block[op]]
+        return device if occupancy.admits(op, device) else roomiest(occupancy, op)
+
+    return settled(instance, ops, choose)
+
+
+def roomiest(occupancy: Occupancy, op: int) -> int | None:
+    """The device with most room among those that admit an op; None if none does."""
+    fitting = [device for device in occupancy.instance.allowed[op] if occupancy.admits(op, device)]
+    return max(fitting, key=occupancy.room.__getitem__, default=None)

@@ -1,0 +1,349 @@
+"""The benchmark suite: every method on every instance, geometric means per family, growth curves.
+
+From the repository's root, with the environment's Python::
+
+    python tests/benchmarks/run_suite.py --quick
+    PYTHONPATH=tests python -m benchmarks.run_suite --set full --json results.json
+
+``--quick`` takes under two minutes on two cores, ``--set small`` about ten, ``--set full`` up to two hours. The paper's
+options hold. `place` checks every plan against the specification before it hands it out; here the methods are also held
+against each other. What fails is listed under DEFECTS, and the exit status is then 1: a plan of the default method that
+is worse than a baseline's, a bound of one method above a plan of another, an internal error, a time limit overrun by
+more than a tenth and half a second.
+
+A *baseline* is any method but the default. *Ratio* is the default method's makespan ÷ the best baseline's; *open* are the
+instances whose best baseline is not proven optimal by any method's bound. *Gap* is (makespan − bound) ÷ makespan of the
+default method.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.families import FAMILIES
+from benchmarks.machines import linked
+from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
+
+from dlplacer.errors import InfeasibleError, InternalError, NoPlanError
+from dlplacer.placement import place
+from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.schedule import Progress
+
+DEFAULT, *BASELINES = METHODS
+_QUICK_LIMIT_S = 5.0
+_TOLERANCE = 1e-9
+_OVERRUN = 1.1
+_OVERRUN_S = 0.5
+_NO_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one instance; `makespan_s` is None where it found no plan, and `error` says why."""
+
+    method: str
+    makespan_s: float | None
+    lower_bound_s: float
+    rounding_s: float
+    wall_s: float
+    error: str = ""
+
+    @property
+    def gap(self) -> float:
+        """(makespan − bound) ÷ makespan; 1 without a plan."""
+        return 1.0 if self.makespan_s is None else (self.makespan_s - self.lower_bound_s) / self.makespan_s
+
+
+@dataclass(frozen=True)
+class Row:
+    """All methods on one instance."""
+
+    instance: Instance
+    limit_s: float
+    runs: tuple[Run, ...]
+
+    @property
+    def default(self) -> Run:
+        """The default method's run."""
+        return next(run for run in self.runs if run.method == DEFAULT)
+
+    @property
+    def baseline_s(self) -> float | None:
+        """The best baseline's makespan; None if none found a plan."""
+        found = [run.makespan_s for run in self.runs if run.method != DEFAULT and run.makespan_s is not None]
+        return min(found, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The default method's makespan ÷ the best baseline's; None if one of the two is missing."""
+        if self.default.makespan_s is None or self.baseline_s is None:
+            return None
+        return self.default.makespan_s / self.baseline_s
+
+    @property
+    def proven(self) -> bool:
+        """Whether the default method proved its plan optimal."""
+        return self.default.gap <= _TOLERANCE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the best baseline is not proven optimal by any bound."""
+        bound_s = max(run.lower_bound_s for run in self.runs)
+        return self.baseline_s is None or self.baseline_s > bound_s * (1 + _TOLERANCE)
+
+    def defects(self) -> Iterable[str]:
+        """What must not be; see the top of this file."""
+        for run in self.runs:
+            label = f"{self.instance.name}: {run.method}"
+            if run.error.startswith(InternalError.__name__):
+                yield f"{label}: {run.error}"
+            if run.wall_s > _OVERRUN * self.limit_s + _OVERRUN_S:
+                yield f"{label} took {run.wall_s:.1f} s with a limit of {self.limit_s:g} s"
+            for other in self.runs:
+                if other.makespan_s is None:
+                    continue
+                highest_s = other.makespan_s * (1 + _TOLERANCE) + other.rounding_s
+                if run.lower_bound_s > highest_s:
+                    yield f"{label}'s bound {run.lower_bound_s:.9g} s is above {other.method}'s {other.makespan_s:.9g} s"
+                if run.method == DEFAULT and (run.makespan_s is None or run.makespan_s > highest_s + run.rounding_s):
+                    yield f"{label} found {run.makespan_s} s, {other.method} {other.makespan_s:.9g} s"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a large solve took; `first_gap` is the first plan's gap to the bound at the end."""
+
+    point: GrowthPoint
+    first_plan_s: float
+    wall_s: float
+    first_gap: float
+    gap: float
+    peak_bytes: int
+
+
+def solve(instance: Instance, limit_s: float, workers: int | None) -> Row:
+    """All methods on an instance, each within the limit."""
+    graph, machine = instance.build()
+    runs = []
+    for method in METHODS:
+        began = time.perf_counter()
+        try:
+            plan = place(graph, machine, method=method, time_limit_s=limit_s, workers=workers).plan
+            figures = plan.makespan_s, plan.lower_bound_s, plan.rounding_s
+            runs.append(Run(method, *figures, time.perf_counter() - began))
+        except (NoPlanError, InfeasibleError, InternalError) as error:
+            text = f"{type(error).__name__}: {error}"
+            runs.append(Run(method, None, 0.0, 0.0, time.perf_counter() - began, text))
+    return Row(instance, limit_s, tuple(runs))
+
+
+def grow(point: GrowthPoint, workers: int | None) -> Growth:
+    """The default method on a large graph, in a process of its own so that its peak memory can be read."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_grow, (point, workers))
+
+
+def _grow(point: GrowthPoint, workers: int | None) -> Growth:
+    graph = FAMILIES[point.family](point.op_count, 4, 1.0)
+    machine = linked(point.device_count)
+    stop = Event()
+    first: list[tuple[float, float]] = []
+    began = time.perf_counter()
+
+    def note(progress: Progress) -> None:
+        if progress.makespan_s is not None and not first:
+            first.append((time.perf_counter() - began, progress.makespan_s))
+            if point.limit_s is None:
+                stop.set()
+
+    limit_s = point.limit_s or _NO_LIMIT_S
+    plan = place(graph, machine, time_limit_s=limit_s, workers=workers, on_progress=note, stop=stop).plan
+    wall_s = time.perf_counter() - began
+    first_plan_s, first_makespan_s = first[0]
+    first_gap = (first_makespan_s - plan.lower_bound_s) / first_makespan_s
+    return Growth(point, first_plan_s, wall_s, first_gap, plan.gap, _peak_bytes())
+
+
+def _peak_bytes() -> int:
+    """Peak memory of this process; `getrusage` alone would count the parent's, from before the exec."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """exp of the mean logarithm; None without values."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
+    """b of the least-squares fit of log y = a + b · log x; None with fewer than two different x."""
+    x = [math.log(at) for at, _ in points]
+    y = [math.log(value) for _, value in points]
+    if len(set(x)) < 2:
+        return None
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
+    return slope / sum((a - middle_x) ** 2 for a in x)
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures of one line of the tables."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    opened = [row.ratio for row in rows if row.ratio is not None and row.is_open]
+    return {
+        "instances": len(rows),
+        "ratio": geometric_mean(ratios),
+        "worst_ratio": max(ratios, default=None),
+        "open": sum(row.is_open for row in rows),
+        "open_ratio": geometric_mean(opened),
+        "proven": sum(row.proven for row in rows) / len(rows),
+        "mean_gap": sum(row.default.gap for row in rows) / len(rows),
+    }
+
+
+def summaries(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Table → line → figures: by family, size, ratio, machine, and for all."""
+    keys: dict[str, Callable[[Instance], str]] = {
+        "family": lambda instance: instance.family,
+        "ops": lambda instance: _size_class(instance.op_count),
+        "ccr": lambda instance: f"{instance.ccr:g}",
+        "machine": lambda instance: instance.machine,
+        "all": lambda instance: "all",
+    }
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    for table, key in keys.items():
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(key(row.instance), []).append(row)
+        tables[table] = {line: summary(members) for line, members in groups.items()}
+    return tables
+
+
+def by_method(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Method → geometric mean of its makespan ÷ the best of all, how often it found no plan, mean seconds."""
+    table = {}
+    for number, method in enumerate(METHODS):
+        ratios = []
+        for row in rows:
+            makespan_s = row.runs[number].makespan_s
+            if makespan_s is not None:
+                ratios.append(makespan_s / min(run.makespan_s for run in row.runs if run.makespan_s is not None))
+        table[method] = {
+            "to_best": geometric_mean(ratios),
+            "no_plan": len(rows) - len(ratios),
+            "mean_s": sum(row.runs[number].wall_s for row in rows) / len(rows),
+        }
+    return table
+
+
+def exponents(growth: Sequence[Growth]) -> dict[str, float | None]:
+    """Family → exponent of the time to the first plan in the number of ops."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for entry in growth:
+        if entry.point.limit_s is None:
+            points.setdefault(entry.point.family, []).append((entry.point.op_count, entry.first_plan_s))
+    return {family: fitted_exponent(pairs) for family, pairs in points.items()}
+
+
+def _size_class(op_count: int) -> str:
+    limits = ((21, "10-21"), (40, "22-40"), (150, "41-150"))
+    return next((name for limit, name in limits if op_count <= limit), "more")
+
+
+def _print_tables(rows: Sequence[Row]) -> None:
+    for table, lines in summaries(rows).items():
+        print(f"\n{table:20} instances   ratio   worst    open   ratio of open   proven   mean gap")
+        for line, figures in lines.items():
+            print(
+                f"{line:20} {figures['instances']:9} {_shown(figures['ratio'])} {_shown(figures['worst_ratio'])} "
+                f"{figures['open']:7} {_shown(figures['open_ratio'], 15)} {figures['proven']:8.0%} "
+                f"{figures['mean_gap']:10.2%}"
+            )
+    print(f"\n{'method':20} ÷ best of all   without a plan   mean seconds")
+    for method, figures in by_method(rows).items():
+        print(f"{method:20} {_shown(figures['to_best'], 13)} {figures['no_plan']:16} {figures['mean_s']:14.2f}")
+
+
+def _print_growth(growth: Sequence[Growth]) -> None:
+    print("\ngrowth                   ops  devices   first plan    gap   whole call    gap   peak memory")
+    for entry in growth:
+        point = entry.point
+        print(
+            f"{point.family:20} {point.op_count:7} {point.device_count:8} {entry.first_plan_s:10.2f} s "
+            f"{entry.first_gap:6.2%} {entry.wall_s:10.2f} s {entry.gap:6.2%} {entry.peak_bytes / 2**20:9.0f} MiB"
+        )
+    for family, exponent in exponents(growth).items():
+        print(f"time to the first plan, {family}: n^{_shown(exponent, 0)}")
+
+
+def _shown(value: float | None, width: int = 7) -> str:
+    return f"{'-' if value is None else f'{value:.3f}':>{width}}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Runs every method on the benchmark instances.")
+    parser.add_argument("--set", choices=sorted(SETS), default="full", dest="chosen", help="which instances (full)")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="chosen", help="the same as --set quick")
+    parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="only this family; may be repeated")
+    parser.add_argument("--time-limit", type=float, help="seconds per method and instance (5 if quick, else 10 to 60)")
+    parser.add_argument("--workers", type=int, help="threads of the solver (the cores)")
+    parser.add_argument("--no-growth", action="store_true", help="leave out the growth curves")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to this file")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the suite; 1 if there are defects, else 0."""
+    given = _parser().parse_args(arguments)
+    began = time.perf_counter()
+    rows: list[Row] = []
+    for instance in SETS[given.chosen]:
+        if given.family is None or instance.family in given.family:
+            limit_s = given.time_limit or (_QUICK_LIMIT_S if given.chosen == "quick" else instance.limit_s)
+            rows.append(solve(instance, limit_s, given.workers))
+            run = rows[-1].default
+            print(
+                f"{instance.name:60} ratio {_shown(rows[-1].ratio)}  gap {run.gap:7.2%}  {run.wall_s:6.1f} s",
+                flush=True,
+            )
+    growth = [] if given.no_growth else [grow(point, given.workers) for point in GROWTH[given.chosen]]
+    defects = [defect for row in rows for defect in row.defects()]
+    _print_tables(rows)
+    _print_growth(growth)
+    print(f"\nDEFECTS: {len(defects)}", *defects, sep="\n  ")
+    print(f"\n{time.perf_counter() - began:.0f} s in all")
+    if given.json is not None:
+        _write(given.json, rows, growth, defects)
+    return 1 if defects else 0
+
+
+def _write(path: Path, rows: Sequence[Row], growth: Sequence[Growth], defects: Sequence[str]) -> None:
+    content = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "rows": [{"name": row.instance.name, **asdict(row)} for row in rows],
+        "growth": [asdict(entry) for entry in growth],
+        "exponents": exponents(growth),
+        "summaries": summaries(rows),
+        "methods": by_method(rows),
+        "defects": defects,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""An op that fails while a plan runs, and the end of devices."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+from frontend.small_models import Calls, build, build_with
+from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.errors import InputError, RunError
+from dlplacer.frontend import Job, capture
+from dlplacer.runtime import apply
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(60)]
+
+
+def two_towers() -> Job:
+    """An embedding and a linear layer that meet in the loss: whichever device fails, the other one waits for it."""
+    module = Calls(
+        lambda self, words, x: self.fc(self.words(words).mean(1) + self.body(x)),
+        words=nn.Embedding(10, 8),
+        body=nn.Linear(8, 8),
+        fc=nn.Linear(8, 5),
+    )
+    words, x = torch.randint(10, (4, 6)), torch.randn(4, 8)
+    return Job(module, (words, x), (torch.randint(5, (4,)),), functional.cross_entropy)
+
+
+def device_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cpu:")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_failing_op_is_named_and_the_module_works_afterwards(seed: int) -> None:
+    job, plain = build_with(two_towers), build_with(two_towers)
+    bad = torch.full_like(job.args[0], 99)
+    with placed_at_random(job, seed=seed) as placed:
+        for run in (placed, placed.step):
+            with pytest.raises(RunError, match=r"op 'embedding' of module 'words' failed on cpu:[01]: index out of range"):
+                run(bad, job.args[1], *job.targets)
+            assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
+
+
+def test_a_failing_backward_is_named_and_the_module_works_afterwards() -> None:
+    job = build("linear")
+    with placed_at_random(job) as placed:
+        loss = placed(*job.args, *job.targets)
+        state = loss.grad_fn.state
+        for values in state.values.values():
+            for name in [name for name in values if "softmax" in name]:
+                values[name] = torch.zeros(1, 2, 3)
+        with pytest.raises(RunError, match=r"op '.*' failed on cpu:[01]"):
+            loss.backward()
+        placed(*job.args, *job.targets).backward()
+        assert placed.get_parameter("weight").grad is not None
+
+
+def test_close_ends_the_threads_and_a_closed_module_says_so() -> None:
+    before = device_threads()
+    job = build("linear")
+    placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
+    assert sorted(device_threads()) == sorted([*before, "cpu:0", "cpu:1"])
+    placed.close()
+    placed.close()
+    assert device_threads() == before
+    with pytest.raises(InputError, match="device 'cpu:0' is closed; apply the plan again"):
+        placed.step(*job.args, *job.targets)
+
+
+def test_threads_end_when_nobody_holds_the_module() -> None:
+    before = device_threads()
+    job = build("linear")
+    placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
+    placed.step(*job.args, *job.targets)
+    del placed
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while device_threads() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert device_threads() == before
+
+
+def test_devices_are_closed_if_the_plan_does_not_fit() -> None:
+    before = device_threads()
+    plan = random_plan(capture(build("linear")))
+    assert len(machine(2).devices) == 2
+    with pytest.raises(InputError, match="made for another graph"):
+        apply(build("views"), plan, ["cpu:0", "cpu:1"])
+    assert device_threads() == before
