@@ -29,7 +29,9 @@ DIAMOND = OpGraph(
 )
 
 
-def times(graph: OpGraph, topology: Topology, device: str, order: str = "", options: Options = PAPER) -> dict[str, tuple]:
+def times(
+    graph: OpGraph, topology: Topology, device: str, order: str = "", options: Options = PAPER
+) -> dict[str, tuple]:
     """Op → (start, end), for a digit per op that names its device."""
     ops, _ = replay(
         build_problem(graph, topology, options),

@@ -62,5 +62,3 @@ def test_everything_else_counts_and_is_named(name: str) -> None:
 def test_the_hash_does_not_change_between_versions() -> None:
     assert structure_sha256(GRAPH) == structure_sha256(OpGraph(GRAPH.ops, GRAPH.edges))
     assert structure_sha256(GRAPH)[:16] == "026c25458d1932ca"
-
-

@@ -156,7 +156,7 @@ def build(
             builder.add_input(node)
         elif node.op == "get_attr":
             builder.add_constant(node)
-        elif node.op == "call_function":
+        elif node.op == "call_function" and not nodes.is_check(node):
             (builder.fold if nodes.is_folded(node) else builder.add_call)(node)
     for node, slot in traced.outputs:
         if slot.role in _SUFFIX:

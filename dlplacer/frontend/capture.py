@@ -70,11 +70,10 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
         raise CaptureError(f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}")
     trains = job.mode == "train"
     names = _input_names(job)
-    with joint.quiet(), torch.inference_mode(False):
+    with joint.undisturbed():
         step, inputs = fake_step(job, FakeTensorMode())
-    if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
-        raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-    with torch.inference_mode(False):
+        if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
+            raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         traced = joint.trace(step, inputs, trains, names)
     _require_no_side_effects(traced)
     if trains:
@@ -84,7 +83,7 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     if colocate_backward:
-        ops = _colocated(ops, _pairs(traced))
+        ops = _colocated(ops, _pairs(traced, executable))
     graph = OpGraph(
         tuple(ops),
         tuple(edges),
@@ -175,16 +174,17 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
     return described
 
 
-def _pairs(traced: joint.Traced) -> dict[str, str]:
+def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
     """Op → the forward op whose autograd sequence number it shares."""
     forward: dict[int, str] = {}
     members: dict[int, list[str]] = defaultdict(list)
+    op_of = {code.instructions[0].result: code.op for code in executable.of_role("call")}
     for node in traced.module.graph.nodes:
-        number = joint.sequence_number(node)
-        if node.op == "call_function" and number is not None:
-            members[number].append(node.name)
+        number, op = joint.sequence_number(node), op_of.get(node.name)
+        if number is not None and op is not None:
+            members[number].append(op)
             if not joint.is_backward(node):
-                forward.setdefault(number, node.name)
+                forward.setdefault(number, op)
     return {name: forward[number] for number, names in members.items() if number in forward for name in names}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from dlplacer.errors import CaptureError
 from dlplacer.frontend.explain import explanation
@@ -92,7 +92,7 @@ def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Seq
     CaptureError
         With the line of the user's model that cannot be captured, and the way out.
     """
-    with quiet() as caught:
+    with _quiet() as caught:
         joint = _joint_graph(step, args, trains)
         if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
             with torch.backends.mkldnn.flags(enabled=False):
@@ -198,7 +198,19 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[list[warnings.WarningMessage]]:
+def undisturbed() -> Iterator[None]:
+    """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
+    with (
+        _quiet(),
+        unset_fake_temporarily(),
+        torch.inference_mode(False),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
     """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
     logger = logging.getLogger("torch")
     level = logger.level

@@ -40,6 +40,11 @@ def is_random(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
+def is_check(node: fx.Node) -> bool:
+    """Whether a call only checks what is known at capture."""
+    return node.target is aten._assert_tensor_metadata.default
+
+
 def depends_on_values(value: Any) -> bool:
     """Whether a call's stand-in value has no fixed shape, or is no tensor at all."""
     values = value if isinstance(value, (tuple, list)) else (value,)

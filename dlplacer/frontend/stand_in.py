@@ -23,7 +23,7 @@ def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
 def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """A copy of a module whose parameters and buffers are stand-ins; tied ones stay tied.
 
-    Tensors in plain attributes are constants of the step and keep their data, if they have any.
+    Tensors in plain attributes are constants of the step and stay as they are; one without data is zero.
     """
     replaced: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
@@ -33,5 +33,6 @@ def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
         replaced[id(tensor)] = stand_in
     for leaf in pytree.tree_leaves([vars(child) for child in module.modules()]):
         if isinstance(leaf, torch.Tensor) and id(leaf) not in replaced:
-            replaced[id(leaf)] = fake_tensor(leaf, mode) if leaf.is_meta or isinstance(leaf, FakeTensor) else leaf
+            empty = leaf.is_meta or isinstance(leaf, FakeTensor)
+            replaced[id(leaf)] = torch.zeros(leaf.shape, dtype=leaf.dtype) if empty else leaf
     return copy.deepcopy(module, replaced)

@@ -34,9 +34,9 @@ class EagerStep:
         """The loss when training, else the first output tensor; gradients are left in ``.grad``."""
         self.module.zero_grad(set_to_none=True)
         if self._job.mode == "infer":
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), autocast_of(self._job, self._device):
                 return _first_tensor(self.module(*self._args, **self._kwargs))
-        with self._autocast():
+        with autocast_of(self._job, self._device):
             if self._loss is None:
                 loss = self.module(*self._args, *self._targets, **self._kwargs)
             else:
@@ -47,9 +47,12 @@ class EagerStep:
         detached: torch.Tensor = loss.detach()
         return detached
 
-    def _autocast(self) -> Any:
-        dtype = getattr(torch, self._job.autocast or "bfloat16")
-        return torch.autocast(self._device.type, dtype=dtype, enabled=self._job.autocast is not None)
+
+def autocast_of(job: Job, device: torch.device) -> torch.autocast:
+    """The context in which a job's module and loss run on a device."""
+    return torch.autocast(
+        device.type, dtype=getattr(torch, job.autocast or "bfloat16"), enabled=job.autocast is not None
+    )
 
 
 def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | None:

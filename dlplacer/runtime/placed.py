@@ -16,6 +16,7 @@ from dlplacer.frontend.step_module import job_tensors
 from dlplacer.plan import Plan
 from dlplacer.runtime.autograd import PlacedStep
 from dlplacer.runtime.compile import StepInputs
+from dlplacer.runtime.eager import autocast_of
 from dlplacer.runtime.gradients import add_gradients
 from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
@@ -140,7 +141,10 @@ class PlacedModule(nn.Module):
         state = variant.joint.start(variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
         variant.joint.run(state)
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
-        return called.loss(outputs, *called.targets) if called.targets and called.loss is not None else outputs
+        if not called.targets or called.loss is None:
+            return outputs
+        with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
+            return called.loss(outputs, *called.targets)
 
     def _variant(self, job: Job) -> Variant:
         key = self._key(job)

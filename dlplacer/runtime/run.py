@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dlplacer.devices.allocator import reserve_heap
+from dlplacer.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
@@ -38,7 +39,8 @@ class RunReport:
     prediction_error
         |predicted − measured| ÷ measured.
     max_abs_error
-        Largest difference of the loss and of any gradient against plain PyTorch.
+        Largest difference of the loss and of any gradient against plain PyTorch; with an optimizer, of the loss and of
+        any updated parameter. Where ops are random, as with dropout, it compares different draws.
     plan_makespan_s
         What the plan itself says.
     """
@@ -78,8 +80,12 @@ def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps:
 
     Raises
     ------
+    InputError
+        If there are no steps to time.
     As `dlplacer.apply` and `PlacedModule.step` do.
     """
+    if steps < 1 or warmup < 0:
+        raise InputError(f"a run of {steps} steps after {warmup} cannot be timed; give at least 1 and 0")
     reference = copy.deepcopy(job.module)
     placed = apply(job, plan, devices)
     try:
@@ -114,7 +120,7 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         result: torch.Tensor = opened[0].submit(step).result()
         return result
 
-    error = _largest_difference(planned_step(), eager_on_one_device(), placed, reference)
+    error = _largest_difference(planned_step(), eager_on_one_device(), placed, reference, job.update is not None)
     variants = {"baseline": eager_on_one_device, "placed": planned_step}
     if on_cores:
         variants["all cores"] = lambda: _on_all_cores(eager)
@@ -157,9 +163,12 @@ def _on_all_cores(step: EagerStep) -> torch.Tensor:
         torch.set_num_threads(before)
 
 
-def _largest_difference(ours: torch.Tensor, theirs: torch.Tensor, placed: nn.Module, plain: nn.Module) -> float:
-    largest = float((ours.cpu() - theirs.cpu()).abs().max())
+def _largest_difference(
+    ours: torch.Tensor, theirs: torch.Tensor, placed: nn.Module, plain: nn.Module, updated: bool
+) -> float:
+    """Of the loss and of gradients, or of the parameters where the step has updated them."""
+    pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
     for mine, other in zip(placed.parameters(), plain.parameters(), strict=True):
-        if mine.grad is not None and other.grad is not None:
-            largest = max(largest, float((mine.grad.cpu() - other.grad.cpu()).abs().max()))
-    return largest
+        pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
+    differences = [(a.cpu() - b.cpu()).abs().max() for a, b in pairs if a is not None and b is not None]
+    return float(max(differences))

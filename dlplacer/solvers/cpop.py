@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.heft import heft
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
@@ -38,10 +39,9 @@ def _values(instance: Instance) -> list[float]:
     """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
     working = [op for op in instance.order if op not in instance.sources]
     downward = upward_ranks(instance.restricted(working).reversed)
-    value = upward_ranks(instance)
+    value, mean = upward_ranks(instance), mean_durations(instance)
     for op, rank in zip(working, downward, strict=True):
-        devices = instance.allowed[op]
-        value[op] += rank - sum(instance.duration[op][device] for device in devices) / max(1, len(devices))
+        value[op] += rank - mean[op]
     return value
 
 

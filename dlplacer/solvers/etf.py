@@ -3,18 +3,14 @@
 Of all pairs of a ready op and a device, the pair that can start first is taken next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 
+from dlplacer.solvers.arrivals import Candidate, Queue
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.settling import fitted
 from dlplacer.solvers.timetable import Timetable, compact
-
-Candidate = tuple[int, int, int]
-"""When an op can start on a device, its place in the order of preference, and the op."""
-
 
 def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
     """The timetable of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
@@ -42,51 +38,16 @@ def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None
     full goes where most room is left. ETF then orders all ops anew on that placement. Where memory does not bind this
     is `m_etf`; the parameters are the same too.
     """
-    if fixed is None and instance.memory_binds:
+    if instance.memory_binds:
         unlimited = replace(instance, capacity=(None,) * instance.device_count)
-        free = EarliestFirst(unlimited, priority, None).run()
+        free = EarliestFirst(unlimited, priority, fixed).run()
         if free is None:
             return None
         order = sorted(instance.order, key=free.start.__getitem__)
-        fixed = fitted(instance, [free.device[ops[0]] for ops in instance.members], order)
+        fixed = fitted(instance, [free.device[ops[0]] for ops in instance.members], order, fixed)
         if fixed is None:
             return None
     return EarliestFirst(instance, priority, fixed).run()
-
-
-class Queue:
-    """The ops that may run on one device: by arrival while their data are on the way, then by preference."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Candidate] = []
-        self.ready: list[tuple[int, int]] = []
-
-    def push(self, arrival: int, key: int, op: int) -> None:
-        """Add an op whose data arrive then."""
-        heappush(self.waiting, (arrival, key, op))
-
-    def first(self, free: int, arrival_of: Callable[[int], int | None]) -> Candidate | None:
-        """The op that can start first on a device free from that tick on; None if the queue holds no more.
-
-        Parameters
-        ----------
-        arrival_of
-            What is now known of an op's arrival, which can only have become later; None if it has gone elsewhere.
-        """
-        while self.waiting and self.waiting[0][0] <= free:
-            heappush(self.ready, heappop(self.waiting)[1:])
-        while self.waiting or self.ready:
-            start, key, op = (free, *self.ready[0]) if self.ready else self.waiting[0]
-            arrival = arrival_of(op)
-            if arrival is not None and arrival <= start:
-                return start, key, op
-            if self.ready:
-                heappop(self.ready)
-            else:
-                heappop(self.waiting)
-            if arrival is not None:
-                self.push(arrival, key, op)
-        return None
 
 
 class EarliestFirst:

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlplacer.problem import Problem
+from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
-from dlplacer.solvers.settling import roomiest, settled
+from dlplacer.solvers.ready import program_order
+from dlplacer.solvers.settling import settled
 
 
-def filled(instance: Instance, share: Sequence[int | None]) -> list[int] | None:
-    """[block] → device: blocks in topological order to the first device until its share is used up, then to the next.
+def filled(instance: Instance, share: Sequence[int | None], fixed: Sequence[int] | None) -> list[int] | None:
+    """[block] → device: blocks in the program's order to the first device until its share is used up, then to the next.
 
     No device is returned to. A block that may not use the device whose turn it is goes to the first other one with
     room. If a block finds none, the shares are given up and the capacities alone count; None if that does not help.
@@ -19,9 +21,11 @@ def filled(instance: Instance, share: Sequence[int | None]) -> list[int] | None:
     ----------
     share
         [device] → bytes that it shall hold at most, or None.
+    fixed
+        [block] → device, or -1 where this is to be decided.
     """
     limits = tuple(map(_smaller, instance.capacity, share))
-    return _filled(replace(instance, capacity=limits)) or _filled(instance)
+    return _filled(replace(instance, capacity=limits), fixed) or _filled(instance, fixed)
 
 
 def by_module(problem: Problem, instance: Instance) -> Instance:
@@ -57,12 +61,11 @@ def sizes(instance: Instance) -> Instance:
     """The instance itself, or where its ops have no footprints one in which they count by their mean durations."""
     if any(instance.footprint):
         return instance
-    ticks = [sum(row[device] for device in devices) for row, devices in zip(instance.duration, instance.allowed, strict=True)]
-    mean = [total // max(1, len(devices)) for total, devices in zip(ticks, instance.allowed, strict=True)]
-    return replace(instance, footprint=tuple(sum(mean[op] for op in ops) for ops in instance.members))
+    mean = mean_durations(instance)
+    return replace(instance, footprint=tuple(int(sum(mean[op] for op in ops)) for ops in instance.members))
 
 
-def _filled(instance: Instance) -> list[int] | None:
+def _filled(instance: Instance, fixed: Sequence[int] | None) -> list[int] | None:
     turn = 0
 
     def choose(occupancy: Occupancy, op: int) -> int | None:
@@ -73,7 +76,7 @@ def _filled(instance: Instance) -> list[int] | None:
             return turn
         return next((device for device in instance.allowed[op] if occupancy.admits(op, device)), None)
 
-    return settled(instance, instance.order, choose)
+    return settled(instance, program_order(instance), choose, fixed)
 
 
 def _smaller(capacity: int | None, share: int | None) -> int | None:

@@ -138,7 +138,7 @@ class Instance:
         )
 
     def restricted(self, ops: Sequence[int]) -> "Instance":
-        """The instance of some ops, in the given order, and the arcs among them.
+        """The instance of some ops, given in topological order, and the arcs among them.
 
         Blocks keep their whole footprint; `sources` and `sinks` stay those of the whole.
         """
@@ -155,12 +155,12 @@ class Instance:
             allowed=tuple(self.allowed[op] for op in ops),
             successors=kept(self.successors),
             predecessors=kept(self.predecessors),
-            order=tuple(position[op] for op in self.order if op in position),
+            order=tuple(range(len(ops))),
             block=tuple(number[self.block[op]] for op in ops),
             members=tuple(tuple(position[op] for op in self.members[block] if op in position) for block in blocks),
             footprint=tuple(self.footprint[block] for block in blocks),
-            sources=frozenset(position[op] for op in self.sources if op in position),
-            sinks=frozenset(position[op] for op in self.sinks if op in position),
+            sources=frozenset(position[op] for op in ops if op in self.sources),
+            sinks=frozenset(position[op] for op in ops if op in self.sinks),
         )
 
     def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":

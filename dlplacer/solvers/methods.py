@@ -1,15 +1,25 @@
 """The methods by name. Every outcome carries a lower bound, so every method reports a gap."""
 
 from collections.abc import Callable
+from functools import partial
 
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct, construct_on_placement
+from dlplacer.solvers.cpop import cpop
+from dlplacer.solvers.etf import etf, m_etf
+from dlplacer.solvers.filling import by_module
 from dlplacer.solvers.heft import heft
-from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
+from dlplacer.solvers.partition import min_cut
+from dlplacer.solvers.peft import peft
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+from dlplacer.solvers.sct import m_sct
+from dlplacer.solvers.sequential import sequential
 from dlplacer.solvers.single import best_single
+from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.topo import m_topo
 
 _BOUND_SHARE = 0.2
 
@@ -20,32 +30,52 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
     return solve_ilp(problem, budget)
 
 
-def _list(problem: Problem, budget: Budget) -> Outcome:
-    return _heuristic(problem, budget, list_schedule)
-
-
-def _heft(problem: Problem, budget: Budget) -> Outcome:
-    return _heuristic(problem, budget, heft)
-
-
 def _single(problem: Problem, budget: Budget) -> Outcome:
     bounds = lower_bounds(build_instance(problem), _BOUND_SHARE * budget.left_s)
     return Outcome(best_single(problem), bounds.makespan)
 
 
-def _heuristic(problem: Problem, budget: Budget, rule: Rule) -> Outcome:
+def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
     instance = build_instance(problem)
-    found = construct(instance, rule) or construct_on_placement(problem, instance, rule, budget.left_s / 2)
+    found = run_rule(problem, instance, method, budget.left_s / 2)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     budget.report(None if found is None else found.makespan, bounds.makespan)
     schedule = None if found is None else Schedule(problem, found.device, found.start)
     return Outcome(schedule, bounds.makespan)
 
 
+RULES: dict[str, Rule] = {
+    "list": list_schedule,
+    "heft": heft,
+    "cpop": cpop,
+    "peft": peft,
+    "etf": etf,
+    "m-etf": m_etf,
+    "m-sct": m_sct,
+    "m-topo": m_topo,
+    "min-cut": min_cut,
+    "sequential": sequential,
+}
+"""Heuristic → the rule that places and orders."""
+
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     "ilp": _ilp,
-    "list": _list,
-    "heft": _heft,
+    **{method: partial(_heuristic, method=method) for method in RULES},
     "single": _single,
 }
 """Method → solver; the first is the default."""
+
+
+def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Timetable | None:
+    """The timetable of a method of `RULES`; None if it runs out of memory, on any placement found in that time too.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement exists.
+    InputError
+        If the method needs a package that is not installed.
+    """
+    rule = RULES[method]
+    given = by_module(problem, instance) if rule is sequential else instance
+    return construct(given, rule) or construct_on_placement(problem, instance, rule, seconds)

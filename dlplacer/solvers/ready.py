@@ -1,4 +1,4 @@
-"""The order in which a ready list takes ops: what CPOP and PEFT sort by."""
+"""Orders in which a ready list takes ops: by the values that CPOP and PEFT give them, or as the program has them."""
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -26,3 +26,10 @@ def by_release(instance: Instance, value: Sequence[float], priority: Sequence[in
             if not missing[target]:
                 heappush(ready, (-value[target], priority[target], target))
     return place
+
+
+def program_order(instance: Instance) -> list[int]:
+    """The ops in the order of the graph's file, every op after all that it reads: how a framework would issue them."""
+    positions = range(instance.op_count)
+    place = by_release(instance, [-position for position in positions], positions)
+    return sorted(positions, key=place.__getitem__)

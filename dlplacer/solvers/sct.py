@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dlplacer.solvers.etf import Candidate, EarliestFirst, Queue
+from dlplacer.solvers.arrivals import Candidate, Queue
+from dlplacer.solvers.averages import mean_durations
+from dlplacer.solvers.etf import EarliestFirst
 from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.ranks import upward_ranks
@@ -51,11 +53,11 @@ def favourites(instance: Instance) -> tuple[int, ...]:
         for target, delay in instance.successors[op]:
             ticks = delays.cut(op, target, delay)
             arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
-    values = [0.0] * len(arcs)
+    values, mean = [0.0] * len(arcs), mean_durations(instance)
     if 0 < len(arcs) <= _MOST_ARCS:
         from dlplacer.solvers.ilp.favourites import favourite_values
 
-        values = favourite_values([_mean(instance, op) for op in working], arcs)
+        values = favourite_values([mean[op] for op in working], arcs)
     ranks = upward_ranks(instance)
     child, claimed = [-1] * instance.op_count, set()
     gain = [ticks + ranks[working[target]] for _, target, ticks in arcs]
@@ -67,11 +69,6 @@ def favourites(instance: Instance) -> tuple[int, ...]:
     return tuple(child)
 
 
-def _mean(instance: Instance, op: int) -> int:
-    devices = instance.allowed[op]
-    return sum(instance.duration[op][device] for device in devices) // max(1, len(devices))
-
-
 class _SmallCommunication(EarliestFirst):
     """m-ETF with devices that wait for favourite children."""
 
@@ -79,12 +76,16 @@ class _SmallCommunication(EarliestFirst):
         super().__init__(instance, priority, fixed)
         self.child = favourites(instance)
         self.last = [-1] * instance.device_count
+        self.inputs_end = [0] * instance.op_count
+        self.everywhere = [0] * instance.op_count
         self.urgent = [Queue() for _ in self.free]
 
     def release(self, op: int) -> None:
         super().release(op)
-        for device in self.instance.allowed[op]:
-            self.urgent[device].push(self._everywhere(op), self.priority[op], op)
+        devices = self.instance.allowed[op]
+        self.everywhere[op] = max(max(self.arrival[op][d], self.occupancy.source_arrival(op, d)) for d in devices)
+        for device in devices:
+            self.urgent[device].push(self.everywhere[op], self.priority[op], op)
 
     def candidates(self, device: int) -> list[Candidate]:
         found = super().candidates(device)
@@ -92,35 +93,33 @@ class _SmallCommunication(EarliestFirst):
             return found
         child = self.child[self.last[device]]
         own = (self._start(child, device), self.priority[child], child)
-        urgent = self.urgent[device].first(
-            self.free[device], lambda op: None if self.arrival_at(op, device) is None else self._everywhere(op)
-        )
+        urgent = self.urgent[device].first(self.free[device], lambda op: self._urgent_at(op, device))
         return [own] if urgent is None else [own, urgent]
 
     def take(self, op: int, device: int, start: int) -> None:
         super().take(op, device, start)
         self.last[device] = op
+        for target, _ in self.instance.successors[op]:
+            self.inputs_end[target] = max(self.inputs_end[target], self.free[device])
 
     def _waits(self, device: int, now: int) -> bool:
-        """Whether the favourite child of the device's last op has all its inputs, and starts nowhere earlier."""
+        """Whether all that the favourite child of the device's last op reads has ended, and it starts nowhere earlier."""
         child = -1 if self.last[device] < 0 else self.child[self.last[device]]
-        if child < 0 or self.done[child] or self.missing[child] or not self.occupancy.admits(child, device):
+        if child < 0 or self.done[child] or self.missing[child] or self.inputs_end[child] > now:
             return False
-        others = [other for other in self.instance.allowed[child] if self.occupancy.admits(child, other)]
-        inputs_end = max(
-            (self._end(source) for source, _ in self.instance.predecessors[child] if source not in self.instance.sources),
-            default=0,
+        if not self.occupancy.admits(child, device):
+            return False
+        own = self._start(child, device)
+        return all(
+            own <= self._start(child, other)
+            for other in self.instance.allowed[child]
+            if self.occupancy.admits(child, other)
         )
-        return inputs_end <= now and self._start(child, device) == min(self._start(child, other) for other in others)
 
     def _start(self, op: int, device: int) -> int:
         return max(self.free[device], self.arrival_at(op, device) or 0)
 
-    def _end(self, op: int) -> int:
-        device = self.occupancy.site[self.instance.block[op]]
-        return self.start[op] + self.instance.duration[op][device]
-
-    def _everywhere(self, op: int) -> int:
-        """When all that an op reads can have reached every device that it may use."""
-        devices = self.instance.allowed[op]
-        return max(max(self.arrival[op][device], self.occupancy.source_arrival(op, device)) for device in devices)
+    def _urgent_at(self, op: int, device: int) -> int | None:
+        """When all that an op reads can have reached every device; None if it may not go to this one."""
+        arrival = self.arrival_at(op, device)
+        return None if arrival is None else max(arrival, self.everywhere[op])

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dlplacer.solvers.filling import filled, sizes
 from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.ready import program_order
 from dlplacer.solvers.timetable import Timetable, in_sequence
 
 _BUFFER = 1.25
@@ -14,8 +15,8 @@ def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
 
     Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
     every device but the last takes at most an equal share of all footprints plus 1.25 times the mean block, so that
-    unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the order of the
-    program, each as soon as its data are there.
+    unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the program's
+    order, each as soon as its data are there.
 
     Other than in Accelerate: footprints count the activations too; nothing is offloaded to a host.
 
@@ -26,11 +27,10 @@ def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
     fixed
         [block] → device, or -1 where the rule shall decide.
     """
-    if fixed is None or -1 in fixed:
-        sized = sizes(instance)
-        total = sum(sized.footprint)
-        cap = total // instance.device_count + int(_BUFFER * total / len(sized.footprint))
-        fixed = filled(sized, [*[cap] * (instance.device_count - 1), None])
-    if fixed is None:
+    sized = sizes(instance)
+    total = sum(sized.footprint)
+    cap = total // instance.device_count + int(_BUFFER * total / len(sized.footprint))
+    sites = filled(sized, [*[cap] * (instance.device_count - 1), None], fixed)
+    if sites is None:
         return None
-    return in_sequence(instance, [fixed[block] for block in instance.block], instance.order)
+    return in_sequence(instance, [sites[block] for block in instance.block], program_order(instance))

@@ -7,7 +7,10 @@ from dlplacer.solvers.occupancy import Occupancy
 
 
 def settled(
-    instance: Instance, ops: Iterable[int], choose: Callable[[Occupancy, int], int | None]
+    instance: Instance,
+    ops: Iterable[int],
+    choose: Callable[[Occupancy, int], int | None],
+    fixed: Sequence[int] | None = None,
 ) -> list[int] | None:
     """[block] → device, decided op by op; None if an op finds no device.
 
@@ -17,8 +20,10 @@ def settled(
         In the order in which they choose; the sources of zero time among them wait for their first reader.
     choose
         Where the block of an op shall go, or None if there is no such device.
+    fixed
+        [block] → device, or -1 where this is to be decided.
     """
-    occupancy = Occupancy(instance)
+    occupancy = Occupancy(instance, fixed)
     for op in ops:
         if op in instance.sources:
             continue
@@ -34,7 +39,9 @@ def settled(
     return None if occupancy.overfull else occupancy.site
 
 
-def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int]) -> list[int] | None:
+def fitted(
+    instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed: Sequence[int] | None = None
+) -> list[int] | None:
     """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
 
     Parameters
@@ -43,13 +50,15 @@ def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int]) -> lis
         [block] → device.
     ops
         In the order in which they claim memory.
+    fixed
+        [block] → device, or -1 where this is to be decided.
     """
 
     def choose(occupancy: Occupancy, op: int) -> int | None:
         device = wished[instance.block[op]]
         return device if occupancy.admits(op, device) else roomiest(occupancy, op)
 
-    return settled(instance, ops, choose)
+    return settled(instance, ops, choose, fixed)
 
 
 def roomiest(occupancy: Occupancy, op: int) -> int | None:

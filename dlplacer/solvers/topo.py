@@ -24,8 +24,7 @@ def m_topo(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | N
     fixed
         [block] → device, or -1 where the rule shall decide.
     """
-    if fixed is None:
-        sized = sizes(instance)
-        cap = sum(sized.footprint) // instance.device_count + max(sized.footprint)
-        fixed = filled(sized, [cap] * instance.device_count)
-    return None if fixed is None else list_schedule(instance, priority, fixed)
+    sized = sizes(instance)
+    cap = sum(sized.footprint) // instance.device_count + max(sized.footprint)
+    sites = filled(sized, [cap] * instance.device_count, fixed)
+    return None if sites is None else list_schedule(instance, priority, sites)

@@ -1,7 +1,9 @@
-"""A window of a timetable: some ops to place and order anew between what comes before and what comes after them."""
+"""Windows of a timetable: some ops to place and order anew between what comes before and what comes after them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.heads import heads, tails
@@ -16,7 +18,7 @@ class Window:
     Attributes
     ----------
     ops
-        Positions of its ops in the whole instance.
+        Positions of its ops in the whole instance; sources of zero time first.
     instance
         Its ops alone; devices that the rest of the timetable forbids are left out, and memory is what the rest leaves.
     release, tail
@@ -34,133 +36,143 @@ class Window:
     @property
     def bounds(self) -> Bounds:
         """Heads and tails of the window's ops, whatever their devices."""
-        head = heads(
-            self.instance, [min(row[d] for d in self.instance.allowed[op]) for op, row in enumerate(self.release)]
-        )
-        tail = tails(
-            self.instance, [min(row[d] for d in self.instance.allowed[op]) for op, row in enumerate(self.tail)]
-        )
+        allowed = self.instance.allowed
+        head = heads(self.instance, [min(row[d] for d in allowed[op]) for op, row in enumerate(self.release)])
+        tail = tails(self.instance, [min(row[d] for d in allowed[op]) for op, row in enumerate(self.tail)])
         longest = max(h + ticks + t for h, ticks, t in zip(head, self.instance.shortest, tail, strict=True))
         return Bounds(max(self.rest, longest), tuple(head), tuple(tail))
 
 
-def cut_window(instance: Instance, timetable: Timetable, ops: Sequence[int], first: int, count: int) -> Window:
-    """The window of `count` ops from position `first` on of a sequence that the timetable follows.
+class Timeline:
+    """A timetable as a sequence of ops, from which windows are cut.
 
-    What comes before keeps its times; what comes after keeps its devices and its order, so the time from the start of
-    each to the end of the timetable is a longest path. Sources of zero time that the window reads belong to it.
+    Attributes
+    ----------
+    ops
+        Sources of zero time, then all others by start: the timetable follows this sequence.
+    first
+        Position of the first op that is not such a source.
     """
-    chosen = [op for op in ops[first : first + count] if op not in instance.sources]
-    chosen += sorted({source for op in chosen for source, _ in instance.source_arcs[op]})
-    inside = set(chosen)
-    left = [op for op in ops[: first + count] if op not in inside]
-    right = [op for op in ops[first + count :] if op not in inside]
-    surroundings = _Surroundings(instance, timetable, left, right, inside)
-    part = instance.restricted(chosen)
-    free = [inside.issuperset(instance.members[instance.block[chosen[ops[0]]]]) for ops in part.members]
-    limits = {
-        block: _common([surroundings.devices(chosen[op], free[block]) for op in ops])
-        for block, ops in enumerate(part.members)
-    }
-    held = {instance.block[chosen[ops[0]]] for block, ops in enumerate(part.members) if free[block]}
-    return Window(
-        ops=tuple(chosen),
-        instance=replace(
-            part.limited(limits),
-            footprint=tuple(size if free[block] else 0 for block, size in enumerate(part.footprint)),
-            capacity=surroundings.room(held),
-        ),
-        release=tuple(surroundings.release(op) for op in chosen),
-        tail=tuple(surroundings.tail(op) for op in chosen),
-        rest=surroundings.rest(),
-    )
 
+    def __init__(self, instance: Instance, timetable: Timetable) -> None:
+        self.instance, self.timetable = instance, timetable
+        by_start = sequence(instance, timetable.device, timetable.start)
+        self.ops = [op for op in by_start if op in instance.sources]
+        self.first = len(self.ops)
+        self.ops += [op for op in by_start if op not in instance.sources]
+        self.position = [0] * instance.op_count
+        for position, op in enumerate(self.ops):
+            self.position[op] = position
+        device = timetable.device
+        self.end = [start + instance.duration[op][device[op]] for op, start in enumerate(timetable.start)]
+        self.path = self._paths()
+        self._crossing = np.array(
+            [
+                (
+                    self.position[op],
+                    self.position[target],
+                    self.end[op] + delay[device[op]][device[target]] + self.path[target],
+                )
+                for op, arcs in enumerate(instance.successors)
+                for target, delay in arcs
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        self._used = [0] * instance.device_count
+        for block, ops in enumerate(instance.members):
+            self._used[device[ops[0]]] += instance.footprint[block]
 
-def replaced(
-    instance: Instance,
-    timetable: Timetable,
-    ops: Sequence[int],
-    window: Window,
-    device: Sequence[int],
-    start: Sequence[int],
-) -> tuple[Timetable, list[int]]:
-    """The timetable, and its sequence, with a window's ops placed and ordered anew."""
-    placement = list(timetable.device)
-    for op, here in zip(window.ops, device, strict=True):
-        placement[op] = here
-    inside = set(window.ops)
-    first = min(position for position, op in enumerate(ops) if op in inside and op not in instance.sources)
-    moved = [window.ops[op] for op in sequence(window.instance, device, start)]
-    new = [op for op in moved if op in instance.sources]
-    new += [op for op in ops[:first] if op not in inside]
-    new += [op for op in moved if op not in instance.sources]
-    new += [op for op in ops[first:] if op not in inside]
-    return in_sequence(instance, placement, new), new
+    def window(self, first: int, count: int) -> Window:
+        """The window of `count` ops from position `first` on, and the sources that they read.
 
-
-def _common(device_sets: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(device for device in device_sets[0] if all(device in devices for devices in device_sets))
-
-
-class _Surroundings:
-    """What the rest of a timetable asks of a window."""
-
-    def __init__(
-        self, instance: Instance, timetable: Timetable, left: Sequence[int], right: Sequence[int], inside: set[int]
-    ) -> None:
-        self.instance, self.timetable, self.inside = instance, timetable, inside
-        self.left, self.right = set(left), set(right)
-        self.end = [start + instance.duration[op][timetable.device[op]] for op, start in enumerate(timetable.start)]
-        self.frontier = [0] * instance.device_count
-        for op in left:
-            here = timetable.device[op]
-            self.frontier[here] = max(self.frontier[here], self.end[op])
-        self.after = [0] * instance.device_count
-        self.path: dict[int, int] = {}
-        for op in reversed(right):
-            here = timetable.device[op]
-            below = max([self.after[here], self._reads(op, here)])
-            self.path[op] = instance.duration[op][here] + below
-            if op not in instance.sources:
-                self.after[here] = self.path[op]
-
-    def _reads(self, op: int, device: int) -> int:
-        """Longest way from the end of an op on a device, over its readers on the right, to the end of the timetable."""
-        return max(
-            (
-                delay[device][self.timetable.device[target]] + self.path[target]
-                for target, delay in self.instance.successors[op]
-                if target in self.path
+        What comes before keeps its times; what comes after keeps its devices and its order, so the time from the start
+        of each to the end of the timetable is a longest path.
+        """
+        instance = self.instance
+        chosen = self.ops[first : first + count]
+        chosen = sorted({source for op in chosen for source, _ in instance.source_arcs[op]}) + chosen
+        inside = set(chosen)
+        part = instance.restricted(chosen)
+        free = [inside.issuperset(instance.members[instance.block[chosen[ops[0]]]]) for ops in part.members]
+        limits = {
+            block: _common([self._devices(chosen[op], first, free[block]) for op in ops])
+            for block, ops in enumerate(part.members)
+        }
+        before, after = self._frontier(first), self._after(first + count)
+        return Window(
+            ops=tuple(chosen),
+            instance=replace(
+                part.limited(limits),
+                footprint=tuple(size if free[block] else 0 for block, size in enumerate(part.footprint)),
+                capacity=self._room(
+                    [instance.block[chosen[ops[0]]] for ops, is_free in zip(part.members, free, strict=True) if is_free]
+                ),
             ),
-            default=0,
+            release=tuple(self._release(op, inside, before) for op in chosen),
+            tail=tuple(self._tail(op, first + count, after) for op in chosen),
+            rest=self._rest(inside, first, first + count, before, after),
         )
 
-    def release(self, op: int) -> tuple[int, ...]:
+    def _paths(self) -> list[int]:
+        """[op] → longest way from its start to the end of the timetable, with every device's order kept."""
+        path, after = [0] * self.instance.op_count, [0] * self.instance.device_count
+        for op in reversed(self.ops):
+            here = self.timetable.device[op]
+            below = 0 if op in self.instance.sources else after[here]
+            for target, delay in self.instance.successors[op]:
+                below = max(below, delay[here][self.timetable.device[target]] + path[target])
+            path[op] = below + self.instance.duration[op][here]
+            if op not in self.instance.sources:
+                after[here] = path[op]
+        return path
+
+    def _frontier(self, first: int) -> list[int]:
+        """[device] → when the ops before a position leave it."""
+        frontier = [0] * self.instance.device_count
+        for device in range(self.instance.device_count):
+            for op in reversed(self.ops[self.first : first]):
+                if self.timetable.device[op] == device:
+                    frontier[device] = self.end[op]
+                    break
+        return frontier
+
+    def _after(self, last: int) -> list[int]:
+        """[device] → longest way from the start of its first op from a position on to the end of the timetable."""
+        after = [0] * self.instance.device_count
+        for device in range(self.instance.device_count):
+            for op in self.ops[last:]:
+                if self.timetable.device[op] == device:
+                    after[device] = self.path[op]
+                    break
+        return after
+
+    def _release(self, op: int, inside: set[int], before: Sequence[int]) -> tuple[int, ...]:
         if op in self.instance.sources:
             return (0,) * self.instance.device_count
-        release = list(self.frontier)
+        release = list(before)
         for source, delay in self.instance.predecessors[op]:
-            if source not in self.inside:
-                origin = delay[self.timetable.device[source]]
-                release = [max(r, self.end[source] + ticks) for r, ticks in zip(release, origin, strict=True)]
+            if source not in inside:
+                row = delay[self.timetable.device[source]]
+                release = [max(known, self.end[source] + ticks) for known, ticks in zip(release, row, strict=True)]
         return tuple(release)
 
-    def tail(self, op: int) -> tuple[int, ...]:
-        own = op in self.instance.sources
-        return tuple(
-            max(0 if own else self.after[device], self._reads(op, device))
-            for device in range(self.instance.device_count)
-        )
+    def _tail(self, op: int, last: int, after: Sequence[int]) -> tuple[int, ...]:
+        tail = [0] * self.instance.device_count if op in self.instance.sources else list(after)
+        for target, delay in self.instance.successors[op]:
+            if self.position[target] >= last:
+                there, path = self.timetable.device[target], self.path[target]
+                tail = [max(known, delay[device][there] + path) for device, known in enumerate(tail)]
+        return tuple(tail)
 
-    def devices(self, op: int, free: bool) -> tuple[int, ...]:
-        """Devices on which no op on the left, and none of another component, would miss the op's data."""
+    def _devices(self, op: int, first: int, free: bool) -> tuple[int, ...]:
+        """Devices of the same component from which every earlier reader still gets the op's data in time."""
         here = self.timetable.device[op]
         if not free:
             return (here,)
         readers = [
             (self.timetable.start[target], delay, self.timetable.device[target])
             for target, delay in self.instance.successors[op]
-            if target in self.left
+            if self.position[target] < first
         ]
         return tuple(
             device
@@ -169,18 +181,47 @@ class _Surroundings:
             and all(delay[device][there] <= start for start, delay, there in readers)
         )
 
-    def room(self, free: set[int]) -> tuple[int | None, ...]:
-        """Memory that the blocks outside the window leave on every device."""
-        used = [0] * self.instance.device_count
-        for block, ops in enumerate(self.instance.members):
-            if block not in free:
-                used[self.timetable.device[ops[0]]] += self.instance.footprint[block]
-        return tuple(
-            None if size is None else size - taken for size, taken in zip(self.instance.capacity, used, strict=True)
-        )
+    def _room(self, free: Sequence[int]) -> tuple[int | None, ...]:
+        """Memory that the other blocks leave on every device."""
+        room = [
+            None if size is None else size - used for size, used in zip(self.instance.capacity, self._used, strict=True)
+        ]
+        for block in free:
+            device = self.timetable.device[self.instance.members[block][0]]
+            left = room[device]
+            room[device] = None if left is None else left + self.instance.footprint[block]
+        return tuple(room)
 
-    def rest(self) -> int:
-        """The makespan that the ops outside the window have even without it."""
-        through = [before + after for before, after in zip(self.frontier, self.after, strict=True)]
-        left = [max(self.end[op], self.end[op] + self._reads(op, self.timetable.device[op])) for op in self.left]
-        return max([*through, *left, *self.path.values()], default=0)
+    def _rest(self, inside: set[int], first: int, last: int, before: Sequence[int], after: Sequence[int]) -> int:
+        """The makespan that the ops outside a window have even without it."""
+        through = [start + rest for start, rest in zip(before, after, strict=True)]
+        sources, targets, lengths = self._crossing.T
+        outside = (sources < first) & (targets >= last)
+        if any(op in self.instance.sources for op in inside):
+            outside &= ~np.isin(sources, [self.position[op] for op in inside if op in self.instance.sources])
+        return max([*through, int(lengths[outside].max(initial=0))])
+
+
+def replaced(
+    timeline: Timeline, current: Timetable, ops: Sequence[int], window: Window, found: Timetable
+) -> tuple[Timetable, list[int]]:
+    """A timetable and its sequence after a window of the timeline is placed and ordered as found.
+
+    Parameters
+    ----------
+    current, ops
+        The timetable to change and its sequence: the timeline's, or what other windows have made of it.
+    """
+    instance = timeline.instance
+    device = list(current.device)
+    for op, here in zip(window.ops, found.device, strict=True):
+        device[op] = here
+    moved = [window.ops[op] for op in sequence(window.instance, found.device, found.start)]
+    moved = [op for op in moved if op not in instance.sources]
+    first = min(timeline.position[op] for op in moved)
+    new = [*ops[:first], *moved, *ops[first + len(moved) :]]
+    return in_sequence(instance, device, new), new
+
+
+def _common(device_sets: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(device for device in device_sets[0] if all(device in devices for devices in device_sets))

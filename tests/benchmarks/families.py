@@ -1,7 +1,7 @@
 """Graph families for benchmarks: the shapes of the scheduling literature and of models, of any size, seeded.
 
-Every family is a function of the number of ops, a seed, the communication-to-computation ratio and the spread. Two calls
-with the same arguments give equal graphs; ratio and spread leave the structure as it is.
+Every family is a function of the number of ops, a seed, the communication-to-computation ratio and the spread. Two
+calls with the same arguments give equal graphs; ratio and spread leave the structure as it is.
 
 **Communication-to-computation ratio.** On the reference machine (two devices of one type joined by a link of
 `REFERENCE_BYTES_PER_S` without latency), ``ccr`` = Σ over the edges of the mean transfer time between two different
@@ -17,6 +17,7 @@ Inception-V3 with its real shapes, unfused, is `solvers.synthetic.inception_like
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from math import exp
 from random import Random
 from typing import Protocol
@@ -33,7 +34,7 @@ _MODEL_SPREAD = 0.1
 
 
 class Family(Protocol):
-    """Makes a graph of exactly `op_count` ops, at least `FEWEST_OPS`; without `spread` the one typical of the family."""
+    """Makes a graph of exactly `op_count` ops, at least `FEWEST_OPS`; `spread` None is the family's typical one."""
 
     def __call__(self, op_count: int, seed: int = 0, ccr: float = 1.0, spread: float | None = None) -> OpGraph: ...
 
@@ -319,7 +320,7 @@ def _residual(sketch: Sketch, size: int, inputs: tuple[int, ...], time: int, sca
 def _split(total: int, parts: int, random: Random) -> list[int]:
     """Positive numbers that sum to the total."""
     cuts = [0, *sorted(random.sample(range(1, total), parts - 1)), total]
-    return [after - before for before, after in zip(cuts, cuts[1:], strict=False)]
+    return [after - before for before, after in pairwise(cuts)]
 
 
 def _costed(sketch: Sketch, random: Random, name: str, ccr: float, spread: float, one_tensor: bool) -> OpGraph:

@@ -1,9 +1,9 @@
 """Which instances the benchmark suite solves.
 
 ``quick`` (26 instances, under two minutes with 5 s each): every family once with 10 to 21 ops and once with 40, over
-ratios and machines in turn. ``small`` (156): every family × ratio × 10, 15, 21 and 30 ops. ``full``: ``small``, every
-family × ratio with 60 and 150 ops, and five families with 2,000 ops on 8 devices. Every fourth instance of 40, 60 or 150 ops has
-memory for 1.5 × its footprint only.
+ratios and machines in turn. ``small`` (156): every family × ratio × 10, 15, 21 and 30 ops. ``full`` (239): ``small``,
+every family × ratio with 60 and 150 ops, and five families with 2,000 ops on 8 devices. Every fourth instance of 40, 60
+or 150 ops has memory for 1.5 × its footprint only.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ class Instance:
     Attributes
     ----------
     ccr
-        Communication-to-computation ratio on this very machine (`benchmarks.machines.ccr_on`), met to a few percent
-        where latencies alone do not exceed it.
+        Communication-to-computation ratio on this very machine (`benchmarks.machines.ccr_on`), met to two percent; but
+        bytes make up a tenth of it at least, also where latencies alone exceed the rest.
     machine
         A key of `benchmarks.machines.MACHINES`.
     slack

@@ -72,7 +72,9 @@ def test_a_device_computes_with_one_thread_and_changes_nobody_elses(before: int)
 
 def test_work_runs_in_order_on_one_thread(device: CpuDevice) -> None:
     seen: list[tuple[int, int]] = []
-    futures = [device.submit(lambda number=number: seen.append((number, threading.get_ident()))) for number in range(20)]
+    futures = [
+        device.submit(lambda number=number: seen.append((number, threading.get_ident()))) for number in range(20)
+    ]
     for future in futures:
         future.result()
     assert [number for number, _ in seen] == list(range(20))

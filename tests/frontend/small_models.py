@@ -137,14 +137,18 @@ def sub_part_in_evaluation_mode() -> Job:
 
 def frozen_part() -> Job:
     """Parameters without gradients, a parameter that nothing reads."""
-    module = Calls(lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, CLASSES), unused=nn.Linear(3, 3))
+    module = Calls(
+        lambda self, x: self.b(self.a(x)), a=nn.Linear(8, 8), b=nn.Linear(8, CLASSES), unused=nn.Linear(3, 3)
+    )
     module.a.requires_grad_(False)
     return _of(module)
 
 
 def constant_attribute() -> Job:
     """A tensor in a plain attribute, an integer buffer that indexes."""
-    module = Calls(lambda self, x: self.fc((x + self.shift)[:, self.order]), fc=nn.Linear(8, CLASSES), shift=torch.randn(8))
+    module = Calls(
+        lambda self, x: self.fc((x + self.shift)[:, self.order]), fc=nn.Linear(8, CLASSES), shift=torch.randn(8)
+    )
     module.register_buffer("order", torch.arange(7, -1, -1))
     return _of(module)
 
@@ -215,7 +219,10 @@ def mixed_precision() -> Job:
 def transformer() -> Job:
     """torch's own encoder layer."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    return _of(Calls(lambda self, x: self.fc(self.layer(x).mean(1)), layer=layer, fc=nn.Linear(8, CLASSES)), torch.randn(4, 6, 8))
+    return _of(
+        Calls(lambda self, x: self.fc(self.layer(x).mean(1)), layer=layer, fc=nn.Linear(8, CLASSES)),
+        torch.randn(4, 6, 8),
+    )
 
 
 def dropout() -> Job:

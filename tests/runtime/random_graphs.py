@@ -23,7 +23,9 @@ def random_graph(seed: int, most: int = 12) -> OpGraph:
     ]
     edges: dict[tuple[str, str, str], Edge] = {}
     for i, source in enumerate(ops):
-        sizes = {f"{source.id}/{output}": (output, chooser.choice([0, 8, 64])) for output in range(chooser.randint(0, 2))}
+        sizes = {
+            f"{source.id}/{output}": (output, chooser.choice([0, 8, 64])) for output in range(chooser.randint(0, 2))
+        }
         for target in ops[i + 1 :]:
             for tensor, (output, size) in sizes.items():
                 if chooser.random() < 0.3:

@@ -34,7 +34,10 @@ def machine(device_count: int) -> Topology:
 def with_unit_times(graph: OpGraph) -> OpGraph:
     """The graph with 1 ms for every op that computes."""
     return replace(
-        graph, ops=tuple(replace(op, time_s=1e-3 if op.kind.startswith(("aten", "update", "test")) else 0.0) for op in graph.ops)
+        graph,
+        ops=tuple(
+            replace(op, time_s=1e-3 if op.kind.startswith(("aten", "update", "test")) else 0.0) for op in graph.ops
+        ),
     )
 
 
@@ -52,7 +55,9 @@ def random_schedule(problem: Problem, seed: int) -> Schedule:
         drawn = chooser.randrange(problem.device_count)
         group = problem.graph.ops[op].colocate
         here = device[op] = drawn if group is None else of_group.setdefault(group, drawn)
-        arrivals = (end[arc.source] + (problem.delay[arc.size][device[arc.source]][here] or 0) for arc in problem.arcs_into[op])
+        arrivals = (
+            end[arc.source] + (problem.delay[arc.size][device[arc.source]][here] or 0) for arc in problem.arcs_into[op]
+        )
         # A tick between any two ops on a device keeps the order of ops without duration.
         start[op] = max([free[here], *arrivals])
         end[op] = start[op] + (problem.duration[op][here] or 0)

@@ -40,7 +40,9 @@ def test_a_failing_op_is_named_and_the_module_works_afterwards(seed: int) -> Non
     bad = torch.full_like(job.args[0], 99)
     with placed_at_random(job, seed=seed) as placed:
         for run in (placed, placed.step):
-            with pytest.raises(RunError, match=r"op 'embedding' of module 'words' failed on cpu:[01]: index out of range"):
+            with pytest.raises(
+                RunError, match=r"op 'embedding' of module 'words' failed on cpu:[01]: index out of range"
+            ):
                 run(bad, job.args[1], *job.targets)
             assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
 

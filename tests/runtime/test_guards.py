@@ -26,7 +26,9 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
             placed(x, x, labels)
         with pytest.raises(InputError, match="training needs the 1 targets after the inputs"):
             placed.step(x)
-        with pytest.raises(MismatchError, match=r"input args\[0\] has dtype torch.float64; .* with torch.float32: convert"):
+        with pytest.raises(
+            MismatchError, match=r"input args\[0\] has dtype torch.float64; .* with torch.float32: convert"
+        ):
             placed(x.double(), labels)
         with pytest.raises(MismatchError, match=r"input targets\[0\] has dtype torch.int32"):
             placed(x, labels.int())

@@ -71,10 +71,14 @@ def test_the_peak_is_that_of_the_frees() -> None:
     with placed_at_random(job) as placed:
         graph, executable = placed.captured.graph, placed.captured.executable
         program = lower(graph, placed.plan.order, executable.returned)
-        freed = [action.tensor for actions in program.actions.values() for action in actions if isinstance(action, Free)]
+        freed = [
+            action.tensor for actions in program.actions.values() for action in actions if isinstance(action, Free)
+        ]
         used_on: dict[str, set[str]] = {}
         for edge in graph.edges:
-            used_on.setdefault(edge.tensor, set()).update(placed.plan.placement[end] for end in (edge.source, edge.target))
+            used_on.setdefault(edge.tensor, set()).update(
+                placed.plan.placement[end] for end in (edge.source, edge.target)
+            )
         expected = sum(len(devices) for tensor, devices in used_on.items() if tensor not in executable.returned)
         assert len(freed) == expected
 

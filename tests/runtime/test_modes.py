@@ -108,7 +108,9 @@ def test_a_part_that_is_frozen_later_makes_another_graph() -> None:
     job = build("convolutions")
     with placed_at_random(job) as placed:
         placed.get_submodule("two").eval()
-        with pytest.raises(MismatchError, match=r"in this mode is another graph: op '.*' is only in .*; capture and solve"):
+        with pytest.raises(
+            MismatchError, match=r"in this mode is another graph: op '.*' is only in .*; capture and solve"
+        ):
             placed.step(*job.args, *job.targets)
         placed.train()
         placed.step(*job.args, *job.targets)
@@ -152,7 +154,9 @@ def test_inputs_in_another_memory_layout_give_the_same_result() -> None:
     assert transposed.stride() != job.args[0].stride()
     with placed_at_random(job) as placed:
         torch.testing.assert_close(
-            placed.step(transposed, *job.targets), functional.cross_entropy(plain(transposed), *job.targets).detach(), **EXACT
+            placed.step(transposed, *job.targets),
+            functional.cross_entropy(plain(transposed), *job.targets).detach(),
+            **EXACT,
         )
 
 

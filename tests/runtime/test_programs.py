@@ -184,9 +184,13 @@ def changed(device: str, *lines: str) -> Program:
 
 # a → b → c → d, every second op on the other device, where d is to run before b.
 def test_an_order_that_deadlocks_is_found_out() -> None:
-    chain = OpGraph(tuple(Op(name, "test") for name in "abcd"), (Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1)))
+    chain = OpGraph(
+        tuple(Op(name, "test") for name in "abcd"), (Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1))
+    )
     dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["b", "d"]})])
-    with pytest.raises(InternalError, match="would hang: here waits at RECV b:0->c <- there; there waits at RECV c:0->d"):
+    with pytest.raises(
+        InternalError, match="would hang: here waits at RECV b:0->c <- there; there waits at RECV c:0->d"
+    ):
         dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
 
 

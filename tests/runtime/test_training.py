@@ -48,7 +48,9 @@ def assert_same_tensors(placed: nn.Module, plain: nn.Module, **tolerance: float)
     ours, theirs = placed.state_dict(), plain.state_dict()
     assert list(ours) == list(theirs)
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], **(tolerance or EXACT), msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            tensor, theirs[name], **(tolerance or EXACT), msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -124,7 +124,7 @@ def test_redundant_rows_cut_off_no_optimum() -> None:
     graph = make_graph({"a": 2, "b": 3, "c": 4, "d": 1}, [("a", "c", 1), ("b", "d", 2)])
     instance = build_instance(make_problem(graph, make_machine(2)))
     model, _ = build_model(instance, lower_bounds(instance), 20)
-    solver = new_solver(one_worker(), 60.0)
+    solver = new_solver(1, 0, 60.0)
     # a, c on one device: 6; b, d on the other: 4.
     assert solver.solve(model) == cp_model.OPTIMAL
     assert solver.objective_value == 6
@@ -162,7 +162,7 @@ def test_the_hint_satisfies_the_symmetry_breaking(devices: int) -> None:
     given = Timetable(turned, timetable.start, timetable.makespan)
     model, _ = build_model(instance, lower_bounds(instance), given.makespan, given)
     assert len(model.proto.solution_hint.vars) == len({*model.proto.solution_hint.vars})
-    solver = new_solver(one_worker(), 60.0)
+    solver = new_solver(1, 0, 60.0)
     solver.parameters.fix_variables_to_their_hinted_value = True
     assert solver.solve(model) == cp_model.OPTIMAL
     assert solver.objective_value == given.makespan

@@ -36,7 +36,7 @@ def _model(graph: OpGraph, topology: Topology) -> cp_model.CpModel:
 
 
 def test_the_presolve_step_is_off() -> None:
-    assert new_solver(one_worker(), 1.0).parameters.presolve_inclusion_work_limit == 0
+    assert new_solver(1, 0, 1.0).parameters.presolve_inclusion_work_limit == 0
 
 
 def test_a_sum_is_found_where_there_is_one() -> None:

@@ -7,14 +7,14 @@ from ortools.linear_solver import pywraplp
 _PREFERENCE = 0.01
 
 
-def favourite_values(durations: Sequence[int], arcs: Sequence[tuple[int, int, int]]) -> list[float]:
+def favourite_values(durations: Sequence[float], arcs: Sequence[tuple[int, int, int]]) -> list[float]:
     """[arc] → x in 0…1: 0 if the target is the source's favourite child, which need not wait for the arc's delay.
 
     With as many devices as ops, minimise the makespan w such that s_i + p_i + c_ij x_ij ≤ s_j and s_i + p_i ≤ w, and
     that every op has at most one favourite child and is that of at most one op: Σ_j x_ij ≥ (number of successors) − 1,
     Σ_i x_ij ≥ (number of predecessors) − 1. The integer program is relaxed to 0 ≤ x ≤ 1 and solved by the dual simplex
     method of GLOP. Where off the critical paths many x do, a small share of Σ c_ij x_ij in the objective prefers those
-    that save most delay; the papers leave that open.
+    that save most delay; the papers leave that open. All x are 0 should the solver fail.
 
     Parameters
     ----------
@@ -39,13 +39,16 @@ def favourite_values(durations: Sequence[int], arcs: Sequence[tuple[int, int, in
         if delay:
             children[source].append(x)
             parents[target].append(x)
+    read = {source for source, _, _ in arcs}
     for op, ticks in enumerate(durations):
-        _difference(solver, makespan, start[op], ticks / scale)
+        if op not in read:
+            _difference(solver, makespan, start[op], ticks / scale)
         for row in (children[op], parents[op]):
             if len(row) > 1:
                 solver.Add(solver.Sum(row) >= len(row) - 1)
     objective.SetMinimization()
-    solver.Solve()
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return [0.0] * len(arcs)
     return [x.solution_value() for x in favourite]
 
 

@@ -2,36 +2,51 @@
 
 import math
 import time
+from collections.abc import Callable
 from threading import Thread
 
 from ortools.sat.python import cp_model
 
 from dlplacer.errors import InternalError
-from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import compact
+from dlplacer.solvers.timetable import Timetable, compact
 
 _POLL_S = 0.05
+_TUNED_PORTFOLIO = 8
+_SMALL_PORTFOLIO = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
 
 
-def new_solver(budget: Budget, seconds: float) -> cp_model.CpSolver:
+def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
     """A solver with the parameters that every search here uses.
 
-    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293). One worker gains from
-    leaving out the linear relaxation.
+    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293). These models gain from
+    leaving out the linear relaxation, which a small default portfolio does not try.
     """
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = budget.workers
-    solver.parameters.random_seed = budget.seed % 2**31
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.relative_gap_limit = budget.gap
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
-    if budget.workers == 1:
+    if workers == 1:
         solver.parameters.linearization_level = 0
+    elif workers < _TUNED_PORTFOLIO:
+        solver.parameters.subsolvers.extend(_SMALL_PORTFOLIO[: max(2, workers - 1)])
     return solver
+
+
+def read_timetable(
+    variables: Variables,
+    instance: Instance,
+    is_true: Callable[[Literal], bool],
+    value: Callable[[cp_model.IntVar], int],
+) -> Timetable:
+    """The timetable of a solution, every op as early as its placement and order allow."""
+    place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
+    start = [value(variable) for variable in variables.start]
+    return compact(instance, [place[block] for block in instance.block], start)
 
 
 def search(
@@ -42,8 +57,9 @@ def search(
     The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has.
     """
     budget = incumbent.budget
-    solver = new_solver(budget, seconds)
-    listener = _Listener(variables)
+    solver = new_solver(budget.workers, budget.seed, seconds)
+    solver.parameters.relative_gap_limit = budget.gap
+    listener = _Listener(variables, instance)
     solver.best_bound_callback = listener.on_bound
     statuses: list[int] = []
     thread = Thread(target=lambda: statuses.append(int(solver.solve(model, listener))), daemon=True)
@@ -52,12 +68,12 @@ def search(
     while thread.is_alive():
         try:
             thread.join(_POLL_S)
-            listener.deliver(instance, incumbent)
+            listener.deliver(incumbent)
         except KeyboardInterrupt:
             budget.stop.set()
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
-    listener.deliver(instance, incumbent)
+    listener.deliver(incumbent)
     if not statuses or statuses[0] == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
     if statuses[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -68,27 +84,21 @@ def search(
 class _Listener(cp_model.CpSolverSolutionCallback):
     """Keeps what the solver's threads report until the main thread delivers it."""
 
-    def __init__(self, variables: Variables) -> None:
+    def __init__(self, variables: Variables, instance: Instance) -> None:
         super().__init__()
-        self.variables = variables
-        self.found: tuple[list[int], list[int]] | None = None
+        self.variables, self.instance = variables, instance
+        self.found: Timetable | None = None
         self.bound = 0
 
     def on_solution_callback(self) -> None:
-        place = [
-            next(device for device, literal in literals.items() if self.boolean_value(literal))
-            for literals in self.variables.place
-        ]
-        self.found = place, [self.value(start) for start in self.variables.start]
+        self.found = read_timetable(self.variables, self.instance, self.boolean_value, self.value)
 
     def on_bound(self, bound: float) -> None:
         self.bound = max(self.bound, _whole(bound))
 
-    def deliver(self, instance: Instance, incumbent: Incumbent) -> None:
+    def deliver(self, incumbent: Incumbent) -> None:
         found, self.found = self.found, None
-        if found is not None:
-            place, start = found
-            incumbent.offer(compact(instance, [place[block] for block in instance.block], start))
+        incumbent.offer(found)
         incumbent.raise_bound(self.bound)
 
 

@@ -1,0 +1,443 @@
+"""What a captured graph looks like, on models small enough to read."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from frontend.small_models import BUILDERS, Calls, build, build_with, dropout
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from dlplacer.frontend import Job, capture
+from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.graph import OpGraph
+from dlplacer.models import mlp
+from dlplacer.structure import first_difference
+
+
+def readers(graph: OpGraph, op: str) -> set[str]:
+    return {edge.target for edge in graph.edges_from[op]}
+
+
+def kinds(graph: OpGraph) -> Counter[str]:
+    return Counter(op.kind for op in graph.ops)
+
+
+def of_kind(graph: OpGraph, kind: str) -> list[str]:
+    return [op.id for op in graph.ops if op.kind == kind]
+
+
+def sizes_into(graph: OpGraph, op: str) -> dict[str, int]:
+    return {edge.source: edge.bytes for edge in graph.edges_into[op]}
+
+
+def test_a_linear_layer_and_its_loss() -> None:
+    graph = capture(build("linear"))
+    assert [(op.id, op.kind, op.phase) for op in graph.ops] == [
+        ("weight", "parameter", "forward"),
+        ("bias", "parameter", "forward"),
+        ("args[0]", "input", "forward"),
+        ("targets[0]", "input", "forward"),
+        ("tangent", "tangent", "backward"),
+        ("addmm", "aten.addmm", "forward"),
+        ("_log_softmax", "aten._log_softmax", "forward"),
+        ("nll_loss_forward", "aten.nll_loss_forward", "forward"),
+        ("nll_loss_backward", "aten.nll_loss_backward", "backward"),
+        ("_log_softmax_backward_data", "aten._log_softmax_backward_data", "backward"),
+        ("mm", "aten.mm", "backward"),
+        ("sum_1", "aten.sum", "backward"),
+        ("weight.grad", "gradient", "backward"),
+        ("bias.grad", "gradient", "backward"),
+    ]
+    # 4 rows of 8 features to 5 classes in float32, int64 labels.
+    assert sizes_into(graph, "addmm") == {"bias": 20, "args[0]": 128, "weight": 160}
+    assert sizes_into(graph, "nll_loss_backward") == {
+        "tangent": 4,
+        "_log_softmax": 80,
+        "targets[0]": 32,
+        "nll_loss_forward": 4,
+    }
+    addmm = graph.op("addmm")
+    assert (addmm.flops, addmm.bytes_accessed, addmm.dtype, addmm.output_bytes) == (2 * 4 * 8 * 5, 388, "float32", 80)
+    assert [(spec.shape, spec.dtype, spec.bytes) for spec in addmm.outputs] == [((4, 5), "float32", 80)]
+    assert addmm.attrs["target"] == "aten.addmm.default"
+    assert addmm.attrs["args"] == [{"tensor": "primals_2"}, {"tensor": "primals_3"}, {"tensor": "t"}]
+
+
+def test_what_the_capture_says_about_itself() -> None:
+    job = build("mixed precision")
+    graph = capture(replace(job, entry="models:build", optimizer="adam"), whole_backward=True, colocate_backward=True)
+    assert graph.capture == {
+        "entry": "models:build",
+        "mode": "train",
+        "args": [
+            {"path": "args[0]", "shape": [4, 8], "dtype": "float32"},
+            {"path": "targets[0]", "shape": [4], "dtype": "int64"},
+        ],
+        "loss": "cross_entropy",
+        "autocast": "bfloat16",
+        "torch": torch.__version__,
+        "rewrites": ["drop-detach"],
+        "optimizer": "adam",
+        "colocate_backward": True,
+    }
+    assert graph.name == "Sequential"
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_tensor_of_the_module_is_one_op_with_its_bytes(name: str) -> None:
+    job = build(name)
+    graph = capture(job)
+    for kind, tensors in (("parameter", job.module.parameters()), ("buffer", job.module.buffers())):
+        expected = sorted(tensor.numel() * tensor.element_size() for tensor in tensors)
+        found = [graph.op(op) for op in of_kind(graph, kind) if not op.startswith("(loss)")]
+        assert sorted(op.weight_bytes for op in found) == expected
+        assert all(op.time_s == 0 and op.colocate == op.id for op in found)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_gradients_and_new_buffers_end_where_their_tensors_are(name: str) -> None:
+    graph = capture(build(name))
+    for op in graph.ops:
+        if op.kind in ("gradient", "mutation"):
+            assert op.colocate in graph.index
+            assert graph.op(op.colocate).colocate == op.colocate
+            assert op.id == op.colocate + {"gradient": ".grad", "mutation": ".new"}[op.kind]
+            assert not graph.edges_from[op.id]
+    with_gradient = {op.colocate for op in graph.ops if op.kind == "gradient"}
+    for op in of_kind(graph, "parameter"):
+        assert graph.op(op).gradient_bytes == (graph.op(op).weight_bytes if op in with_gradient else 0)
+
+
+# What a gradient weighs is said by its parameter, so the op that makes it is not charged a second time.
+def test_a_gradient_is_charged_once() -> None:
+    graph = capture(build("linear"))
+    assert graph.op("mm").output_bytes == 0
+    assert graph.op("mm").outputs[0].bytes == 160
+    assert graph.op("weight").gradient_bytes == 160
+
+
+def test_every_reader_of_a_parameter_has_an_edge() -> None:
+    graph = capture(replace(build("sub-part in evaluation mode"), optimizer="sgd"))
+    # Forward product, gradient of the layer's input, update.
+    assert readers(graph, "3.weight") == {"addmm_1", "mm", "3.weight.update"}
+    assert readers(graph, "0.weight") == {"addmm", "0.weight.update"}
+
+
+def test_views_are_folded_and_charge_what_travels() -> None:
+    graph = capture(build("views"))
+    assert not any(
+        kind in str(op.kind) for op in graph.ops for kind in ("view", "slice.", "expand", "getitem", "detach")
+    )
+    # row: (1, 8) expanded to (4, 8), of which 4 columns are read: 4 floats travel. x[:2] is half of x.
+    assert sizes_into(graph, "cos") == {"row": 16}
+    assert sizes_into(graph, "exp") == {"args[0]": 64}
+    assert [(edge.source, edge.bytes) for edge in graph.edges_into["stack"]] == [("args[0]", 32)] * 4
+    assert graph.op("row").weight_bytes == 32
+    # The whole of x, its first half and its four rows are tensors of their own.
+    assert len({edge.tensor for edge in graph.edges_from["args[0]"]}) == 1 + 1 + 4
+
+
+def test_edges_name_the_output_that_they_read() -> None:
+    graph = capture(build("convolutions"))
+    norm = "_native_batch_norm_legit_functional"
+    by_output = {(edge.output, edge.target) for edge in graph.edges_from[norm] if edge.bytes}
+    assert (0, "relu") in by_output
+    assert {output for output, _ in by_output} >= {0, 1, 2, 3, 4} - {0} & {3}
+    pool = graph.op("max_pool2d_with_indices")
+    assert [spec.dtype for spec in pool.outputs] == ["float32", "int64"]
+    assert {(edge.output, edge.target) for edge in graph.edges_from[pool.id]} >= {
+        (0, "convolution_1"),
+        (1, "max_pool2d_with_indices_backward_1"),
+    }
+
+
+def test_detach_is_gone() -> None:
+    graph = capture(build("linear"))
+    assert "aten.detach" not in kinds(graph)
+    assert "_log_softmax_backward_data" in readers(graph, "_log_softmax")
+
+
+def test_the_backward_of_a_convolution_is_split_or_kept_whole() -> None:
+    job = build("convolutions")
+    split, whole = capture(job), capture(job, whole_backward=True)
+    assert kinds(whole)["aten.convolution_backward"] == 4
+    # The first convolution is called twice, and both times its input needs no gradient: nothing to split.
+    assert kinds(split)["aten.convolution_backward"] == 6
+    inputs, weights = split.op("convolution_backward_input"), split.op("convolution_backward_weight")
+    assert inputs.attrs["args"][-1] == [True, False, False]
+    assert weights.attrs["args"][-1] == [False, True, True]
+    assert [spec.bytes for spec in inputs.outputs] == [1152, 0, 0]
+    assert [spec.bytes for spec in weights.outputs] == [0, 256, 32]
+    assert readers(split, weights.id) == {"b.weight.grad", "b.bias.grad"}
+    assert sum(op.flops for op in split.ops) == sum(op.flops for op in whole.ops)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("tied late", ["head.weight", "again.weight", "again.bias"]), ("unused", ["a", "b"])]
+)
+def test_a_tensor_with_several_names_is_one_op(name: str, parameters: list[str]) -> None:
+    if name == "unused":
+        module = Calls(lambda self, x: x * self.a, a=nn.Parameter(torch.ones(3)), b=nn.Parameter(torch.ones(3)))
+        module.c = module.b
+        job = Job(module, (torch.ones(3),), (), torch.sum)
+    else:
+        job = build(name)
+    graph = capture(job)
+    assert of_kind(graph, "parameter") == parameters
+
+
+def test_tied_layers_are_one_op_each() -> None:
+    graph = capture(mlp(depth=3, tied=True))
+    assert of_kind(graph, "parameter") == [
+        *("first.weight", "first.bias", "hidden.0.weight", "hidden.0.bias", "last.weight", "last.bias")
+    ]
+    assert sum(op.weight_bytes for op in graph.ops) == 4 * (8_320 + 16_512 + 1_290)
+    assert readers(graph, "hidden.0.weight") == {"addmm_1", "addmm_2", "addmm_3", "mm_2", "mm_4", "mm_6"}
+
+
+def test_random_ops_are_marked() -> None:
+    captured = capture_job(build_with(dropout), default_rewrites())
+    assert [code.op for code in captured.executable.codes.values() if code.random] == ["native_dropout"]
+    graph = captured.graph
+    # The mask, one byte an element, goes to the backward op.
+    assert ("native_dropout_backward", 1, 64) in {
+        (edge.target, edge.output, edge.bytes) for edge in graph.edges_from["native_dropout"]
+    }
+
+
+def test_in_place_ops_become_ops_that_return() -> None:
+    graph = capture(build("in place"))
+    assert not any(kind.endswith("_") for kind in kinds(graph))
+    assert kinds(graph)["mutation"] == 0
+
+
+def test_new_values_of_buffers_wait_for_all_readers_of_the_old_ones() -> None:
+    graph = capture(build("counting"))
+    assert of_kind(graph, "mutation") == ["calls.new", "mean.new"]
+    assert sizes_into(graph, "mean.new") == {"add_1": 32, "mul": 0}
+    assert sizes_into(graph, "calls.new") == {"add": 8}
+    assert graph.op("calls").weight_bytes == 8
+
+
+def test_a_part_in_evaluation_mode_changes_no_buffer() -> None:
+    graph = capture(build("sub-part in evaluation mode"))
+    assert kinds(graph)["mutation"] == 0
+    assert "aten.native_dropout" not in kinds(graph)
+
+
+def test_inputs_are_named_by_their_place() -> None:
+    graph = capture(build("keywords"))
+    assert of_kind(graph, "input") == [
+        "args[0][0]",
+        "args[0][1]['inner']",
+        "kwargs['scale']",
+        "kwargs['extra']['list'][0]",
+        "targets[0]",
+    ]
+    assert graph.capture is not None
+    assert [entry["path"] for entry in graph.capture["args"]] == of_kind(graph, "input")
+
+
+def test_names_that_meet_are_told_apart() -> None:
+    module = Calls(
+        lambda self, x: (x * self.mul) * self.add, mul=nn.Parameter(torch.ones(3)), add=nn.Parameter(torch.ones(3))
+    )
+    graph = capture(Job(module, (torch.ones(3),), (), torch.sum), colocate_backward=True)
+    assert {"mul", "add", "mul#2"} <= graph.index.keys()
+    assert graph.op("mul").kind == "parameter"
+    # The group of the op mul#2 is not the group of the parameter mul.
+    assert {op.id for op in graph.ops if op.colocate == "mul"} == {"mul", "mul.grad"}
+
+
+def test_constants_are_ops_without_inputs() -> None:
+    captured = capture_job(build("constant attribute"), default_rewrites())
+    (constant,) = of_kind(captured.graph, "constant")
+    assert captured.graph.op(constant).output_bytes == 32
+    assert torch.equal(captured.executable.codes[constant].constant, build("constant attribute").module.shift)
+    assert readers(captured.graph, "order") == {"index"}
+
+
+def test_updates_read_weight_and_gradient_and_wait_for_all_readers() -> None:
+    for kind, states in (("sgd", 0), ("momentum", 1), ("adam", 2)):
+        graph = capture(replace(build("linear"), optimizer=kind))
+        update = graph.op("weight.update")
+        assert (update.kind, update.phase, update.colocate) == (f"update.{kind}", "optimizer", "weight")
+        assert update.state_bytes == states * 160
+        assert update.bytes_accessed == (3 + 2 * states) * 160
+        assert update.flops == (2 + 4 * states) * 40
+        assert sizes_into(graph, "weight.update") == {"weight": 160, "mm": 160, "addmm": 0}
+
+
+def test_frozen_parameters_have_no_gradient_and_no_update() -> None:
+    graph = capture(replace(build("frozen part"), optimizer="adam"))
+    assert {op.colocate for op in graph.ops if op.kind == "gradient"} == {"b.weight", "b.bias"}
+    assert {op.colocate for op in graph.ops if op.kind == "update.adam"} == {"b.weight", "b.bias"}
+    assert graph.op("a.weight").gradient_bytes == 0
+    assert graph.op("unused.weight").weight_bytes == 36
+    assert readers(graph, "unused.weight") == set()
+
+
+def test_backward_ops_can_be_held_with_their_forward_ops() -> None:
+    graph = capture(build("convolutions"), whole_backward=True, colocate_backward=True)
+    groups: dict[str, set[str]] = {}
+    for op in graph.ops:
+        if op.kind.startswith("aten") and op.colocate:
+            groups.setdefault(op.colocate, set()).add(op.id)
+    assert groups["convolution_3"] == {"convolution_3", "convolution_backward"}
+    assert groups["addmm"] == {"addmm", "mm", "mm_1", "sum_1"}
+
+
+def test_autocast_shows_in_dtypes() -> None:
+    graph = capture(build("mixed precision"))
+    assert {graph.op(op).dtype for op in of_kind(graph, "aten.addmm")} == {"bfloat16"}
+    assert kinds(graph)["aten._to_copy"] > 4
+    assert graph.op("0.weight").weight_bytes == 256
+    assert graph.op("0.weight").gradient_bytes == 256
+
+
+def test_modules_are_paths() -> None:
+    graph = capture(build("convolutions"))
+    assert graph.op("convolution").module == "one.0"
+    assert graph.op("convolution_backward_2_weight").module == "a"
+    assert graph.op("one.1.running_mean").module == "one.1"
+    assert graph.op("one.1.running_mean.new").module == "one.1"
+    assert graph.op("nll_loss_forward").module is None
+
+
+def test_an_lstm_is_made_of_portable_products() -> None:
+    graph = capture(build("recurrent"))
+    assert not any("mkldnn" in kind for kind in kinds(graph))
+    # 4 gates of 6; 3 steps of 4 sequences; 8 inputs to the first layer, 6 to the second; then 6 to 5 for 4 sequences.
+    assert sum(op.flops for op in graph.ops if op.phase == "forward") == 2 * (12 * 24 * (8 + 6 + 6 + 6) + 4 * 6 * 5)
+
+
+def test_attention_is_one_op() -> None:
+    graph = capture(build("attention"))
+    assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu"] == 1
+    assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu_backward"] == 1
+    assert kinds(graph)["aten.native_layer_norm"] == 1
+
+
+# With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.
+@pytest.mark.parametrize("name", BUILDERS)
+def test_two_captures_are_equal(name: str) -> None:
+    first, second = capture(build(name)), capture(build(name, seed=1))
+    assert first_difference(first, second) is None
+    assert first.structure_sha256 == second.structure_sha256
+    assert [op.id for op in first.ops] == [op.id for op in second.ops]
+
+
+def test_a_changed_layer_changes_the_hash() -> None:
+    base = build("linear")
+    hashes = {
+        capture(replace(base, module=module)).structure_sha256
+        for module in (nn.Linear(8, 5), nn.Linear(8, 6), nn.Linear(8, 5, bias=False), nn.Linear(8, 5).double().float())
+    }
+    assert len(hashes) == 3
+
+
+def test_stand_ins_on_the_meta_device_give_the_same_graph() -> None:
+    x, labels = torch.randn(4, 8), torch.randint(5, (4,))
+
+    def network(device: str | None = None) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(8, 8, device=device), nn.BatchNorm1d(8, device=device), nn.Linear(8, 5, device=device)
+        )
+
+    real = capture(Job(network(), (x,), (labels,), functional.cross_entropy))
+    meta = capture(Job(network("meta"), (x.to("meta"),), (labels.to("meta"),), functional.cross_entropy))
+    with FakeTensorMode():
+        fake_job = Job(network(), (torch.randn(4, 8),), (torch.randint(5, (4,)),), functional.cross_entropy)
+    fake = capture(fake_job)
+    assert real.structure_sha256 == meta.structure_sha256 == fake.structure_sha256
+
+
+@pytest.mark.parametrize("name", ["constant attribute", "recurrent", "counting"])
+def test_a_module_built_under_a_fake_tensor_mode_gives_the_same_graph(name: str) -> None:
+    with FakeTensorMode():
+        job = build(name)
+        inside = capture(job)
+    assert capture(job).structure_sha256 == inside.structure_sha256 == capture(build(name)).structure_sha256
+
+
+def test_the_users_module_is_left_as_it_was() -> None:
+    job = build("convolutions")
+    job.module.two.eval()
+    before = {
+        name: (tensor.data_ptr(), tensor.requires_grad)
+        for name, tensor in job.module.state_dict(keep_vars=True).items()
+    }
+    modes = [part.training for part in job.module.modules()]
+    capture(job)
+    capture(replace(job, mode="infer"))
+    assert before == {
+        name: (tensor.data_ptr(), tensor.requires_grad)
+        for name, tensor in job.module.state_dict(keep_vars=True).items()
+    }
+    assert modes == [part.training for part in job.module.modules()]
+    assert all(parameter.grad is None for parameter in job.module.parameters())
+
+
+def test_inference_graphs_have_a_forward_pass_alone() -> None:
+    job = build("convolutions")
+    graph = capture(Job(job.module, job.args, mode="infer"))
+    assert {op.phase for op in graph.ops} == {"forward"}
+    assert not kinds(graph).keys() & {"gradient", "mutation", "tangent"}
+    assert all(op.gradient_bytes == 0 for op in graph.ops)
+    assert kinds(graph)["aten._native_batch_norm_legit_no_training"] == 3
+    assert capture(job.module, job.args).structure_sha256 == graph.structure_sha256
+
+
+def test_returned_inputs_and_repeated_outputs() -> None:
+    module = Calls(lambda self, x: [x, self.fc(x), x], fc=nn.Linear(8, 5))
+    captured = capture_job(Job(module, (torch.randn(4, 8),), mode="infer"), default_rewrites())
+    assert len(captured.executable.outputs) == 3
+    assert captured.executable.outputs[0] == captured.executable.outputs[2]
+    assert captured.executable.constants == {}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_exported_programs(decomposed: bool) -> None:
+    job = build("convolutions")
+    module = job.module.eval()
+    exported = torch.export.export(module, job.args)
+    if decomposed:
+        exported = exported.run_decompositions()
+    graph, direct = capture(exported), capture(module, job.args)
+    assert kinds(graph)["aten.convolution"] == kinds(direct)["aten.convolution"]
+    assert sum(op.flops for op in graph.ops) == sum(op.flops for op in direct.ops)
+    assert sorted(op.weight_bytes for op in graph.ops) == sorted(op.weight_bytes for op in direct.ops)
+    assert capture(exported, job.args).structure_sha256 == graph.structure_sha256
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_exported_programs_that_check_and_convert() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    converting = Calls(lambda self, x: self.body(x.to(torch.float32)).to(torch.float64), body=module)
+    graph = capture(torch.export.export(converting, (torch.randn(4, 8, dtype=torch.float16),)))
+    assert kinds(graph)["aten.addmm"] == 2
+    assert kinds(graph)["aten._to_copy"] == 2
+
+
+def test_fx_graph_modules() -> None:
+    job = build("sub-part in evaluation mode")
+    module = torch.fx.symbolic_trace(job.module.eval())
+    graph = capture(module, job.args)
+    assert kinds(graph)["aten.addmm"] == 2
+    trained = capture(replace(job, module=torch.fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 5)))))
+    assert kinds(trained)["gradient"] == 4
+
+
+def test_a_capture_inside_inference_mode_or_autocast_is_the_same() -> None:
+    job = build("linear")
+    expected = capture(job).structure_sha256
+    with torch.inference_mode():
+        assert capture(build("linear")).structure_sha256 == expected
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert capture(job).structure_sha256 == expected
+    with torch.no_grad():
+        assert capture(job).structure_sha256 == expected

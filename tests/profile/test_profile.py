@@ -1,0 +1,114 @@
+"""Measured times of ops and links."""
+
+import copy
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from frontend.small_models import build, build_with, dropout
+from runtime.random_plans import needs_two_cores
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.devices import Device, open_devices
+from dlplacer.devices.cpu import usable_cores
+from dlplacer.errors import InputError
+from dlplacer.frontend import Job
+from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
+from dlplacer.profile.link_times import measured_topology
+from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
+
+
+@pytest.fixture
+def cores() -> list[Device]:
+    devices = open_devices([f"cpu:{index}" for index in range(min(2, len(usable_cores())))])
+    yield devices
+    for device in devices:
+        device.close()
+
+
+def captured(job: Job) -> Captured:
+    return capture_job(job, default_rewrites())
+
+
+@pytest.mark.parametrize("name", ["branches", "recurrent", "keywords"])
+def test_every_op_has_a_time_on_the_type_of_the_devices(name: str, cores: list[Device]) -> None:
+    job = build(name)
+    graph = captured(job).graph
+    times = profile_ops(job, captured(job), cores, steps=2, warmup=1)
+    assert list(times) == ["cpu-core"]
+    assert times["cpu-core"].keys() == {op.id for op in graph.ops}
+    assert all(0 <= seconds < 10 for seconds in times["cpu-core"].values())
+    assert all(times["cpu-core"][op.id] > 0 for op in graph.ops if op.kind.startswith("aten"))
+
+
+# Loose on purpose: other programs run on the machine.
+def test_times_add_up_to_about_the_time_of_a_step(cores: list[Device]) -> None:
+    job = Job(
+        nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)),
+        (torch.randn(256, 512),),
+        (torch.randn(256, 512),),
+        functional.mse_loss,
+    )
+    times = profile_ops(job, captured(job), cores[:1], steps=5, warmup=2)["cpu-core"]
+
+    def plain_step() -> float:
+        begin = time.perf_counter()
+        functional.mse_loss(job.module(*job.args), *job.targets).backward()  # type: ignore[no-untyped-call]
+        return time.perf_counter() - begin
+
+    plain_s = min(cores[0].submit(plain_step).result() for _ in range(8))
+    assert 0.2 * plain_s < sum(times.values()) < 5 * plain_s
+    longest = sorted(times, key=times.__getitem__)[-5:]
+    assert {op.split("_")[0] for op in longest} <= {"addmm", "mm"}
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_nothing_of_the_module_changes(optimizer: str | None, cores: list[Device]) -> None:
+    job = replace(build("convolutions"), optimizer=optimizer)
+    before = copy.deepcopy(job.module.state_dict())
+    times = profile_ops(job, captured(job), cores, steps=1, warmup=1)["cpu-core"]
+    for name, tensor in job.module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert all(parameter.grad is None for parameter in job.module.parameters())
+    if optimizer:
+        assert times["fc.weight.update"] > 0
+
+
+def test_random_ops_leave_the_users_generator_alone(cores: list[Device]) -> None:
+    job = build_with(dropout)
+    before = torch.random.get_rng_state()
+    profile_ops(job, captured(job), cores, steps=1, warmup=0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_module_without_data_cannot_be_profiled(cores: list[Device]) -> None:
+    job = Job(nn.Linear(8, 5, device="meta"), (torch.empty(4, 8, device="meta"),), mode="infer")
+    with pytest.raises(InputError, match="'weight' is on the meta device and has no data"):
+        profile_ops(job, captured(job), cores)
+
+
+def test_measured_times_stand_beside_others() -> None:
+    graph = captured(build("linear")).graph
+    graph = replace(graph, ops=tuple(replace(op, time_s={"V100": 1.0}) for op in graph.ops))
+    assert measured_types(graph) == ()
+    once = with_measured_times(graph, {"cpu-core": {op.id: 2.0 for op in graph.ops}})
+    twice = with_measured_times(once, {"A100": {op.id: 3.0 for op in graph.ops}})
+    assert twice.ops[0].time_s == {"V100": 1.0, "cpu-core": 2.0, "A100": 3.0}
+    assert measured_types(twice) == ("A100", "cpu-core")
+    assert measured_types(once) == ("cpu-core",)
+
+
+@needs_two_cores
+def test_links_between_cores_hand_tensors_over_without_copying(cores: list[Device]) -> None:
+    topology = measured_topology(cores)
+    assert [(device.id, device.type) for device in topology.devices] == [("cpu:0", "cpu-core"), ("cpu:1", "cpu-core")]
+    (link,) = topology.links
+    assert (link.source, link.target) == ("cpu:0", "cpu:1")
+    assert 0 < link.latency_s < 0.1
+    assert link.bytes_per_s == 1e15
+
+
+def test_one_device_has_no_links(cores: list[Device]) -> None:
+    assert measured_topology(cores[:1]).links == ()

@@ -1,0 +1,124 @@
+"""`run`: prediction and measurement side by side, and how steps are timed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from frontend.small_models import build
+from runtime.random_plans import needs_two_cores, random_plan
+from torch import nn
+
+from dlplacer.errors import InputError
+from dlplacer.frontend import Job, capture
+from dlplacer.profile.op_times import with_measured_times
+from dlplacer.runtime import measure
+from dlplacer.runtime.eager import EagerStep
+from dlplacer.runtime.measure import measured_medians
+from dlplacer.runtime.run import run
+
+CPUS = ["cpu:0", "cpu:1"]
+
+
+@needs_two_cores
+@pytest.mark.parametrize("optimizer", [None, "momentum"])
+def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) -> None:
+    job = replace(build("branches"), optimizer=optimizer)
+    plan = random_plan(capture(job), seed=3)
+    done = run(job, plan, CPUS, steps=3, warmup=1)
+    report = done.report
+    assert report.measured_speedup == report.baseline_s / report.measured_s
+    assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
+    assert report.predicted_s == done.predicted.makespan_s
+    serial_s = sum(op.time_on("cpu-core") or 0.0 for op in done.predicted.graph.ops)
+    assert report.predicted_speedup == pytest.approx(serial_s / report.predicted_s)
+    assert 0 < report.predicted_s <= serial_s * 1.5
+    assert report.eager_all_cores_s is not None
+    assert min(report.baseline_s, report.eager_all_cores_s, report.measured_s) > 0
+    assert report.max_abs_error < 1e-5
+    assert (report.step, report.steps, report.profiled) == ("joint", 3, True)
+    assert report.plan_makespan_s == plan.makespan_s
+    assert report.devices == tuple(CPUS)
+    assert report.to_dict() == {name: getattr(report, name) for name in report.to_dict()}
+    assert [device.id for device in done.predicted.topology.devices] == CPUS
+    assert done.predicted.placement == {
+        op: dict(zip(("d0", "d1"), CPUS, strict=True))[device] for op, device in plan.placement.items()
+    }
+
+
+@needs_two_cores
+def test_an_inference_run_compares_with_the_module_in_evaluation_mode() -> None:
+    trained = build("convolutions")
+    job = Job(trained.module, trained.args, mode="infer")
+    report = run(job, random_plan(capture(job)), CPUS, steps=1, warmup=0).report
+    assert report.max_abs_error < 1e-6
+
+
+def test_times_that_were_measured_on_these_devices_are_not_measured_again() -> None:
+    job = build("linear")
+    plan = random_plan(capture(job), device_count=1)
+    measured = with_measured_times(plan.graph, {"cpu-core": {op.id: op.time_on("") or 0.0 for op in plan.graph.ops}})
+    done = run(job, replace(plan, graph=measured), ["cpu:0"], steps=1, warmup=0)
+    assert not done.report.profiled
+    assert done.report.predicted_s == pytest.approx(plan.makespan_s)
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    job = build("linear")
+    with pytest.raises(InputError, match="a run of 0 steps after 3 cannot be timed"):
+        run(job, random_plan(capture(job), device_count=1), ["cpu:0"], steps=0)
+
+
+@pytest.mark.parametrize("name", ["weighted loss", "loss inside", "mixed precision", "keywords"])
+def test_the_eager_step_is_plain_pytorch(name: str) -> None:
+    from runtime.random_plans import plain_loss
+
+    job, plain = build(name), build(name)
+    eager = EagerStep(job, job.module, torch.device("cpu"))
+    loss = plain_loss(plain, plain.module)
+    loss.backward()  # type: ignore[no-untyped-call]
+    for _ in range(2):
+        assert torch.equal(eager(), loss.detach())
+    for ours, theirs in zip(job.module.parameters(), plain.module.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_eager_step_takes_the_mode_of_the_job() -> None:
+    module = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
+    x = torch.randn(4, 8)
+    eager = EagerStep(Job(module.train(), (x,), mode="infer"), module, torch.device("cpu"))
+    assert torch.equal(eager(), eager())
+    assert module[1].num_batches_tracked == 0
+
+
+# Every call of a variant takes the next of its times: the first is slow, then it has settled.
+def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    calls: list[str] = []
+
+    def variant(name: str, times: list[float]) -> Callable[[], None]:
+        def step() -> None:
+            calls.append(name)
+            clock[0] += times.pop(0) if len(times) > 1 else times[0]
+
+        return step
+
+    medians = measured_medians(
+        {"a": variant("a", [9.0, 3.0, 1.0, 1.0, 1.0, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])}, count=3, warmup=1
+    )
+    # a warms up with 9, 3, 1, 1 and is timed with 1, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
+    assert medians == {"a": 2.0, "b": 6.0}
+    assert calls == [*"aaaa", *"bb", *"ab", *"ba", *"ab"]
+
+
+def test_warming_up_ends_after_twelve_steps_that_never_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = [0.0], []
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+
+    def step() -> None:
+        steps.append(1.0 + len(steps) % 2)
+        clock[0] += steps[-1]
+
+    assert measured_medians({"a": step}, count=1, warmup=0) == {"a": 1.0}
+    assert len(steps) == 12 + 1
