@@ -46,7 +46,7 @@ def main() -> None:
 
     say(f"4. run it on {', '.join(devices)}")
     from dlplacer.cli.model import build_entry
-    from dlplacer.runtime.run import run
+    from dlplacer.fidelity.run import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
     report = run(job, result.plan, devices, arguments.steps).report

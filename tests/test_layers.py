@@ -27,6 +27,7 @@ LAYERS = (
     {"solvers"},
     {"assemble"},
     {"placement"},
+    {"compare"},
     {"link_use"},
     {"critical_path"},
     {"trace"},

@@ -146,7 +146,7 @@ def test_a_plan_can_only_be_replayed_on_as_many_devices_and_the_same_ops() -> No
     with pytest.raises(MismatchError, match="the plan has 2 devices, the machine 3"):
         replay_plan(plan, DIAMOND, machine(3))
     other = OpGraph((*DIAMOND.ops[:3], Op("e", "test", 1.0)))
-    with pytest.raises(MismatchError, match="ops are not those of the graph; the first that differs is .*'d'"):
+    with pytest.raises(MismatchError, match=r"ops are not those of the graph; the first that differs is .*'d'"):
         replay_plan(plan, other, PAIR)
 
 

@@ -36,19 +36,20 @@ def execute(arguments: argparse.Namespace) -> int:
         graph = replace(graph, source=note)
     if arguments.output is not None:
         write_graph(arguments.output, graph)
+    flops, weight_bytes = sum(op.flops for op in graph.ops), sum(op.weight_bytes for op in graph.ops)
     summary = {
         "name": graph.name,
         "ops": len(graph.ops),
         "edges": len(graph.edges),
-        "flops": sum(op.flops for op in graph.ops),
-        "weight_bytes": sum(op.weight_bytes for op in graph.ops),
+        "flops": flops,
+        "weight_bytes": weight_bytes,
         "structure_sha256": graph.structure_sha256,
     }
     if arguments.json:
         print(json.dumps(summary))
     else:
         print(
-            f"{graph.name}: {len(graph.ops)} ops, {len(graph.edges)} edges, {summary['flops'] / 1e9:.4g} GFLOP, weights "
-            f"{format_bytes(sum(op.weight_bytes for op in graph.ops))}"
+            f"{graph.name}: {len(graph.ops)} ops, {len(graph.edges)} edges, {flops / 1e9:.4g} GFLOP, weights "
+            f"{format_bytes(weight_bytes)}"
         )
     return 0

@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = load_plan(arguments.plan)
     _complete(arguments, plan)
 
-    from dlplacer.runtime.run import run
+    from dlplacer.fidelity.run import run
 
     report = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup).report
     if arguments.json:

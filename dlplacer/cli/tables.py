@@ -7,7 +7,7 @@ from dlplacer.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from dlplacer.plan import Plan
     from dlplacer.result import Result
-    from dlplacer.runtime.run import RunReport
+    from dlplacer.fidelity.run import RunReport
 
 
 def print_result(result: "Result") -> None:

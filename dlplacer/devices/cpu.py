@@ -67,8 +67,8 @@ class CpuDevice:
     def _prepare(self) -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {self._core})
-        # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order changes
-        # the first alone once the constructor has put back the second.
+        # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order
+        # changes the first alone once the constructor has put back the second.
         torch.get_num_threads()
         torch.set_num_threads(1)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from dlplacer.errors import InputError
@@ -93,3 +94,10 @@ class Job:
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
+
+
+def autocast_of(job: Job, device: torch.device) -> torch.autocast:
+    """The context in which a job's module and loss run on a device."""
+    return torch.autocast(
+        device.type, dtype=getattr(torch, job.autocast or "bfloat16"), enabled=job.autocast is not None
+    )

@@ -11,12 +11,11 @@ from torch.utils import _pytree as pytree
 from dlplacer.devices.base import Device
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import Captured, capture_job
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.job import Job, autocast_of
 from dlplacer.frontend.step_module import job_tensors
 from dlplacer.plan import Plan
 from dlplacer.runtime.autograd import PlacedStep
 from dlplacer.runtime.compile import StepInputs
-from dlplacer.runtime.eager import autocast_of
 from dlplacer.runtime.gradients import add_gradients
 from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference

@@ -12,6 +12,7 @@ from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.settling import fitted
 from dlplacer.solvers.timetable import Timetable, compact
 
+
 def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
     """The timetable of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
 

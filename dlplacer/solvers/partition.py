@@ -1,4 +1,4 @@
-"""Min-cut partitioning with METIS (Karypis and Kumar 1998, SIAM J. Scientific Computing 20(1)), then a list schedule."""
+"""Min-cut partitioning with METIS (Karypis and Kumar 1998, SIAM J. Sci. Comput. 20(1)), then a list schedule."""
 
 import importlib
 import importlib.util

@@ -103,7 +103,7 @@ class _SmallCommunication(EarliestFirst):
             self.inputs_end[target] = max(self.inputs_end[target], self.free[device])
 
     def _waits(self, device: int, now: int) -> bool:
-        """Whether all that the favourite child of the device's last op reads has ended, and it starts nowhere earlier."""
+        """Whether all that the favourite child of its last op reads has ended, and it starts nowhere earlier."""
         child = -1 if self.last[device] < 0 else self.child[self.last[device]]
         if child < 0 or self.done[child] or self.missing[child] or self.inputs_end[child] > now:
             return False

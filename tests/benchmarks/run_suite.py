@@ -126,7 +126,7 @@ class Row:
             if run.makespan_s is not None and highest.lower_bound_s * (1 - _TOLERANCE) > run.makespan_s:
                 yield f"{label} found {run.makespan_s:.9g} s, {highest.method}'s bound is {highest.lower_bound_s:.9g} s"
         if self.baseline_s is not None and self.default.least_s > self.baseline_s * (1 + _TOLERANCE):
-            yield f"{self.instance.name}: a baseline found {self.baseline_s:.9g} s, {DEFAULT} {self.default.makespan_s} s"
+            yield f"{self.instance.name}: a baseline found {self.baseline_s} s, {DEFAULT} {self.default.makespan_s} s"
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """Small jobs, each with something that capture or the runtime must get right. The same seed gives the same job."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend import Job, capture
+from dlplacer.graph import OpGraph
 from dlplacer.models import branches, mlp
 
 CLASSES = 5
@@ -260,6 +261,12 @@ def build(name: str, seed: int = 0) -> Job:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BUILDERS[name]()
+
+
+@cache
+def graph_of(name: str) -> OpGraph:
+    """The captured graph of the job of this name; it is the same for all seeds."""
+    return capture(build(name))
 
 
 def build_with(function: Callable[[], Job], seed: int = 0) -> Job:

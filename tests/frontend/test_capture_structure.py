@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frontend.small_models import BUILDERS, Calls, build, build_with, dropout
+from frontend.small_models import BUILDERS, Calls, build, build_with, dropout, graph_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -34,7 +34,7 @@ def sizes_into(graph: OpGraph, op: str) -> dict[str, int]:
 
 
 def test_a_linear_layer_and_its_loss() -> None:
-    graph = capture(build("linear"))
+    graph = graph_of("linear")
     assert [(op.id, op.kind, op.phase) for op in graph.ops] == [
         ("weight", "parameter", "forward"),
         ("bias", "parameter", "forward"),
@@ -88,8 +88,7 @@ def test_what_the_capture_says_about_itself() -> None:
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_tensor_of_the_module_is_one_op_with_its_bytes(name: str) -> None:
-    job = build(name)
-    graph = capture(job)
+    job, graph = build(name), graph_of(name)
     for kind, tensors in (("parameter", job.module.parameters()), ("buffer", job.module.buffers())):
         expected = sorted(tensor.numel() * tensor.element_size() for tensor in tensors)
         found = [graph.op(op) for op in of_kind(graph, kind) if not op.startswith("(loss)")]
@@ -99,7 +98,7 @@ def test_every_tensor_of_the_module_is_one_op_with_its_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_gradients_and_new_buffers_end_where_their_tensors_are(name: str) -> None:
-    graph = capture(build(name))
+    graph = graph_of(name)
     for op in graph.ops:
         if op.kind in ("gradient", "mutation"):
             assert op.colocate in graph.index
@@ -113,7 +112,7 @@ def test_gradients_and_new_buffers_end_where_their_tensors_are(name: str) -> Non
 
 # What a gradient weighs is said by its parameter, so the op that makes it is not charged a second time.
 def test_a_gradient_is_charged_once() -> None:
-    graph = capture(build("linear"))
+    graph = graph_of("linear")
     assert graph.op("mm").output_bytes == 0
     assert graph.op("mm").outputs[0].bytes == 160
     assert graph.op("weight").gradient_bytes == 160
@@ -127,7 +126,7 @@ def test_every_reader_of_a_parameter_has_an_edge() -> None:
 
 
 def test_views_are_folded_and_charge_what_travels() -> None:
-    graph = capture(build("views"))
+    graph = graph_of("views")
     assert not any(
         kind in str(op.kind) for op in graph.ops for kind in ("view", "slice.", "expand", "getitem", "detach")
     )
@@ -141,7 +140,7 @@ def test_views_are_folded_and_charge_what_travels() -> None:
 
 
 def test_edges_name_the_output_that_they_read() -> None:
-    graph = capture(build("convolutions"))
+    graph = graph_of("convolutions")
     norm = "_native_batch_norm_legit_functional"
     by_output = {(edge.output, edge.target) for edge in graph.edges_from[norm] if edge.bytes}
     assert (0, "relu") in by_output
@@ -155,7 +154,7 @@ def test_edges_name_the_output_that_they_read() -> None:
 
 
 def test_detach_is_gone() -> None:
-    graph = capture(build("linear"))
+    graph = graph_of("linear")
     assert "aten.detach" not in kinds(graph)
     assert "_log_softmax_backward_data" in readers(graph, "_log_softmax")
 
@@ -209,13 +208,13 @@ def test_random_ops_are_marked() -> None:
 
 
 def test_in_place_ops_become_ops_that_return() -> None:
-    graph = capture(build("in place"))
+    graph = graph_of("in place")
     assert not any(kind.endswith("_") for kind in kinds(graph))
     assert kinds(graph)["mutation"] == 0
 
 
 def test_new_values_of_buffers_wait_for_all_readers_of_the_old_ones() -> None:
-    graph = capture(build("counting"))
+    graph = graph_of("counting")
     assert of_kind(graph, "mutation") == ["calls.new", "mean.new"]
     assert sizes_into(graph, "mean.new") == {"add_1": 32, "mul": 0}
     assert sizes_into(graph, "calls.new") == {"add": 8}
@@ -223,13 +222,13 @@ def test_new_values_of_buffers_wait_for_all_readers_of_the_old_ones() -> None:
 
 
 def test_a_part_in_evaluation_mode_changes_no_buffer() -> None:
-    graph = capture(build("sub-part in evaluation mode"))
+    graph = graph_of("sub-part in evaluation mode")
     assert kinds(graph)["mutation"] == 0
     assert "aten.native_dropout" not in kinds(graph)
 
 
 def test_inputs_are_named_by_their_place() -> None:
-    graph = capture(build("keywords"))
+    graph = graph_of("keywords")
     assert of_kind(graph, "input") == [
         "args[0][0]",
         "args[0][1]['inner']",
@@ -291,7 +290,7 @@ def test_backward_ops_can_be_held_with_their_forward_ops() -> None:
 
 
 def test_autocast_shows_in_dtypes() -> None:
-    graph = capture(build("mixed precision"))
+    graph = graph_of("mixed precision")
     assert {graph.op(op).dtype for op in of_kind(graph, "aten.addmm")} == {"bfloat16"}
     assert kinds(graph)["aten._to_copy"] > 4
     assert graph.op("0.weight").weight_bytes == 256
@@ -299,7 +298,7 @@ def test_autocast_shows_in_dtypes() -> None:
 
 
 def test_modules_are_paths() -> None:
-    graph = capture(build("convolutions"))
+    graph = graph_of("convolutions")
     assert graph.op("convolution").module == "one.0"
     assert graph.op("convolution_backward_2_weight").module == "a"
     assert graph.op("one.1.running_mean").module == "one.1"
@@ -308,14 +307,14 @@ def test_modules_are_paths() -> None:
 
 
 def test_an_lstm_is_made_of_portable_products() -> None:
-    graph = capture(build("recurrent"))
+    graph = graph_of("recurrent")
     assert not any("mkldnn" in kind for kind in kinds(graph))
     # 4 gates of 6; 3 steps of 4 sequences; 8 inputs to the first layer, 6 to the second; then 6 to 5 for 4 sequences.
     assert sum(op.flops for op in graph.ops if op.phase == "forward") == 2 * (12 * 24 * (8 + 6 + 6 + 6) + 4 * 6 * 5)
 
 
 def test_attention_is_one_op() -> None:
-    graph = capture(build("attention"))
+    graph = graph_of("attention")
     assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu"] == 1
     assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu_backward"] == 1
     assert kinds(graph)["aten.native_layer_norm"] == 1
@@ -324,7 +323,7 @@ def test_attention_is_one_op() -> None:
 # With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.
 @pytest.mark.parametrize("name", BUILDERS)
 def test_two_captures_are_equal(name: str) -> None:
-    first, second = capture(build(name)), capture(build(name, seed=1))
+    first, second = graph_of(name), capture(build(name, seed=1))
     assert first_difference(first, second) is None
     assert first.structure_sha256 == second.structure_sha256
     assert [op.id for op in first.ops] == [op.id for op in second.ops]
@@ -360,25 +359,22 @@ def test_a_module_built_under_a_fake_tensor_mode_gives_the_same_graph(name: str)
     with FakeTensorMode():
         job = build(name)
         inside = capture(job)
-    assert capture(job).structure_sha256 == inside.structure_sha256 == capture(build(name)).structure_sha256
+    assert capture(job).structure_sha256 == inside.structure_sha256 == graph_of(name).structure_sha256
 
 
 def test_the_users_module_is_left_as_it_was() -> None:
     job = build("convolutions")
     job.module.two.eval()
-    before = {
-        name: (tensor.data_ptr(), tensor.requires_grad)
-        for name, tensor in job.module.state_dict(keep_vars=True).items()
-    }
-    modes = [part.training for part in job.module.modules()]
+
+    def state() -> list[object]:
+        tensors = job.module.state_dict(keep_vars=True).values()
+        modes = [part.training for part in job.module.modules()]
+        return [modes, [(tensor.data_ptr(), tensor.requires_grad, tensor.grad) for tensor in tensors]]
+
+    before = state()
     capture(job)
     capture(replace(job, mode="infer"))
-    assert before == {
-        name: (tensor.data_ptr(), tensor.requires_grad)
-        for name, tensor in job.module.state_dict(keep_vars=True).items()
-    }
-    assert modes == [part.training for part in job.module.modules()]
-    assert all(parameter.grad is None for parameter in job.module.parameters())
+    assert state() == before
 
 
 def test_inference_graphs_have_a_forward_pass_alone() -> None:
@@ -436,7 +432,7 @@ def test_a_capture_inside_inference_mode_or_autocast_is_the_same() -> None:
     job = build("linear")
     expected = capture(job).structure_sha256
     with torch.inference_mode():
-        assert capture(build("linear")).structure_sha256 == expected
+        assert graph_of("linear").structure_sha256 == expected
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert capture(job).structure_sha256 == expected
     with torch.no_grad():

@@ -66,7 +66,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
         assert len(born) > 2 * len(alive)
 
 
-def test_the_peak_is_that_of_the_frees() -> None:
+def test_every_copy_of_a_tensor_is_freed_once() -> None:
     job = build("branches")
     with placed_at_random(job) as placed:
         graph, executable = placed.captured.graph, placed.captured.executable

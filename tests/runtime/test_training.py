@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from frontend.small_models import BUILDERS, build
+from frontend.small_models import BUILDERS, build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 
@@ -56,7 +56,7 @@ def assert_same_tensors(placed: nn.Module, plain: nn.Module, **tolerance: float)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_losses_gradients_and_statistics_are_those_of_plain_pytorch(name: str) -> None:
     job, plain = build(name), build(name).module
-    with placed_at_random(job, seed=len(name)) as placed:
+    with placed_at_random(job, seed=len(name), graph=graph_of(name)) as placed:
         ours, theirs = OPTIMIZERS["momentum"](placed.parameters()), OPTIMIZERS["momentum"](plain.parameters())
         for through_autograd in (True, False, True, False):
             loss = one_step(placed, job, through_autograd)
@@ -99,7 +99,7 @@ UPDATES = {
 }
 
 
-# Adam divides by the root of a mean square. Where a gradient is near 0 this magnifies its rounding: hence the wider margin.
+# Adam divides by the root of a mean square. Where a gradient is near 0 this magnifies its rounding: a wider margin.
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("model", ["tied", "branches", "frozen part"])
 def test_updates_inside_the_step_are_those_of_torch_optim(name: str, model: str) -> None:

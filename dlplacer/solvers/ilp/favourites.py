@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ortools.linear_solver import pywraplp
+from ortools.linear_solver.python import model_builder
 
 _PREFERENCE = 0.01
 
@@ -23,45 +23,27 @@ def favourite_values(durations: Sequence[float], arcs: Sequence[tuple[int, int, 
     arcs
         (source, target, c) of every arc; arcs without delay make no difference and count for no favourite.
     """
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    solver.SetSolverSpecificParametersAsString("use_dual_simplex:true")
+    model = model_builder.Model()  # type: ignore[no-untyped-call]
     scale = max(1, *durations)
-    start = [solver.NumVar(0, solver.infinity(), "") for _ in durations]
-    favourite = [solver.NumVar(0, 1, "") for _ in arcs]
-    makespan = solver.NumVar(0, solver.infinity(), "")
-    children: list[list[pywraplp.Variable]] = [[] for _ in durations]
-    parents: list[list[pywraplp.Variable]] = [[] for _ in durations]
-    objective = solver.Objective()
-    objective.SetCoefficient(makespan, 1)
+    start = [model.new_num_var(0.0, float("inf"), None) for _ in durations]
+    favourite = [model.new_num_var(0.0, 1.0, None) for _ in arcs]
+    makespan = model.new_num_var(0.0, float("inf"), None)
+    children: list[list[model_builder.Variable]] = [[] for _ in durations]
+    parents: list[list[model_builder.Variable]] = [[] for _ in durations]
     for (source, target, delay), x in zip(arcs, favourite, strict=True):
-        _difference(solver, start[target], start[source], durations[source] / scale, x, delay / scale)
-        objective.SetCoefficient(x, _PREFERENCE * delay / scale / len(durations))
+        model.add(start[target] - start[source] - x * (delay / scale) >= durations[source] / scale)
         if delay:
             children[source].append(x)
             parents[target].append(x)
-    read = {source for source, _, _ in arcs}
-    for op, ticks in enumerate(durations):
-        if op not in read:
-            _difference(solver, makespan, start[op], ticks / scale)
-        for row in (children[op], parents[op]):
-            if len(row) > 1:
-                solver.Add(solver.Sum(row) >= len(row) - 1)
-    objective.SetMinimization()
-    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+    for row in (*children, *parents):
+        if len(row) > 1:
+            model.add(sum(row) >= len(row) - 1)
+    for op in set(range(len(durations))).difference(source for source, _, _ in arcs):
+        model.add(makespan - start[op] >= durations[op] / scale)
+    weights = [_PREFERENCE * delay / scale / len(durations) for _, _, delay in arcs]
+    model.minimize(makespan + model_builder.LinearExpr.weighted_sum(favourite, weights))
+    solver = model_builder.Solver("GLOP")
+    solver.set_solver_specific_parameters("use_dual_simplex:true")
+    if solver.solve(model) != model_builder.SolveStatus.OPTIMAL:
         return [0.0] * len(arcs)
-    return [x.solution_value() for x in favourite]
-
-
-def _difference(
-    solver: pywraplp.Solver,
-    late: pywraplp.Variable,
-    early: pywraplp.Variable,
-    ticks: float,
-    x: pywraplp.Variable | None = None,
-    delay: float = 0.0,
-) -> None:
-    row = solver.Constraint(ticks, solver.infinity())
-    row.SetCoefficient(late, 1)
-    row.SetCoefficient(early, -1)
-    if x is not None:
-        row.SetCoefficient(x, -delay)
+    return [solver.value(x) for x in favourite]

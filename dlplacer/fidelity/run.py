@@ -16,8 +16,8 @@ from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.apply import apply
-from dlplacer.runtime.eager import EagerStep
-from dlplacer.runtime.measure import measured_medians
+from dlplacer.fidelity.eager import EagerStep
+from dlplacer.fidelity.medians import measured_medians
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.simulate import replay_plan
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.job import Job, autocast_of
 
 
 class EagerStep:
@@ -46,13 +46,6 @@ class EagerStep:
             self._optimizer.step()
         detached: torch.Tensor = loss.detach()
         return detached
-
-
-def autocast_of(job: Job, device: torch.device) -> torch.autocast:
-    """The context in which a job's module and loss run on a device."""
-    return torch.autocast(
-        device.type, dtype=getattr(torch, job.autocast or "bfloat16"), enabled=job.autocast is not None
-    )
 
 
 def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | None:

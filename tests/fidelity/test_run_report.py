@@ -12,10 +12,10 @@ from torch import nn
 from dlplacer.errors import InputError
 from dlplacer.frontend import Job, capture
 from dlplacer.profile.op_times import with_measured_times
-from dlplacer.runtime import measure
-from dlplacer.runtime.eager import EagerStep
-from dlplacer.runtime.measure import measured_medians
-from dlplacer.runtime.run import run
+from dlplacer.fidelity import medians as medians_module
+from dlplacer.fidelity.eager import EagerStep
+from dlplacer.fidelity.medians import measured_medians
+from dlplacer.fidelity.run import run
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -94,7 +94,7 @@ def test_the_eager_step_takes_the_mode_of_the_job() -> None:
 # Every call of a variant takes the next of its times: the first is slow, then it has settled.
 def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
     calls: list[str] = []
 
     def variant(name: str, times: list[float]) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -
 
 def test_warming_up_ends_after_twelve_steps_that_never_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, steps = [0.0], []
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
 
     def step() -> None:
         steps.append(1.0 + len(steps) % 2)

@@ -1,0 +1,1 @@
+"""A plan run beside its prediction and beside plain PyTorch."""
