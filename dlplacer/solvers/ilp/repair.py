@@ -1,6 +1,7 @@
 """Large-neighbourhood search: windows of the best timetable solved exactly, one batch after another."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -13,19 +14,19 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.timetable import Timetable
 from dlplacer.solvers.windows import Timeline, Window, replaced
 
-_FIRST_SIZE = 12.0
-_SIZES = (6.0, 80.0)
+_FIRST_SIZE, _LEAST_SIZE, _LARGEST_SIZE = 12.0, 6.0, 80.0
 _GROW, _SHRINK = 1.03, 0.85
-_WORK = 0.1
-"""Deterministic seconds of a window's search."""
-
-SLACK = 1
+_WORK = 0.03
+_EASY_WORK = 0.01
+_STUCK = 30
+_SECONDS = 5.0
 
 
 def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: int) -> None:
     """Offer better timetables until the gap is closed, the time is up, or `patience` windows in a row bring nothing.
 
-    Windows lie at random places. They grow while they are solved to the end and shrink while they are not.
+    Windows lie at random places. They grow while they are solved with little work and shrink where they are not solved.
+    After some windows without success, solutions as good as the present one are taken too, to move on.
     """
     budget = incumbent.budget
     random = Random(budget.seed)
@@ -38,48 +39,47 @@ def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: i
                 return
             timeline = Timeline(instance, current)
             windows = _choose(timeline, round(size), budget.workers, random)
-            seeds = [random.randrange(2**31) for _ in windows]
-            upper = current.makespan
-            ops = timeline.ops
-            for window, (found, finished) in zip(
-                windows, pool.map(lambda pair: _solve(pair[0], upper, pair[1]), zip(windows, seeds)), strict=True
-            ):
-                size = min(_SIZES[1], max(_SIZES[0], size * (_GROW if finished else _SHRINK)))
-                idle += 1
-                if found is not None:
-                    new, order = replaced(timeline, current, ops, window, found)
-                    if new.makespan < current.makespan:
-                        idle = 0
-                    if new.makespan <= current.makespan:
-                        current, ops = new, order
+            upper = current.makespan - (idle < _STUCK)
+            tasks = [pool.submit(_solve, window, upper, random.randrange(2**31)) for window in windows]
+            results = [task.result() for task in tasks]
+            better = _combined(timeline, windows, [found for found, _ in results])
+            idle = 0 if better.makespan < current.makespan else idle + len(windows)
+            current = better
             incumbent.offer(current)
+            for _, work in results:
+                factor = _GROW if work < _EASY_WORK else _SHRINK if work >= _WORK else 1.0
+                size = min(_LARGEST_SIZE, max(_LEAST_SIZE, size * factor))
 
 
 def _choose(timeline: Timeline, size: int, count: int, random: Random) -> list[Window]:
     """Windows at random places that do not overlap."""
-    last = len(timeline.ops)
-    size = min(size, last - timeline.first)
-    if size < 1:
-        return []
-    places = [random.randint(timeline.first, last - size)]
-    for _ in range(count - 1):
-        place = random.randint(timeline.first, last - size)
+    size = max(1, min(size, len(timeline.ops) - timeline.first))
+    places: list[int] = []
+    for _ in range(count):
+        place = random.randint(min(timeline.first, len(timeline.ops) - size), len(timeline.ops) - size)
         if all(abs(place - other) >= size for other in places):
             places.append(place)
     return [timeline.window(place, size) for place in places]
 
 
-def _solve(window: Window, makespan: int, seed: int) -> tuple[Timetable | None, bool]:
-    """A timetable of the window with which the whole ends earlier, and whether the search came to its end."""
-    upper = makespan - SLACK
+def _solve(window: Window, upper: int, seed: int) -> tuple[Timetable | None, float]:
+    """A timetable of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
     if window.bounds.makespan > upper:
-        return None, True
+        return None, 0.0
     model, variables = build_window_model(window, upper)
-    solver = new_solver(1, seed, 10.0)
+    solver = new_solver(1, seed, _SECONDS)
     solver.parameters.max_deterministic_time = _WORK
-    status = solver.solve(model)
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return read_timetable(
-            variables, window.instance, solver.boolean_value, solver.value
-        ), status == cp_model.OPTIMAL
-    return None, status == cp_model.INFEASIBLE
+    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    timetable = read_timetable(variables, window.instance, solver.boolean_value, solver.value) if found else None
+    return timetable, solver.deterministic_time
+
+
+def _combined(timeline: Timeline, windows: Sequence[Window], found: Sequence[Timetable | None]) -> Timetable:
+    """The timetable after all solutions that make it no worse."""
+    current, ops = timeline.timetable, timeline.ops
+    for window, timetable in zip(windows, found, strict=True):
+        if timetable is not None:
+            changed, order = replaced(timeline, current, ops, window, timetable)
+            if changed.makespan <= current.makespan:
+                current, ops = changed, order
+    return current

@@ -1,0 +1,58 @@
+"""The examples and the README's code run as they stand, on a small model or a short time limit."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlplacer.devices.cpu import usable_cores
+
+ROOT = Path(__file__).parents[1]
+
+if not (ROOT / "examples").is_dir():
+    pytest.skip("the examples are in the checkout only", allow_module_level=True)
+
+
+def test_main_job_leaves_its_results(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "01_main_job.py"), "--model", "dlplacer.models:branches"]
+    options = ["--batch-size", "4", "--steps", "2", "--time-limit", "5", "--output", str(tmp_path / "demo")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "demo" / "run.json").read_text())
+    for name in ("baseline_s", "predicted_s", "measured_s", "predicted_speedup", "measured_speedup"):
+        assert report[name] > 0
+    assert report["max_abs_error"] < 1e-5
+    assert report["step"] == "joint"
+    plan = json.loads((tmp_path / "demo" / "plan.json").read_text())
+    assert plan["format"] == "dlplacer.plan/1"
+    for name in ("gantt.png", "placement.png", "memory.png", "trace.json", "plan.html", "graph.json"):
+        assert (tmp_path / "demo" / name).stat().st_size > 1000
+    assert "prediction error" in done.stdout
+    if len(usable_cores()) < 2:
+        assert "one core" in done.stdout
+
+
+def test_main_job_on_one_core_says_so(tmp_path: Path) -> None:
+    script = (
+        "import os, runpy, sys\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        f"sys.argv = ['01_main_job.py', '--model', 'dlplacer.models:branches', '--batch-size', '4', '--steps', '1',"
+        f" '--time-limit', '3', '--output', {str(tmp_path / 'demo')!r}]\n"
+        f"runpy.run_path({str(ROOT / 'examples' / '01_main_job.py')!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "This machine has one core" in done.stdout
+    assert json.loads((tmp_path / "demo" / "run.json").read_text())["devices"] == ["cpu:0"]
+
+
+def test_readme_code_prints_what_it_says() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    code = blocks[0].replace("time_limit_s=20", "time_limit_s=4")
+    assert code != blocks[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ ops, \d+ edges\n(optimal|feasible): .* ms, gap .*, speedup 1\.[67]", done.stdout)
