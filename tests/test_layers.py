@@ -28,6 +28,7 @@ LAYERS = (
     {"assemble"},
     {"placement"},
     {"compare"},
+    {"compare"},
     {"link_use"},
     {"critical_path"},
     {"trace"},

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import capture, check, profile, run, show, solve
+from dlplacer.cli import capture, check, compare, profile, run, show, solve
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -13,6 +13,7 @@ _COMMANDS = {
     "capture": capture,
     "solve": solve,
     "check": check,
+    "compare": compare,
     "show": show,
     "run": run,
     "profile": profile,

@@ -9,7 +9,9 @@ from dlplacer.options import CHOICES, Options
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     """What is planned: MODEL|GRAPH, TOPOLOGY, and the assumptions."""
-    parser.add_argument("model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or the name of one that ships")
+    parser.add_argument(
+        "model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or the name of one that ships"
+    )
     parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or the name of one that ships")
     for name, values in CHOICES.items():
         parser.add_argument(f"--{name}", choices=values, help=argparse.SUPPRESS if name == "step" else None)
@@ -36,7 +38,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
     for name, value in given.items():
         if value != paper[name]:
             cause = "contradicts --paper" if arguments.paper else "cannot be honoured yet"
-            raise InputError(f"--{name} {value} {cause}: this version solves with --{name} {paper[name]}, as the paper does")
+            raise InputError(
+                f"--{name} {value} {cause}: this version solves with --{name} {paper[name]}, as the paper does"
+            )
     if not arguments.paper:
         assumed = ", ".join(f"{name} {value}" for name, value in paper.items() if name not in given)
         print(f"dlplacer: assuming what the paper assumes: {assumed}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Pictures of a plan. Every plot function takes a plan and draws on one matplotlib Axes, which it returns.
+"""Pictures of a plan, or of a comparison. Every plot function draws on one matplotlib Axes, which it returns.
 
 >>> from dlplacer.plot import plot_gantt, save_picture
 """
@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dlplacer.plot.comparison import plot_comparison
     from dlplacer.plot.gantt import plot_gantt
     from dlplacer.plot.memory import plot_memory
     from dlplacer.plot.page import html_page
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "html_page": "page",
+    "plot_comparison": "comparison",
     "plot_gantt": "gantt",
     "plot_memory": "memory",
     "plot_placement": "placement",
@@ -22,7 +24,15 @@ _MODULE_OF = {
     "save_picture": "save",
 }
 
-__all__ = ["html_page", "plot_gantt", "plot_memory", "plot_placement", "recommended_size", "save_picture"]
+__all__ = [
+    "html_page",
+    "plot_comparison",
+    "plot_gantt",
+    "plot_memory",
+    "plot_placement",
+    "recommended_size",
+    "save_picture",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,11 +5,11 @@ From the repository's root, with the environment's Python::
     python tests/benchmarks/run_suite.py --quick
     PYTHONPATH=tests python -m benchmarks.run_suite --set full --json results.json
 
-``--quick`` takes under two minutes on two cores, ``--set small`` about ten, ``--set full`` up to two hours. The paper's
-options hold. `place` checks every plan against the specification before it hands it out; here the methods are also held
+On two cores ``--quick`` takes about a minute, ``--set small`` three, ``--set full`` up to an hour. The paper's options
+hold. `place` checks every plan against the specification before it hands it out; here the methods are also held
 against each other. What fails is listed under DEFECTS, and the exit status is then 1: a plan of the default method that
-is worse than a baseline's, a bound of one method above a plan of another, an internal error, a makespan that only
-rounding explains but by more than `_ROUNDING`, a time limit overrun by more than a tenth and half a second.
+is worse than a baseline's, a bound of one method above a plan of another, an internal error, a plan whose reported
+rounding is more than 1e-4 of its makespan, a time limit overrun by more than a tenth and half a second.
 
 A *baseline* is any method but the default. *Ratio* is the default method's makespan ÷ the best baseline's; *open* are
 the instances whose best baseline is not proven optimal by any method's bound. *Gap* is (makespan − bound) ÷ makespan of
@@ -331,7 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     growth = [] if given.no_growth else [grow(point, given.workers) for point in GROWTH[given.chosen]]
     defects = [defect for row in rows for defect in row.defects()]
     _print_tables(rows)
-    _print_growth(growth)
+    if growth:
+        _print_growth(growth)
     print(f"\nDEFECTS: {len(defects)}", *defects, sep="\n  ")
     print(f"\n{time.perf_counter() - began:.0f} s in all")
     if given.json is not None:

@@ -1,6 +1,6 @@
 """Which instances the benchmark suite solves.
 
-``quick`` (26 instances, under two minutes with 5 s each): every family once with 10 to 21 ops and once with 40, over
+``quick`` (26 instances, about a minute with 5 s each): every family once with 10 to 21 ops and once with 40, over
 ratios and machines in turn. ``small`` (156): every family × ratio × 10, 15, 21 and 30 ops. ``full`` (239): ``small``,
 every family × ratio with 60 and 150 ops, and five families with 2,000 ops on 8 devices. Every fourth instance of 40, 60
 or 150 ops has memory for 1.5 × its footprint only.

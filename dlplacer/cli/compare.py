@@ -1,0 +1,85 @@
+"""``dlplacer compare``."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.progress import interruptible, progress_line
+from dlplacer.units import format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.compare import Comparison
+
+HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_problem_arguments(parser)
+    parser.add_argument("--methods", metavar="NAME[,NAME…]", help="only these (all)")
+    add_solver_arguments(parser, "each method")
+    parser.add_argument("--picture", metavar="F", type=Path, help="the step times as bars, as .png, .svg or .pdf")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run every method, draw the picture, and print the table."""
+    from dlplacer.compare import compare
+    from dlplacer.load import load_topology
+
+    options = options_of(arguments)
+    topology = load_topology(arguments.topology)
+    graph = graph_of(arguments)
+    names = arguments.methods
+    with interruptible() as stop, progress_line() as report:
+        comparison = compare(
+            graph,
+            topology,
+            options,
+            methods=None if names is None else [name for name in names.split(",") if name],
+            time_limit_s=arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            on_progress=report,
+            stop=stop,
+        )
+    if arguments.picture is not None:
+        _draw(arguments.picture, comparison)
+    if arguments.json:
+        print(json.dumps(comparison.to_dict()))
+    else:
+        _print(comparison)
+    return 0
+
+
+def _draw(path: Path, comparison: Any) -> None:
+    from dlplacer.plot import plot_comparison, save_picture
+
+    save_picture(path, plot_comparison, comparison)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _print(comparison: "Comparison") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "step time", "speedup", "gap", "solved in", "status", title=comparison.name)
+    for row in comparison.rows:
+        speedup, gap = comparison.speedup(row), comparison.gap(row)
+        table.add_row(
+            row.method,
+            "-" if row.makespan_s is None else format_seconds(row.makespan_s),
+            "-" if speedup is None else f"{speedup:.3f}x",
+            "-" if gap is None else f"{100 * gap:.2f} %",
+            format_seconds(row.solve_s),
+            row.status,
+        )
+    Console(width=None if Console().is_terminal else 140).print(table)
+    single_s = comparison.single_device_s
+    print(f"lower bound         {format_seconds(comparison.lower_bound_s)}")
+    print(f"best single device  {'fits on none' if single_s is None else format_seconds(single_s)}")
