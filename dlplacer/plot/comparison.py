@@ -62,6 +62,6 @@ def _label(comparison: "Comparison", row: "MethodResult") -> str:
     if row.makespan_s is None:
         return row.status
     speedup, gap = comparison.speedup(row), comparison.gap(row) or 0.0
-    faster = "" if speedup is None else f"  {speedup:.3g}×"
+    faster = "" if speedup is None else f"  {speedup:.2f}×"
     distance = "optimal" if row.status == "optimal" else f"gap {100 * gap:.2g} %"
     return f"{format_seconds(row.makespan_s)}{faster}  {distance}"

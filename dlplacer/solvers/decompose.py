@@ -1,13 +1,12 @@
 """Series decomposition: the segments between cut ops solved one by one, and put together again.
 
-The sum of the segments' bounds bounds the whole. Where devices can be swapped and nothing but the chain of cut ops joins
-the segments, their best schedules also fit together, and the sum is the optimum; in all other cases what is put together
-is only a candidate, whose true makespan counts.
+The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing but
+the chain of cut ops joins the segments, their best timetables also fit together, and the sum is the optimum. In all other
+cases what is put together is only a candidate, whose true makespan counts.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct
@@ -21,83 +20,93 @@ from dlplacer.solvers.segments import Segment, find_segments
 from dlplacer.solvers.symmetry import interchangeable
 from dlplacer.solvers.timetable import Timetable
 
-Finish = Callable[[Instance, Bounds, Incumbent, bool], None]
-"""Improves the incumbent of a segment by search; the flag tells whether its first and last ops are cut ops."""
+Search = Callable[[Segment, Bounds, Incumbent], None]
+"""Improves a segment's incumbent until its budget is spent."""
+
+_BOUND_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Solved:
-    """A segment with its best timetable and lower bound."""
+class Chain:
+    """The segments of what leads to one op, and how far each of them is solved; equal segments are solved once."""
 
-    segment: Segment
-    timetable: Timetable
-    bound: int
+    def __init__(self, instance: Instance, last: int, budget: Budget) -> None:
+        self.instance, self.budget = instance, budget
+        self.segments = find_segments(instance, last)
+        self.bounds: dict[Instance, Bounds] = {}
+        self.incumbents: dict[Instance, Incumbent] = {}
+        for segment in self.segments:
+            if segment.instance not in self.incumbents:
+                self._begin(segment.instance)
 
+    @property
+    def open(self) -> list[Segment]:
+        """The segments whose best timetables are not proven yet, each once, the widest open first."""
+        distinct = {segment.instance: segment for segment in self.segments}
+        unproven = [segment for segment in distinct.values() if not self.incumbents[segment.instance].closed]
+        return sorted(unproven, key=lambda segment: -self._width(segment))
 
-def solve_segments(instance: Instance, last: int, budget: Budget, seconds: float, finish: Finish) -> list[Solved]:
-    """Every segment of what leads to `last`, solved within the given time; equal segments are solved once."""
-    segments = find_segments(instance, last)
-    known: dict[Instance, tuple[Timetable, int]] = {}
-    stop_at = time.monotonic() + seconds
-    solved = []
-    for number, segment in enumerate(segments):
-        if segment.instance not in known:
-            share = (stop_at - time.monotonic()) / (len(segments) - number) * 2
-            known[segment.instance] = _solve(segment, budget, max(0.0, share), finish)
-        timetable, bound = known[segment.instance]
-        solved.append(Solved(segment, timetable, bound))
-    return solved
+    def advance(self, seconds: float, stop_at: float, search: Search) -> None:
+        """Spend some time on every open segment, until a moment of `time.monotonic`."""
+        for segment in self.open:
+            left = min(seconds, stop_at - time.monotonic(), self.budget.left_s)
+            if left <= 0:
+                return
+            incumbent = self.incumbents[segment.instance]
+            incumbent.budget = self._budget(left)
+            search(segment, self.bounds[segment.instance], incumbent)
 
+    def raised(self, bounds: Bounds, seconds: float) -> Bounds:
+        """Bounds of the whole, with the heads of cut ops raised by the segments before them.
 
-def raised(instance: Instance, bounds: Bounds, solved: Sequence[Solved], seconds: float) -> Bounds:
-    """The bounds with the heads of cut ops raised by the segments before them.
+        Proof: a segment's ops run between the starts of its cut ops, so these are at least its bound apart.
+        """
+        head = list(bounds.head)
+        for segment in self.segments:
+            first, last = segment.ops[0], segment.ops[-1]
+            begin = 0 if segment.begins else head[first]
+            head[last] = max(head[last], begin + self.incumbents[segment.instance].bound)
+        return lower_bounds(self.instance, seconds, head, bounds.tail)
 
-    Proof: a segment's ops run between the starts of its cut ops, so these are at least its bound apart.
-    """
-    head = list(bounds.head)
-    for entry in solved:
-        first, last = entry.segment.ops[0], entry.segment.ops[-1]
-        head[last] = max(head[last], entry.bound + (0 if entry.segment.begins else head[first]))
-    return lower_bounds(instance, seconds, head, bounds.tail)
+    def candidates(self) -> list[Timetable]:
+        """Timetables of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
+        Ops outside the segments are decided by the list rule, once after those of the segments and once among them.
+        """
+        instance, classes = self.instance, interchangeable(self.instance)
+        site = [-1] * len(instance.members)
+        place: dict[int, float] = {}
+        offset = 0
+        for segment in self.segments:
+            timetable = self.incumbents[segment.instance].best
+            if timetable is None:
+                return []
+            name = list(range(instance.device_count))
+            here, there = timetable.device[0], site[instance.block[segment.ops[0]]]
+            if there >= 0 and any(here in members and there in members for members in classes):
+                name[here], name[there] = there, here
+            for op, device, start in zip(segment.ops, timetable.device, timetable.start, strict=True):
+                if site[instance.block[op]] < 0:
+                    site[instance.block[op]] = name[device]
+                place.setdefault(op, offset + start)
+            offset += timetable.makespan
+        ranks = upward_ranks(instance)
+        late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
+        found = [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
+        return [timetable for timetable in found if timetable is not None]
 
-def put_together(instance: Instance, solved: Sequence[Solved]) -> list[Timetable]:
-    """Candidates for the whole: the segments' timetables in a row, devices swapped so that cut ops agree.
+    def _begin(self, instance: Instance) -> None:
+        incumbent = Incumbent(self._budget(self.budget.left_s))
+        for rule in (list_schedule, heft):
+            incumbent.offer(construct(instance, rule))
+        self.bounds[instance] = lower_bounds(instance, _BOUND_SECONDS)
+        incumbent.raise_bound(self.bounds[instance].makespan)
+        self.incumbents[instance] = incumbent
 
-    Ops outside the segments are decided by the list rule, after those of the segments or among them.
-    """
-    classes = interchangeable(instance)
-    site = [-1] * len(instance.members)
-    place: dict[int, float] = {}
-    offset = 0
-    for entry in solved:
-        ops, timetable = entry.segment.ops, entry.timetable
-        name = list(range(instance.device_count))
-        here, there = timetable.device[0], site[instance.block[ops[0]]]
-        if there >= 0 and any(here in members and there in members for members in classes):
-            name[here], name[there] = there, here
-        for op, device, start in zip(ops, timetable.device, timetable.start, strict=True):
-            if site[instance.block[op]] < 0:
-                site[instance.block[op]] = name[device]
-            place.setdefault(op, offset + start)
-        offset += timetable.makespan
-    ranks = upward_ranks(instance)
-    late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
-    found = [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
-    return [timetable for timetable in found if timetable is not None]
+    def _budget(self, seconds: float) -> Budget:
+        return Budget(
+            time.monotonic() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop
+        )
 
-
-def _solve(segment: Segment, budget: Budget, seconds: float, finish: Finish) -> tuple[Timetable, int]:
-    instance = segment.instance
-    incumbent = Incumbent(
-        Budget(time.monotonic() + seconds, seed=budget.seed, workers=budget.workers, stop=budget.stop)
-    )
-    for rule in (list_schedule, heft):
-        incumbent.offer(construct(instance, rule))
-    bounds = lower_bounds(instance, 0.1 * seconds)
-    incumbent.raise_bound(bounds.makespan)
-    if not incumbent.closed:
-        finish(instance, bounds, incumbent, not segment.begins)
-    if incumbent.best is None:
-        raise AssertionError
-    return incumbent.best, incumbent.bound
+    def _width(self, segment: Segment) -> int:
+        incumbent = self.incumbents[segment.instance]
+        return 0 if incumbent.best is None else incumbent.best.makespan - incumbent.bound

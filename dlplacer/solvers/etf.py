@@ -76,13 +76,13 @@ class EarliestFirst:
                 self.release(op)
         while self.left:
             choices = [
-                (start, key, self.instance.duration[op][device], device, op)
+                (start, key, reluctance, self.instance.duration[op][device], device, op)
                 for device in range(self.instance.device_count)
-                for start, key, op in self.candidates(device)
+                for (start, key, op), reluctance in self.candidates(device)
             ]
             if not choices:
                 return None
-            start, _, _, device, op = min(choices)
+            start, _, _, _, device, op = min(choices)
             self.take(op, device, start)
             if self.occupancy.overfull:
                 return None
@@ -96,10 +96,10 @@ class EarliestFirst:
         for device in self.instance.allowed[op]:
             self.queues[device].push(self.arrival[op][device], self.priority[op], op)
 
-    def candidates(self, device: int) -> list[Candidate]:
-        """What a device can start first, if anything."""
+    def candidates(self, device: int) -> list[tuple[Candidate, int]]:
+        """What a device can start first, if anything; the number says how much rather it leaves the op to others."""
         found = self.queues[device].first(self.free[device], lambda op: self.arrival_at(op, device))
-        return [] if found is None else [found]
+        return [] if found is None else [(found, 0)]
 
     def arrival_at(self, op: int, device: int) -> int | None:
         """When all that an op reads can be on a device; None if the op is done or may not go there any more."""

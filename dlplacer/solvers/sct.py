@@ -21,7 +21,7 @@ def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | No
 
     Every op may have a favourite child, which a linear program chooses (`favourites`). Ops are taken as by m-ETF, but a
     device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile takes only
-    urgent ops: those whose data have been everywhere by then.
+    urgent ops: those whose data have been everywhere by then, and that no other device can start as early.
 
     Other than in the papers: what `m_etf` says, and that the child is waited for only when all that it reads has ended,
     as Baechi's program does.
@@ -87,14 +87,14 @@ class _SmallCommunication(EarliestFirst):
         for device in devices:
             self.urgent[device].push(self.everywhere[op], self.priority[op], op)
 
-    def candidates(self, device: int) -> list[Candidate]:
+    def candidates(self, device: int) -> list[tuple[Candidate, int]]:
         found = super().candidates(device)
-        if not found or not self._waits(device, found[0][0]):
+        if not found or not self._waits(device, found[0][0][0]):
             return found
         child = self.child[self.last[device]]
         own = (self._start(child, device), self.priority[child], child)
         urgent = self.urgent[device].first(self.free[device], lambda op: self._urgent_at(op, device))
-        return [own] if urgent is None else [own, urgent]
+        return [(own, 0)] if urgent is None else [(own, 0), (urgent, 1)]
 
     def take(self, op: int, device: int, start: int) -> None:
         super().take(op, device, start)

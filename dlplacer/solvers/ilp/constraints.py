@@ -145,6 +145,8 @@ def charge_idle_ends(
     time over all ops between. T is the same backwards. A device that is not used pays nothing.
     """
     between = [op for op in range(instance.op_count) if op not in (first, last)]
+    if not between:
+        return
     blocks = tuple(dict.fromkeys(instance.block[op] for op in between))
     leave = FAR if first is None else _least_entry(instance, bounds.head, between)
     enter = _least_entry(instance.reversed, bounds.tail, between)

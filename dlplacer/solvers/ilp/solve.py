@@ -1,27 +1,33 @@
-"""The default method: bounds, heuristics, improvement, and CP-SAT for what is left of the time."""
+"""The default method: bounds and heuristics, segments between cut ops, windows, and the whole model."""
+
+import time
+from dataclasses import replace
 
 from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct, construct_on_placement
-from dlplacer.solvers.decompose import put_together, raised, solve_segments
+from dlplacer.solvers.decompose import Chain
 from dlplacer.solvers.heft import heft
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.model import build_model
+from dlplacer.solvers.ilp.repair import repair
 from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.improve import improve
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+from dlplacer.solvers.segments import Segment
 from dlplacer.solvers.single import best_single
 from dlplacer.solvers.timetable import Timetable
 
-_BOUND_SHARE = 0.15
-_IMPROVE_SHARE = 0.1
-_IMPROVE_ROUNDS = 150
-_SEGMENT_SHARE = 0.6
-_SEGMENT_ROUNDS = 30
+_RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
+_BOUND_SHARE = 0.1
+_IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
+_SEGMENT_SHARE, _SEGMENT_SECONDS, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.3, 4.0, 30
+_SMALL, _LARGE = 150, 600
+_REPAIR_SHARE, _SMALL_PATIENCE, _PATIENCE = 0.5, 60, 2000
 
 
 def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -36,7 +42,8 @@ def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
     InternalError
         If a proven bound contradicts a schedule.
     """
-    incumbent = Incumbent(budget)
+    reserve = min(_RESERVE_SHARE * budget.left_s, _RESERVE_S + _RESERVE_S_PER_OP * problem.op_count)
+    incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve))
     try:
         _solve(problem, build_instance(problem), incumbent)
     except KeyboardInterrupt:
@@ -56,39 +63,50 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
         incumbent.offer(construct_on_placement(problem, instance, list_schedule, budget.left_s / 2))
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
-    if incumbent.best is None or incumbent.closed:
-        return
     improve(instance, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
-    if not incumbent.closed and budget.left_s:
-        bounds = _decompose(instance, bounds, incumbent)
-    if not incumbent.closed and budget.left_s:
-        _prove(instance, bounds, incumbent)
+    if not incumbent.closed:
+        bounds = _solve_segments(instance, bounds, incumbent)
+    working = sum(ticks > 0 for ticks in instance.longest)
+    if working <= _LARGE:
+        share, patience = (_IMPROVE_SHARE, _SMALL_PATIENCE) if working <= _SMALL else (_REPAIR_SHARE, _PATIENCE)
+        repair(instance, incumbent, share * budget.left_s, patience)
+        _solve_whole(instance, bounds, incumbent)
+    repair(instance, incumbent, budget.left_s, _PATIENCE * working)
 
 
-def _decompose(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+    """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow."""
     budget = incumbent.budget
+    stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    solved = solve_segments(instance, last, budget, _SEGMENT_SHARE * budget.left_s, _finish_segment)
-    bounds = raised(instance, bounds, solved, _BOUND_SHARE * budget.left_s)
-    incumbent.raise_bound(bounds.makespan)
-    for timetable in put_together(instance, solved):
-        incumbent.offer(timetable)
+    chain = Chain(instance, last, budget)
+    seconds = _SEGMENT_SECONDS
+    while chain.segments and budget.left_s:
+        bounds = chain.raised(bounds, _BOUND_SHARE * budget.left_s)
+        incumbent.raise_bound(bounds.makespan)
+        for timetable in chain.candidates():
+            incumbent.offer(timetable)
+        if incumbent.closed or not chain.open or time.monotonic() > stop_at:
+            break
+        chain.advance(seconds, stop_at, _search_segment)
+        seconds *= _SEGMENT_GROWTH
     return bounds
 
 
-def _finish_segment(instance: Instance, bounds: Bounds, incumbent: Incumbent, between_cuts: bool) -> None:
+def _search_segment(segment: Segment, bounds: Bounds, incumbent: Incumbent) -> None:
+    instance = segment.instance
     improve(instance, incumbent, _IMPROVE_SHARE * incumbent.budget.left_s, _SEGMENT_ROUNDS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
     model, variables = build_model(instance, bounds, best.makespan, best)
-    charge_idle_ends(model, instance, variables, bounds, 0 if between_cuts else None, instance.op_count - 1)
+    charge_idle_ends(model, instance, variables, bounds, None if segment.begins else 0, instance.op_count - 1)
     search(model, variables, instance, incumbent, incumbent.budget.left_s)
 
 
-def _prove(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> None:
+def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> None:
     best = incumbent.best
-    if best is None:
+    if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
     model, variables = build_model(instance, bounds, best.makespan, best)
     if not search(model, variables, instance, incumbent, incumbent.budget.left_s):
