@@ -7,6 +7,7 @@ and order allow, so that a plan is exact even where ticks are rounded.
 from collections.abc import Mapping
 from typing import Any
 
+from dlplacer.errors import InternalError
 from dlplacer.plan import DeviceMemory, Plan
 from dlplacer.problem import Problem
 from dlplacer.simulate import replay
@@ -31,7 +32,7 @@ def assemble(
         makespan_s=makespan_s,
         lower_bound_s=lower_bound_s,
         gap=gap,
-        rounding_s=max(0.0, makespan_s - float(makespan * problem.tick_s)),
+        rounding_s=_rounding_s(problem, makespan_s, makespan),
         method=method,
         solve_s=solve_s,
         ops=tuple(ops),
@@ -39,6 +40,25 @@ def assemble(
         memory=_memory(problem, schedule),
         provenance=provenance,
     )
+
+
+def _rounding_s(problem: Problem, makespan_s: float, makespan: int) -> float:
+    """Seconds that rounding hides: less than a tick for each op and transfer of the longest chain, or none.
+
+    Raises
+    ------
+    InternalError
+        If more is hidden, which means that the schedule breaks a rule.
+    """
+    tick_s = float(problem.tick_s)
+    hidden_s = max(0.0, makespan_s - makespan * tick_s)
+    allowed = 0.5 if problem.exact else 2 * problem.op_count
+    if hidden_s > allowed * tick_s:
+        raise InternalError(
+            f"a schedule of {makespan} ticks takes {makespan_s / tick_s:.6g} ticks when it is replayed; please report "
+            "this graph and topology"
+        )
+    return 0.0 if problem.exact else hidden_s
 
 
 def _memory(problem: Problem, schedule: Schedule) -> dict[str, DeviceMemory]:

@@ -178,20 +178,31 @@ class _Board:
     def __init__(self, lower_bound_s: float, on_progress: Callable[[Progress], None]) -> None:
         self.began = time.monotonic()
         self.rows: list[MethodResult] = []
+        self.makespan_s = math.inf
         self.lower_bound_s = lower_bound_s
         self.on_progress = on_progress
 
     def add(self, row: MethodResult) -> None:
-        """Count a result."""
+        """Count a result; an InternalError if a bound of one method is above the plan of another."""
         self.rows.append(row)
-        self.tell(Progress(row.makespan_s, 0.0 if row.plan is None else row.plan.lower_bound_s, 0.0))
+        if row.plan is None:
+            return
+        makespan_s = min(self.makespan_s, row.plan.makespan_s)
+        bound_s = max(self.lower_bound_s, row.plan.lower_bound_s)
+        if bound_s > (1 + _SAME) * makespan_s:
+            raise InternalError(
+                f"with method {row.method!r} the best lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
+                "the best plan; please report this graph and topology"
+            )
+        self.tell(Progress(makespan_s, bound_s, 0.0))
 
     def tell(self, progress: Progress) -> None:
         """Report what a method has reached together with what is known already."""
-        known = [row.makespan_s for row in self.rows if row.makespan_s is not None]
-        known += [] if progress.makespan_s is None else [progress.makespan_s]
-        self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)
-        self.on_progress(Progress(min(known, default=None), self.lower_bound_s, time.monotonic() - self.began))
+        if progress.makespan_s is not None:
+            self.makespan_s = min(self.makespan_s, progress.makespan_s)
+        self.lower_bound_s = min(self.makespan_s, max(self.lower_bound_s, progress.lower_bound_s))
+        best_s = None if math.isinf(self.makespan_s) else self.makespan_s
+        self.on_progress(Progress(best_s, self.lower_bound_s, time.monotonic() - self.began))
 
     def ranked(self, chosen: Sequence[str]) -> tuple[MethodResult, ...]:
         """The results, best first, judged by the best bound."""

@@ -23,7 +23,7 @@ from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Budget, Progress
+from dlplacer.solvers.schedule import Budget, Outcome, Progress, Schedule
 from dlplacer.solvers.single import best_single
 from dlplacer.topology import Topology
 from dlplacer.version import __version__
@@ -82,6 +82,17 @@ def place(
         began + time_limit_s, gap, seed, workers or _usable_cores(), stop if stop is not None else Event(), report
     )
     outcome = METHODS[method](problem, budget)
+    schedule = _require_schedule(outcome, method, time_limit_s)
+    solve_s = time.monotonic() - began
+    plan = assemble(problem, outcome, schedule, method, solve_s, _provenance(problem, seed, budget.workers))
+    broken = violations(plan)
+    if broken:
+        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+    single = best_single(problem)
+    return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
+
+
+def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> Schedule:
     if outcome.schedule is None:
         raise NoPlanError(
             f"method {method!r} found no plan within {time_limit_s:g} s; one may exist: raise --time-limit, use method "
@@ -92,13 +103,7 @@ def place(
             f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} ticks "
             "of a schedule; please report this graph and topology"
         )
-    solve_s = time.monotonic() - began
-    plan = assemble(problem, outcome, outcome.schedule, method, solve_s, _provenance(problem, seed, budget.workers))
-    broken = violations(plan)
-    if broken:
-        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
-    single = best_single(problem)
-    return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
+    return outcome.schedule
 
 
 def _simple_bounds(problem: Problem) -> dict[str, float]:

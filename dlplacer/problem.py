@@ -5,15 +5,15 @@ Names become positions once, here; durations and delays become ticks (`dlplacer.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.options import Options
-from dlplacer.routes import RouteTable, least_delay_routes, route_delay
+from dlplacer.routes import RouteTable, least_delay_routes, route_line
 from dlplacer.topology import Device, Topology
 from dlplacer.units import choose_tick, exact, ticks
 
@@ -35,6 +35,8 @@ class Problem:
     ----------
     tick_s
         Length of a tick in seconds.
+    exact
+        Whether all durations and delays are whole ticks; else they are rounded down.
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     duration
@@ -59,6 +61,7 @@ class Problem:
     topology: Topology
     options: Options
     tick_s: Fraction
+    exact: bool
     horizon: int
     duration: tuple[tuple[int | None, ...], ...]
     arcs: tuple[Arc, ...]
@@ -136,19 +139,18 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
     tables = least_delay_routes(topology, sizes, options.delay)
     routes = tuple(tables[size] for size in sizes)
-    delays = [
-        {pair: route_delay(topology, route, size, options.delay) for pair, route in table.items()}
-        for size, table in zip(sizes, routes, strict=True)
-    ]
+    delays = list(_delays(topology, sizes, routes, options.delay))
     horizon_s = _horizon(graph, durations, delays, sizes)
-    values = [value for row in durations for value in row if value is not None]
-    tick_s = choose_tick([*values, *(value for table in delays for value in table.values())], horizon_s)
+    values = {value for row in durations for value in row if value is not None}
+    values.update(*(table.values() for table in delays))
+    tick_s = choose_tick(values, horizon_s)
     size_position = {size: position for position, size in enumerate(sizes)}
     return Problem(
         graph=graph,
         topology=topology,
         options=options,
         tick_s=tick_s,
+        exact=all((value / tick_s).denominator == 1 for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
         duration=tuple(
             tuple(None if value is None else ticks(value, tick_s) for value in row) for row in durations
@@ -197,6 +199,16 @@ def _duration(op: Op, device: Device) -> Fraction | None:
     return exact(time_s)
 
 
+def _delays(
+    topology: Topology, sizes: Sequence[int], routes: Sequence[RouteTable], delay: str
+) -> Iterator[dict[tuple[str, str], Fraction]]:
+    """For each size: pair of devices → delay. Routes of equal rate and latency are reckoned once."""
+    line = cache(lambda route: route_line(topology, route, delay))
+    for size, table in zip(sizes, routes, strict=True):
+        value = {cost: size * cost[0] + cost[1] for cost in {line(route) for route in table.values()}}
+        yield {pair: value[line(route)] for pair, route in table.items()}
+
+
 def _horizon(
     graph: OpGraph,
     durations: Sequence[Sequence[Fraction | None]],
@@ -214,11 +226,13 @@ def _horizon(
 def _delay_matrix(
     topology: Topology, table: dict[tuple[str, str], Fraction], tick_s: Fraction
 ) -> tuple[tuple[int | None, ...], ...]:
+    in_ticks = {value: ticks(value, tick_s) for value in set(table.values())}
+
     def entry(source: Device, target: Device) -> int | None:
         if source is target:
             return 0
         value = table.get((source.id, target.id))
-        return None if value is None else ticks(value, tick_s)
+        return None if value is None else in_ticks[value]
 
     return tuple(tuple(entry(source, target) for target in topology.devices) for source in topology.devices)
 

@@ -60,9 +60,18 @@ def least_delay_routes(
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
     """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
+    s_per_byte, latency_s = route_line(topology, route, delay)
+    return size_bytes * s_per_byte + latency_s
+
+
+def route_line(topology: Topology, route: Route, delay: str = "store-and-forward") -> tuple[Fraction, Fraction]:
+    """The delay of a route as a line over the bytes: seconds per byte, and seconds for none."""
+    links = _links(topology, route)
+    latency_s = sum((exact(link.latency_s) for link in links), Fraction(0))
     if delay == "cut-through":
-        return sum((_cut_through(topology, part, size_bytes) for part in segments(topology, route)), Fraction(0))
-    return sum((size_bytes / _rate(link) + exact(link.latency_s) for link in _links(topology, route)), Fraction(0))
+        parts = [_links(topology, part) for part in segments(topology, route)]
+        return sum((1 / min(map(_rate, part)) for part in parts), Fraction(0)), latency_s
+    return sum((1 / _rate(link) for link in links), Fraction(0)), latency_s
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
@@ -133,11 +142,6 @@ def _join_ways(
                 parts = [graph.edges[hop]["route"][1:] for hop in pairwise(stops)]
                 table[source, target] = (source, *(node for part in parts for node in part))
     return table
-
-
-def _cut_through(topology: Topology, segment: Route, size_bytes: int) -> Fraction:
-    links = _links(topology, segment)
-    return size_bytes / min(map(_rate, links)) + sum((exact(link.latency_s) for link in links), Fraction(0))
 
 
 def _links(topology: Topology, route: Route) -> list[Link]:

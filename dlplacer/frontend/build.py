@@ -162,10 +162,11 @@ def build(
         if slot.role in _SUFFIX:
             builder.add_sink(node, slot)
     edges = [*builder.edges, *write_after_read(builder.codes, builder.edges)]
+    ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
     used = {edge.source for edge in builder.edges} | {code.op for code in builder.codes.values() if code.reads}
+    used |= {builder.home[name][0] for _, name in ordered}
     kept = [op for op in builder.ops.values() if op.id in used or op.kind in ("parameter", "buffer", "input")]
     kept = list(_with_output_bytes(kept, builder))
-    ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
     executable = Executable(
         {op.id: builder.codes[op.id] for op in kept},
         tuple(name for _, name in ordered),

@@ -18,7 +18,7 @@ from dlplacer.frontend.executable import Executable
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.optimizer import add_updates
 from dlplacer.frontend.passes import PASSES, apply_passes
-from dlplacer.frontend.step_module import fake_step
+from dlplacer.frontend.step_module import fake_step, replaces_tensors
 from dlplacer.graph import Op, OpGraph
 from dlplacer.structure import structure_sha256
 
@@ -75,7 +75,8 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         traced = joint.trace(step, inputs, trains, names)
-    _require_no_side_effects(traced)
+        replaced = replaces_tensors(step, inputs) if joint.sets_tensors(traced) else ()
+    _require_no_side_effects(traced, replaced)
     if trains:
         _require_scalar_loss(traced)
     apply_passes(traced.module.graph, rewrites)
@@ -111,21 +112,21 @@ def _example_args(model: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _require_no_side_effects(traced: joint.Traced) -> None:
-    """The graph changes buffers in place, and nothing else; a new tensor under a buffer's name would be lost."""
-    for path in traced.side_effects:
-        module, _, attribute = path.rpartition(".")
-        where = f"module {module!r}" if module else "the module"
-        if attribute in ("_buffers", "_parameters"):
-            raise CaptureError(
-                f"the forward of {where} puts a new tensor in the place of a buffer or parameter; change the tensor "
-                "itself instead: self.name.copy_(value)"
-            )
-        where = f"module {path!r}" if path else "the module"
-        warnings.warn(
-            f"the forward of {where} sets attributes; a placed step does not: it computes with their values at capture",
-            stacklevel=4,
+def _require_no_side_effects(traced: joint.Traced, replaced: Sequence[str]) -> None:
+    """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
+    if replaced:
+        raise CaptureError(
+            f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
+            "self.name.copy_(value)"
         )
+    for path in traced.side_effects:
+        if not joint.is_tensor_table(path):
+            where = f"module {path!r}" if path else "the module"
+            warnings.warn(
+                f"the forward of {where} sets attributes; a placed step does not: it keeps computing with their values "
+                "at capture",
+                stacklevel=4,
+            )
 
 
 def _require_scalar_loss(traced: joint.Traced) -> None:

@@ -130,6 +130,16 @@ def module_path(node: fx.Node) -> str | None:
     return _path(list(stack.values())[-1][0]) if stack else None
 
 
+def is_tensor_table(path: str) -> bool:
+    """Whether a side effect is one on a module's table of buffers or parameters."""
+    return path.rpartition(".")[2] in ("_buffers", "_parameters")
+
+
+def sets_tensors(traced: Traced) -> bool:
+    """Whether a forward may have put a new tensor in the place of a buffer or parameter."""
+    return any(map(is_tensor_table, traced.side_effects))
+
+
 def is_backward(node: fx.Node) -> bool:
     """Whether a node belongs to the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
@@ -157,6 +167,8 @@ def _input_slot(description: Any) -> Slot:
     if kind == "PlainAOTInput":
         return Slot("input", position=description.idx)
     if kind == "TangentAOTInput":
+        if type(description.output).__name__ == "InputMutationAOTOutput":
+            raise CaptureError(_differentiable_change(_input_slot(description.output.mutated_input)))
         return Slot("tangent", position=getattr(description.output, "idx", 0))
     raise CaptureError(f"the traced graph has an input of unknown meaning, {description}; please report this model")
 
@@ -174,8 +186,19 @@ def _output_slot(description: Any, input_names: Sequence[str]) -> Slot:
                 f"the model changes its input {input_names[changed.position]} in place; change a copy of it "
                 "(x = x.clone()) instead"
             )
+        if changed.role == "parameter":
+            raise CaptureError(_differentiable_change(changed))
         return Slot("mutation", changed.name)
     raise CaptureError(f"the traced graph has an output of unknown meaning, {description}; please report this model")
+
+
+def _differentiable_change(changed: Slot) -> str:
+    if changed.role == "parameter":
+        return f"the forward pass changes parameter {changed.name!r} in place; change parameters outside the step"
+    return (
+        f"the forward pass writes a value that requires a gradient into {changed.role} {changed.name!r}; write "
+        "value.detach() instead"
+    )
 
 
 def _own_name(target: str) -> str:

@@ -43,6 +43,21 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
     return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
 
 
+def replaces_tensors(step: StepModule, inputs: tuple[Any, ...]) -> list[str]:
+    """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
+
+    The pass runs on stand-ins. If it cannot, all are suspected.
+    """
+    before = dict(_named_tensors(step.module))
+    try:
+        with torch.no_grad():
+            step(*inputs)
+    except Exception:
+        return list(before)
+    after = dict(_named_tensors(step.module))
+    return [name for name in {**before, **after} if before.get(name) is not after.get(name)]
+
+
 def job_tensors(job: Job) -> dict[str, torch.Tensor]:
     """Parameters and buffers of a job's module and, if it is a module, of its loss, under the names of the capture."""
     tensors = dict(_named_tensors(job.module))

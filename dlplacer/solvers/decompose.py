@@ -1,8 +1,8 @@
 """Series decomposition: the segments between cut ops solved one by one, and put together again.
 
-The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing but
-the chain of cut ops joins the segments, their best timetables also fit together, and the sum is the optimum. In all other
-cases what is put together is only a candidate, whose true makespan counts.
+The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing
+but the chain of cut ops joins the segments, their best timetables also fit together, and the sum is the optimum. In all
+other cases what is put together is only a candidate, whose true makespan counts.
 """
 
 import time
@@ -24,10 +24,14 @@ Search = Callable[[Segment, Bounds, Incumbent], None]
 """Improves a segment's incumbent until its budget is spent."""
 
 _BOUND_SECONDS = 0.5
+_LARGEST = 200
 
 
 class Chain:
-    """The segments of what leads to one op, and how far each of them is solved; equal segments are solved once."""
+    """The segments of what leads to one op, and how far each of them is solved; equal segments are solved once.
+
+    Segments of very many ops are not searched.
+    """
 
     def __init__(self, instance: Instance, last: int, budget: Budget) -> None:
         self.instance, self.budget = instance, budget
@@ -41,7 +45,7 @@ class Chain:
     @property
     def open(self) -> list[Segment]:
         """The segments whose best timetables are not proven yet, each once, the widest open first."""
-        distinct = {segment.instance: segment for segment in self.segments}
+        distinct = {segment.instance: segment for segment in self.segments if len(segment.ops) <= _LARGEST}
         unproven = [segment for segment in distinct.values() if not self.incumbents[segment.instance].closed]
         return sorted(unproven, key=lambda segment: -self._width(segment))
 

@@ -139,6 +139,7 @@ class _Desk:
             heappush(ready, entry)
         if chosen < 0 and left_to_others:
             self.asleep[device] = True
+            self.free[device] = max(self.free[device], now)
         return chosen
 
     def _ends_earlier_elsewhere(self, op: int, device: int, now: int) -> bool:

@@ -133,8 +133,8 @@ class Row:
 class Growth:
     """What a large solve took.
 
-    `first_plan_cpu_s` is processor time, which other load leaves alone; `first_gap` the first plan's gap to the bound at
-    the end.
+    `first_plan_cpu_s` is processor time, which other load leaves alone; `first_gap` is the gap of the first plan to the
+    bound at the end.
     """
 
     point: GrowthPoint
@@ -297,7 +297,8 @@ def _print_growth(growth: Sequence[Growth]) -> None:
         point = entry.point
         print(
             f"{point.family:20} {point.op_count:7} {point.device_count:8} {entry.first_plan_s:10.2f} s "
-            f"{entry.first_plan_cpu_s:6.2f} s {entry.first_gap:6.2%} {entry.wall_s:10.2f} s {entry.gap:6.2%} {entry.peak_bytes / 2**20:9.0f} MiB"
+            f"{entry.first_plan_cpu_s:6.2f} s {entry.first_gap:6.2%} {entry.wall_s:10.2f} s {entry.gap:6.2%} "
+            f"{entry.peak_bytes / 2**20:9.0f} MiB"
         )
     for family, exponent in exponents(growth).items():
         print(f"CPU time to the first plan, {family}: n^{_shown(exponent, 0)}")

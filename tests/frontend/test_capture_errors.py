@@ -74,13 +74,13 @@ def test_a_mistake_in_the_model_is_told_as_such() -> None:
     def wrong_shape(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.fc(x.t())
 
-    with pytest.raises(CaptureError, match=r"test_capture_errors.py:\d+ \(return self.fc\(x.t\(\)\)\): RuntimeError\('a and b"):
+    with pytest.raises(CaptureError, match=r"errors.py:\d+ \(return self.fc\(x.t\(\)\)\): RuntimeError\('a and b"):
         capture(training(wrong_shape))
 
     def raises(self: Any, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("my own reason")
 
-    with pytest.raises(CaptureError, match=r"ValueError\('my own reason'\); if the module runs with these inputs in plain"):
+    with pytest.raises(CaptureError, match=r"ValueError\('my own reason'\); if the module runs with these inputs"):
         capture(training(raises))
 
     def reads_what_is_not_there(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,36 @@ def test_a_buffer_that_is_replaced() -> None:
             return hidden
 
     job = Job(nn.Sequential(Decaying()), (torch.randn(4, 8),), (), torch.sum)
-    with pytest.raises(CaptureError, match=r"forward of module '0' puts a new tensor in the place of a buffer.*copy_"):
+    with pytest.raises(CaptureError, match=r"puts a new tensor in the place of '0.scale'; change the .*copy_"):
+        capture(job)
+
+
+# Spectral norm writes its buffers through out=, which keeps them the tensors that they are.
+def test_buffers_that_are_written_through_out_are_no_new_tensors() -> None:
+    module = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 5)))
+    graph = capture(Job(module, (torch.randn(4, 8),), (), torch.sum))
+    assert sum(op.kind == "mutation" for op in graph.ops) == 2
+
+
+def test_a_parameter_that_is_changed_in_the_forward_pass() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.fc.weight.clamp_(-0.1, 0.1)
+        return self.fc(x)
+
+    with pytest.raises(CaptureError, match=r"changes parameter 'fc\.weight' in place; change parameters outside"):
+        capture(training(forward))
+
+
+def test_a_buffer_that_takes_a_gradient_along() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.fc(x)
+        self.mean.mul_(0.9).add_(hidden.mean(0))
+        return hidden
+
+    job = training(forward)
+    job.module.register_buffer("mean", torch.zeros(5))
+    with pytest.raises(CaptureError, match=r"that requires a gradient into buffer 'mean'; write value.detach\(\)"):
         capture(job)
 
 
@@ -136,7 +165,7 @@ def test_nothing_is_warned_of_without_need() -> None:
 
 
 def test_losses_that_are_none() -> None:
-    with pytest.raises(CaptureError, match=r"one scalar loss; this step returns 1 values, tensors of shapes \[\[4, 5\]\]"):
+    with pytest.raises(CaptureError, match=r"one scalar loss; this step returns 1 values, .* shapes \[\[4, 5\]\]"):
         capture(training(lambda self, x: self.fc(x), loss=lambda output, target: output))
     with pytest.raises(CaptureError, match=r"returns 2 values, tensors of shapes \[\[\], \[4, 5\]\]"):
         capture(training(lambda self, x: self.fc(x), loss=lambda output, target: (output.sum(), output)))
@@ -178,12 +207,12 @@ def test_higher_order_ops() -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.fc(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,)))
 
-    with pytest.raises(CaptureError, match="uses a higher-order op .*; replace torch.cond and the like by torch.where"):
+    with pytest.raises(CaptureError, match=r"uses a higher-order op .*; replace torch.cond and the like"):
         capture(training(forward))
 
 
 def test_wrong_types() -> None:
-    with pytest.raises(CaptureError, match="cannot capture a function; give a dlplacer.Job, a torch.nn.Module"):
+    with pytest.raises(CaptureError, match=r"cannot capture a function; give a dlplacer\.Job, a torch"):
         capture(test_wrong_types)  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match="rewrite 'fuse-all' is not known; this version has drop-detach"):
         capture_job(training(lambda self, x: self.fc(x)), ["fuse-all"])

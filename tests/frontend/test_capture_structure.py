@@ -395,6 +395,15 @@ def test_returned_inputs_and_repeated_outputs() -> None:
     assert captured.executable.constants == {}
 
 
+def test_outputs_that_depend_on_no_input() -> None:
+    module = Calls(lambda self, x: (x + 1, torch.arange(3), self.shift), shift=torch.randn(3))
+    captured = capture_job(Job(module, (torch.randn(4, 8),), mode="infer"), default_rewrites())
+    assert (
+        set(of_kind(captured.graph, "aten.arange") + of_kind(captured.graph, "constant")) < captured.graph.index.keys()
+    )
+    assert [captured.executable.producer[name] for name in captured.executable.outputs][1] == "arange"
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_exported_programs(decomposed: bool) -> None:

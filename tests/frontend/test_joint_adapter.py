@@ -1,4 +1,4 @@
-"""What `dlplacer.frontend.joint` relies on in torch's private tracing APIs, held still for every version it supports."""
+"""What `dlplacer.frontend.joint` relies on in torch's private tracing APIs, for every version that it supports."""
 
 from typing import Any
 
@@ -104,7 +104,13 @@ def test_both_directions_know_their_module() -> None:
 
 def test_sub_modules_are_found_by_their_path() -> None:
     nodes = calls(traced(build("branches")))
-    assert {module_path(node) for node in nodes.values()} >= {"stem.conv", "branches.0.conv", "branches.1.bn", "fc", "pool"}
+    assert {module_path(node) for node in nodes.values()} >= {
+        "stem.conv",
+        "branches.0.conv",
+        "branches.1.bn",
+        "fc",
+        "pool",
+    }
 
 
 def test_values_that_are_no_tensors_are_inputs_without_readers() -> None:

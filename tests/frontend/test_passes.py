@@ -55,9 +55,7 @@ def test_a_split_backward_computes_the_same() -> None:
     whole, split = backward_graph([True, True, True]), backward_graph([True, True, True])
     apply_passes(split, list(PASSES))
     inputs = (torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5), torch.randn(4, 3, 1, 1))
-    for ours, theirs in zip(
-        fx.GraphModule({}, split)(*inputs), fx.GraphModule({}, whole)(*inputs), strict=True
-    ):
+    for ours, theirs in zip(fx.GraphModule({}, split)(*inputs), fx.GraphModule({}, whole)(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

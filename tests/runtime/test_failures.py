@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from frontend.small_models import Calls, build, build_with
+from frontend.small_models import Calls, build, build_with, graph_of
 from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
 from torch import nn
 from torch.nn import functional
@@ -49,7 +49,7 @@ def test_a_failing_op_is_named_and_the_module_works_afterwards(seed: int) -> Non
 
 def test_a_failing_backward_is_named_and_the_module_works_afterwards() -> None:
     job = build("linear")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
         loss = placed(*job.args, *job.targets)
         state = loss.grad_fn.state
         for values in state.values.values():

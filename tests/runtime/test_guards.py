@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frontend.small_models import build
+from frontend.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,7 +21,7 @@ CPUS = ["cpu:0", "cpu:1"]
 def test_inputs_that_are_not_those_of_the_job() -> None:
     job = build("linear")
     x, labels = job.args[0], job.targets[0]
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
         with pytest.raises(InputError, match="the step takes 1 inputs and 1 targets; 3 values were given"):
             placed(x, x, labels)
         with pytest.raises(InputError, match="training needs the 1 targets after the inputs"):
@@ -45,13 +45,13 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
 def test_autocast_must_be_that_of_the_capture() -> None:
     job = build("linear")
     with (
-        placed_at_random(job) as placed,
+        placed_at_random(job, graph=graph_of("linear")) as placed,
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(MismatchError, match="active with bfloat16, but the plan was captured with autocast off"),
     ):
         placed(*job.args, *job.targets)
     job = build("mixed precision")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("mixed precision")) as placed:
         outside = placed.step(*job.args, *job.targets)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.equal(placed.step(*job.args, *job.targets), outside)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.small_models import build
+from frontend.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
 from dlplacer.runtime.actions import Free
@@ -28,7 +28,7 @@ def live_tensors() -> int:
 
 def test_after_a_step_only_results_are_held() -> None:
     job = build("convolutions")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
         variant = placed._primary
         leaves = [*job.args, *job.targets]
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
@@ -41,7 +41,7 @@ def test_after_a_step_only_results_are_held() -> None:
 # Every intermediate tensor is watched from its birth on the device; after the step none of them may be alive.
 def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     job = build("branches")
-    with placed_at_random(job, seed=2) as placed:
+    with placed_at_random(job, seed=2, graph=graph_of("branches")) as placed:
         variant = placed._primary
         born: dict[str, weakref.ref[Any]] = {}
 
@@ -68,7 +68,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
 
 def test_every_copy_of_a_tensor_is_freed_once() -> None:
     job = build("branches")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
         graph, executable = placed.captured.graph, placed.captured.executable
         program = lower(graph, placed.plan.order, executable.returned)
         freed = [
@@ -86,7 +86,7 @@ def test_every_copy_of_a_tensor_is_freed_once() -> None:
 @pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_steps_leave_nothing_behind(steps: int) -> None:
     job = build("convolutions")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
 
         def run(count: int) -> None:
             for number in range(count):

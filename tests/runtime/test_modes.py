@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from frontend.small_models import Calls, Counting, build, build_with, dropout
+from frontend.small_models import Calls, Counting, build, build_with, dropout, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, random_plan
 from torch import nn
 from torch.nn import functional
@@ -32,7 +32,7 @@ def inputs_of(job: Job, batch: int, seed: int = 7) -> tuple[torch.Tensor, torch.
 def test_another_batch_size_keeps_the_placement() -> None:
     job, plain = build("convolutions"), build("convolutions").module
     images, labels = inputs_of(job, batch=7)
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
         loss = placed.step(images, labels)
         expected = functional.cross_entropy(plain(images), labels)
         expected.backward()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def test_another_batch_size_keeps_the_placement() -> None:
 def test_evaluation_mode_returns_the_outputs_of_the_plain_module() -> None:
     job, plain = build("convolutions"), build("convolutions").module
     images, labels = inputs_of(job, batch=3)
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
         placed.step(*job.args, *job.targets)
         plain_loss(job, plain)
         placed.eval()
@@ -70,7 +70,7 @@ def test_after_evaluation_training_goes_on_as_if_it_had_not_been() -> None:
 
 def test_a_module_that_returns_its_own_loss_is_evaluated_with_its_targets() -> None:
     job, plain = build("loss inside"), build("loss inside").module.eval()
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("loss inside")) as placed:
         placed.eval()
         torch.testing.assert_close(placed(*job.args, *job.targets), plain(*job.args, *job.targets), **EXACT)
 
@@ -106,7 +106,7 @@ def test_a_module_in_evaluation_mode_is_trained_if_the_job_says_so() -> None:
 
 def test_a_part_that_is_frozen_later_makes_another_graph() -> None:
     job = build("convolutions")
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
         placed.get_submodule("two").eval()
         with pytest.raises(MismatchError, match=r"in this mode is another graph: op '.*' is only in .*; capture"):
             placed.step(*job.args, *job.targets)
@@ -150,7 +150,7 @@ def test_inputs_in_another_memory_layout_give_the_same_result() -> None:
     job, plain = build("views"), build("views").module
     transposed = job.args[0].t().contiguous().t()
     assert transposed.stride() != job.args[0].stride()
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("views")) as placed:
         torch.testing.assert_close(
             placed.step(transposed, *job.targets),
             functional.cross_entropy(plain(transposed), *job.targets).detach(),
@@ -161,7 +161,7 @@ def test_inputs_in_another_memory_layout_give_the_same_result() -> None:
 def test_keyword_arguments_may_come_in_any_order_and_must_be_complete() -> None:
     job, plain = build("keywords"), build("keywords").module
     turned = dict(reversed(job.kwargs.items()))
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("keywords")) as placed:
         expected = plain_loss(job, plain).detach()
         torch.testing.assert_close(placed.step(*job.args, *job.targets, **turned), expected, **EXACT)
         del turned["flag"]
@@ -206,7 +206,7 @@ def test_dropout_drops_the_same_in_forward_and_backward() -> None:
 def test_checkpoints_have_plain_names_and_load_both_ways() -> None:
     job, plain = build("counting"), build("counting", seed=1).module
     assert isinstance(job.module, Counting)
-    with placed_at_random(job) as placed:
+    with placed_at_random(job, graph=graph_of("counting")) as placed:
         assert list(placed.state_dict()) == ["calls", "fc.weight", "fc.bias"]
         placed.load_state_dict(plain.state_dict())
         torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, plain).detach(), **EXACT)
@@ -230,5 +230,8 @@ def test_a_plan_read_from_a_file_runs(tmp_path: Path) -> None:
 
 def test_a_step_that_cannot_be_captured_at_other_shapes_says_why() -> None:
     job = build("linear")
-    with placed_at_random(job) as placed, pytest.raises(CaptureError, match="cannot be captured"):
+    with (
+        placed_at_random(job, graph=graph_of("linear")) as placed,
+        pytest.raises(CaptureError, match="cannot be captured"),
+    ):
         placed.step(torch.randn(4, 9), *job.targets)

@@ -14,6 +14,7 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.timetable import Timetable, compact
 
 _POLL_S = 0.05
+_GRACE_SHARE, _GRACE_S = 0.02, 0.2
 _TUNED_PORTFOLIO = 8
 _SMALL_PORTFOLIO = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
 
@@ -54,7 +55,8 @@ def search(
 ) -> bool:
     """Solve a model for some time; better timetables and bounds go to the incumbent. False if it has no solution.
 
-    The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has.
+    The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has. A
+    solver that does not heed the time limit is left behind.
     """
     budget = incumbent.budget
     solver = new_solver(budget.workers, budget.seed, seconds)
@@ -65,7 +67,7 @@ def search(
     thread = Thread(target=lambda: statuses.append(int(solver.solve(model, listener))), daemon=True)
     stop_at = time.monotonic() + seconds
     thread.start()
-    while thread.is_alive():
+    while thread.is_alive() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
         try:
             thread.join(_POLL_S)
             listener.deliver(incumbent)
@@ -73,6 +75,8 @@ def search(
             budget.stop.set()
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
+    if thread.is_alive():
+        return True
     listener.deliver(incumbent)
     if not statuses or statuses[0] == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")

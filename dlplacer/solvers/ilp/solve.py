@@ -26,8 +26,8 @@ _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_SECONDS, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.3, 4.0, 30
-_SMALL, _LARGE = 150, 600
-_REPAIR_SHARE, _SMALL_PATIENCE, _PATIENCE = 0.5, 60, 2000
+_TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
+_WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
 
 def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -64,14 +64,15 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
     improve(instance, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
-    if not incumbent.closed:
+    if not incumbent.closed and instance.op_count <= _LARGEST_CHAIN:
         bounds = _solve_segments(instance, bounds, incumbent)
     working = sum(ticks > 0 for ticks in instance.longest)
-    if working <= _LARGE:
-        share, patience = (_IMPROVE_SHARE, _SMALL_PATIENCE) if working <= _SMALL else (_REPAIR_SHARE, _PATIENCE)
-        repair(instance, incumbent, share * budget.left_s, patience)
-        _solve_whole(instance, bounds, incumbent)
-    repair(instance, incumbent, budget.left_s, _PATIENCE * working)
+    if working <= _TINY:
+        _solve_whole(instance, bounds, incumbent, _WHOLE_SHARE * budget.left_s)
+    elif working <= _LARGE:
+        repair(instance, incumbent, _REPAIR_SHARE * budget.left_s, _PATIENCE)
+        _solve_whole(instance, bounds, incumbent, budget.left_s)
+    repair(instance, incumbent, budget.left_s, _PATIENCE * instance.op_count)
 
 
 def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
@@ -81,7 +82,7 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
     chain = Chain(instance, last, budget)
     seconds = _SEGMENT_SECONDS
-    while chain.segments and budget.left_s:
+    while len(chain.segments) > 1 and budget.left_s:
         bounds = chain.raised(bounds, _BOUND_SHARE * budget.left_s)
         incumbent.raise_bound(bounds.makespan)
         for timetable in chain.candidates():
@@ -104,12 +105,13 @@ def _search_segment(segment: Segment, bounds: Bounds, incumbent: Incumbent) -> N
     search(model, variables, instance, incumbent, incumbent.budget.left_s)
 
 
-def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> None:
+def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> None:
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
+    began = time.monotonic()
     model, variables = build_model(instance, bounds, best.makespan, best)
-    if not search(model, variables, instance, incumbent, incumbent.budget.left_s):
+    if not search(model, variables, instance, incumbent, began + seconds - time.monotonic()):
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"

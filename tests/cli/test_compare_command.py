@@ -1,0 +1,112 @@
+"""compare on the command line: table, JSON, picture, exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlplacer.cli.main import main
+from dlplacer.solvers.methods import METHODS
+
+GRAPH: dict[str, Any] = {
+    "format": "dlplacer.graph/1",
+    "name": "diamond",
+    "nodes": [
+        {"id": name, "kind": "op", "time_s": time_s, "output_bytes": 100}
+        for name, time_s in {"a": 1.0, "b": 2.0, "c": 2.0, "d": 1.0}.items()
+    ],
+    "edges": [{"source": pair[0], "target": pair[1], "bytes": 10} for pair in ("ab", "ac", "bd", "cd")],
+}
+TOPOLOGY: dict[str, Any] = {
+    "format": "dlplacer.topology/1",
+    "nodes": [{"id": name, "kind": "device", "memory_bytes": 300} for name in "xy"],
+    "edges": [{"source": "x", "target": "y", "bytes_per_s": 100.0}],
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    graph, topology = tmp_path / "graph.json", tmp_path / "topology.json"
+    graph.write_text(json.dumps(GRAPH))
+    topology.write_text(json.dumps(TOPOLOGY))
+    return [str(graph), str(topology)]
+
+
+def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *files, "--paper", "--json", "--time-limit", "10", "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    rows = {row["method"]: row for row in json.loads(captured.out)["methods"]}
+    assert set(rows) == set(METHODS)
+    assert all({"method", "makespan_s", "lower_bound_s", "solve_s", "status"} <= row.keys() for row in rows.values())
+    # a, b on x, c, d on y: c 1.1-3.1, d when b's tensor is there at 3.1: 4.1. No device has room for all four.
+    assert rows["ilp"]["makespan_s"] == pytest.approx(4.1)
+    assert rows["ilp"]["status"] == "optimal"
+    assert rows["single"]["status"] == "infeasible"
+    assert rows["single"]["makespan_s"] is None
+    assert all(row["makespan_s"] is None or row["makespan_s"] >= row["lower_bound_s"] for row in rows.values())
+    assert captured.err == ""
+
+
+def test_table(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *files, "--methods", "heft,m-sct,single"]) == 0
+    captured = capsys.readouterr()
+    assert "contention none" in captured.err
+    lines = captured.out.splitlines()
+    assert "diamond on 2 devices" in lines[0]
+    for method in ("heft", "m-sct", "single"):
+        assert sum(f"│ {method} " in line for line in lines) == 1
+    assert "ilp" not in captured.out
+    assert any("infeasible" in line and "single" in line for line in lines)
+    assert lines[-1].split("  ")[-1].strip() == "fits on none"
+
+
+def test_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "methods.svg"
+    assert main(["compare", *files, "--methods", "heft,list", "--json", "--picture", str(picture)]) == 0
+    captured = capsys.readouterr()
+    assert [row["method"] for row in json.loads(captured.out)["methods"]] == ["heft", "list"]
+    assert f"wrote {picture}" in captured.err
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--methods", "heft,magic"], ["'magic'", "ilp", "m-etf"]),
+        (["--methods", ","], ["no method is chosen"]),
+        (["--time-limit", "-1"], ["-1 s", "positive"]),
+        (["--contention", "link"], ["--contention link"]),
+        (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
+        (["--methods", "heft", "--picture", "p.jpeg"], ["p.jpeg", ".png"]),
+        (["--mode", "infer"], ["--mode", "graph file"]),
+    ],
+)
+def test_bad_arguments(
+    files: list[str], arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *files, *arguments]) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    for word in words:
+        assert word in text
+
+
+def test_infeasible(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    topology = Path(files[1])
+    topology.write_text(topology.read_text().replace("300", "150"))
+    assert main(["compare", *files, "--paper"]) == 3
+    assert "400" in capsys.readouterr().err
+
+
+def test_missing_optional_package(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlplacer.compare.available", lambda: False)
+    monkeypatch.setattr("dlplacer.solvers.partition.available", lambda: False)
+    assert main(["compare", *files, "--paper", "--json", "--methods", "min-cut,heft"]) == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    assert rows["min-cut"]["status"] == "not installed"
+    assert main(["solve", *files, "--paper", "--method", "min-cut"]) == 2
+    assert "dlplacer[partition]" in capsys.readouterr().err
