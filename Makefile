@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint graphs clean
+.PHONY: demo test test-slow bench lint graphs clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
@@ -15,6 +15,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest
+
+# Every method on many graph families; prints geometric means and growth curves.
+bench: $(READY)
+	$(BIN)/python tests/benchmarks/run_suite.py --quick
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ HELP = "Compare all methods on one problem: step time, speedup, gap to the best 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     add_problem_arguments(parser)
-    parser.add_argument("--methods", metavar="NAME[,NAME…]", help="only these (all)")
+    parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
     parser.add_argument("--picture", metavar="F", type=Path, help="the step times as bars, as .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

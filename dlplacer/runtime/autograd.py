@@ -18,8 +18,9 @@ class PlacedStep(torch.autograd.Function):
         """The loss. The remaining arguments are the parameters that have a gradient, in the executable's order."""
         state = variant.stages[0].start(inputs)
         variant.stages[0].run(state)
-        ctx.variant, ctx.state = variant, state
-        loss: torch.Tensor = variant.outputs(state)[0]
+        ctx.variant, ctx.state, ctx.versions = variant, state, variant.versions(inputs)
+        # A copy: the state must not hold the tensor whose history holds the state.
+        loss: torch.Tensor = variant.outputs(state)[0].clone()
         return loss
 
     @staticmethod
@@ -29,6 +30,11 @@ class PlacedStep(torch.autograd.Function):
         variant, state = ctx.variant, ctx.state
         if state is None:
             raise InputError("backward was called twice on one loss; the placed step keeps its activations for one")
+        changed = [name for name, version in variant.versions(state.inputs).items() if version != ctx.versions[name]]
+        if changed:
+            raise InputError(
+                f"{changed[0]!r} was changed between forward and backward, which read it both; step after backward"
+            )
         ctx.state = None
         state.inputs = variant.with_tangent(state.inputs, tangent)
         variant.stages[1].run(state)

@@ -141,7 +141,12 @@ class Executor:
             target, device = action.target, self._devices[action.target]
 
             def send(lane: _Lane) -> None:
-                lane.inboxes[target].put((tensor, lane.device.send(lane.values[tensor], device)))
+                try:
+                    parcel = lane.device.send(lane.values[tensor], device)
+                except Exception as error:
+                    where = f"from {lane.device.name} to {device.name}"
+                    raise RunError(f"sending tensor {tensor!r} {where} failed: {_first_line(error)}") from error
+                lane.inboxes[target].put((tensor, parcel))
 
             return send
         if isinstance(action, Recv):
@@ -166,14 +171,15 @@ class Executor:
             try:
                 run(lane.values, lane.state.inputs)
             except Exception as error:
-                text = str(error).strip().splitlines()
-                raise RunError(
-                    f"op {op!r}{where} failed on {lane.device.name}: {text[0] if text else type(error).__name__}"
-                ) from error
+                raise RunError(f"op {op!r}{where} failed on {lane.device.name}: {_first_line(error)}") from error
             if marks is not None:
                 marks.append((op, begin, lane.device.now()))
 
         return compute
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _abort(inboxes: Mapping[str, _Inbox]) -> None:

@@ -60,6 +60,8 @@ class PlacedModule(nn.Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
 
+        ``loss.backward()`` leaves gradients and updates nothing, even if the job has an optimizer: that is for `step`.
+
         Raises
         ------
         InputError

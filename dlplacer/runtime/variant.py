@@ -9,6 +9,7 @@ import torch
 
 from dlplacer.devices.base import Device
 from dlplacer.frontend.capture import Captured
+from dlplacer.frontend.executable import OpCode
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.executor import Executor, StepState
@@ -47,11 +48,11 @@ class Variant:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
         dry_run(self.captured.graph, [program])
-        return self._executor(program)
+        return self._executor(program, self.updater)
 
     @cached_property
     def stages(self) -> tuple[Executor, ...]:
-        """Forward and backward as two programs, with the host between them."""
+        """Forward and backward as two programs, with the host between them, which also updates the parameters."""
         later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
         orders = [
             {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
@@ -59,7 +60,7 @@ class Variant:
         ]
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
         dry_run(self.captured.graph, programs)
-        return tuple(map(self._executor, programs))
+        return tuple(self._executor(program, Updater(None)) for program in programs)
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned.
@@ -93,6 +94,10 @@ class Variant:
             )
         return replace(inputs, bound=bound)
 
+    def versions(self, inputs: StepInputs) -> dict[str, int]:
+        """Name of each parameter and buffer that the backward program reads → how often it was changed in place."""
+        return {code.name: inputs.bound[code.op]._version for code in self._read_twice}
+
     def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
         executable = self.captured.executable
@@ -109,6 +114,16 @@ class Variant:
         return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
 
     @cached_property
+    def _read_twice(self) -> tuple[OpCode, ...]:
+        graph, codes = self.captured.graph, self.captured.executable.codes.values()
+        return tuple(
+            code
+            for code in codes
+            if code.role in ("parameter", "buffer")
+            and any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
+        )
+
+    @cached_property
     def _constants(self) -> Mapping[str, torch.Tensor]:
         """Op id → tensor that the traced code holds, on the device of its op."""
         return {
@@ -116,8 +131,8 @@ class Variant:
             for code in self.captured.executable.of_role("constant")
         }
 
-    def _executor(self, program: Program) -> Executor:
-        return Executor(self.captured.graph, self.captured.executable, program, self.devices, self.updater)
+    def _executor(self, program: Program, updater: Updater) -> Executor:
+        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device

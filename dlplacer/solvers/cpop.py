@@ -1,4 +1,4 @@
-"""CPOP: critical path on a processor (Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3), section 4.2), memory-aware."""
+"""CPOP: critical path on a processor (Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)), memory-aware."""
 
 from collections.abc import Sequence
 

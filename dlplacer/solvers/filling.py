@@ -57,7 +57,7 @@ def by_module(problem: Problem, instance: Instance) -> Instance:
     return replace(instance, block=block, members=tuple(map(tuple, members)), footprint=tuple(footprint))
 
 
-def sizes(instance: Instance) -> Instance:
+def with_sizes(instance: Instance) -> Instance:
     """The instance itself, or where its ops have no footprints one in which they count by their mean durations."""
     if any(instance.footprint):
         return instance

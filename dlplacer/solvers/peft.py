@@ -32,7 +32,7 @@ def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | Non
     """
     table = optimistic_costs(instance)
     ahead = table.tolist()
-    means = [float(row[list(devices)].mean()) for row, devices in zip(table, instance.allowed, strict=True)]
+    means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in zip(ahead, instance.allowed, strict=True)]
     place = by_release(instance, means, priority)
     occupancy = Occupancy(instance, fixed)
     lanes = [_Lane() for _ in instance.capacity]
@@ -64,7 +64,7 @@ def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | Non
 
 
 def optimistic_costs(instance: Instance) -> Table:
-    """[op][device] → OCT: ticks from the op's end on that device to the end of the last op, at best (eq. 3 there).
+    """[op][device] → OCT: ticks from the op's end on that device to the end of the last op, at best.
 
     The largest over the successors of the least, over the devices that a successor may use, of delay + duration + OCT
     of the successor; a successor of the same block stays on the device. Meaningless where the op may not run.

@@ -9,22 +9,29 @@ from dlplacer.solvers.instance import Instance
 def by_release(instance: Instance, value: Sequence[float], priority: Sequence[int]) -> list[int]:
     """[op] → its place when, among the ops whose predecessors are all taken, the one of largest value is taken next.
 
+    Sources of zero time come first: they are there from the start.
+
     Parameters
     ----------
     priority
         [op] → place in the order of preference among ops of equal value.
     """
-    missing = [len(arcs) for arcs in instance.predecessors]
-    ready = [(-value[op], priority[op], op) for op in instance.order if not missing[op]]
+    taken = [op for op in instance.order if op in instance.sources]
+    missing = [
+        len(arcs) - len(sources) for arcs, sources in zip(instance.predecessors, instance.source_arcs, strict=True)
+    ]
+    ready = [(-value[op], priority[op], op) for op in instance.order if not missing[op] and op not in instance.sources]
     heapify(ready)
-    place = [0] * instance.op_count
-    for position in range(instance.op_count):
+    while ready:
         _, _, op = heappop(ready)
-        place[op] = position
+        taken.append(op)
         for target, _ in instance.successors[op]:
             missing[target] -= 1
             if not missing[target]:
                 heappush(ready, (-value[target], priority[target], target))
+    place = [0] * instance.op_count
+    for position, op in enumerate(taken):
+        place[op] = position
     return place
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.filling import filled, sizes
+from dlplacer.solvers.filling import filled, with_sizes
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.ready import program_order
 from dlplacer.solvers.timetable import Timetable, in_sequence
@@ -14,7 +14,7 @@ def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
     """The timetable of a device map, or None if memory does not suffice for it.
 
     Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
-    every device but the last takes at most an equal share of all footprints plus 1.25 times the mean block, so that
+    every device but the last takes at most an equal share of all footprints plus 1.25 times their mean, so that
     unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the program's
     order, each as soon as its data are there.
 
@@ -27,9 +27,9 @@ def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int]
     fixed
         [block] → device, or -1 where the rule shall decide.
     """
-    sized = sizes(instance)
-    total = sum(sized.footprint)
-    cap = total // instance.device_count + int(_BUFFER * total / len(sized.footprint))
+    sized = with_sizes(instance)
+    taken = [size for size in sized.footprint if size]
+    cap = sum(taken) // instance.device_count + int(_BUFFER * sum(taken) / max(1, len(taken)))
     sites = filled(sized, [*[cap] * (instance.device_count - 1), None], fixed)
     if sites is None:
         return None

@@ -11,6 +11,7 @@ from runtime.random_plans import machine, needs_two_cores, placed_at_random, pla
 from torch import nn
 from torch.nn import functional
 
+from dlplacer.devices.cpu import CpuDevice
 from dlplacer.errors import InputError, RunError
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
@@ -59,6 +60,25 @@ def test_a_failing_backward_is_named_and_the_module_works_afterwards() -> None:
             loss.backward()
         placed(*job.args, *job.targets).backward()
         assert placed.get_parameter("weight").grad is not None
+
+
+def test_a_transfer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = build("branches")
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        with monkeypatch.context() as patched:
+            patched.setattr(CpuDevice, "send", lambda self, tensor, target: 1 / 0)
+            with pytest.raises(RunError, match=r"sending tensor '.*' from cpu:[01] to cpu:[01] failed: division"):
+                placed.step(*job.args, *job.targets)
+        placed.step(*job.args, *job.targets)
+
+
+def test_a_device_that_is_closed_leaves_no_other_one_waiting() -> None:
+    job = build("branches")
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        placed.devices["d1"].close()
+        with pytest.raises(InputError, match="device 'cpu:1' is closed"):
+            placed.step(*job.args, *job.targets)
+        assert placed.devices["d0"].submit(lambda: 3).result(timeout=30) == 3
 
 
 def test_close_ends_the_threads_and_a_closed_module_says_so() -> None:

@@ -83,6 +83,22 @@ def test_every_copy_of_a_tensor_is_freed_once() -> None:
         assert len(freed) == expected
 
 
+# Without the cycle collector: nothing that a forward pass keeps for its backward may hold itself.
+def test_a_loss_that_is_dropped_takes_its_activations_along() -> None:
+    job = build("branches")
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        placed(*job.args, *job.targets)
+        before = live_tensors()
+        gc.disable()
+        try:
+            for _ in range(5):
+                placed(*job.args, *job.targets)
+            tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+        finally:
+            gc.enable()
+        assert tensors <= before
+
+
 @pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_steps_leave_nothing_behind(steps: int) -> None:
     job = build("convolutions")

@@ -130,6 +130,16 @@ def test_inference_plans(name: str) -> None:
             placed(*job.args)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("form", ["exported program", "fx graph"])
+def test_traced_modules_run_too(form: str) -> None:
+    module, x = build("sub-part in evaluation mode").module.eval(), torch.randn(4, 8)
+    expected = module(x)
+    traced = torch.fx.symbolic_trace(module) if form == "fx graph" else torch.export.export(module, (x,)).module()
+    with placed_at_random(Job(traced, (x,), mode="infer")) as placed:
+        torch.testing.assert_close(placed(x), expected, **EXACT)
+
+
 def test_outputs_keep_their_nesting() -> None:
     def forward(self: Calls, x: torch.Tensor, factor: int) -> object:
         hidden = self.fc(x) * factor

@@ -14,6 +14,7 @@ from frontend.small_models import BUILDERS, build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 
+from dlplacer.errors import InputError
 from dlplacer.frontend import Job, Optimizer
 from dlplacer.runtime import PlacedModule
 
@@ -120,6 +121,17 @@ def test_updates_inside_the_step_are_those_of_torch_optim(name: str, model: str)
         assert all(parameter.grad is None for parameter in placed.parameters())
 
 
+def test_backward_leaves_the_updates_to_the_caller() -> None:
+    base = build("linear")
+    job = Job(base.module, base.args, base.targets, base.loss, optimizer="momentum")
+    with placed_at_random(job) as placed:
+        before = copy.deepcopy(placed.state_dict())
+        placed(*job.args, *job.targets).backward()
+        assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
+        assert placed.get_parameter("weight").grad is not None
+        assert placed.updater.state == {}
+
+
 def test_state_of_the_updates_can_be_saved_and_restored() -> None:
     base = build("linear")
     job = Job(base.module, base.args, base.targets, base.loss, optimizer="adam")
@@ -201,9 +213,18 @@ def test_without_gradients_the_forward_pass_runs_alone() -> None:
         assert all(parameter.grad is None for parameter in placed.parameters())
 
 
-def test_a_second_backward_of_one_loss_is_refused() -> None:
-    from dlplacer.errors import InputError
+def test_weights_that_change_between_forward_and_backward_are_noticed() -> None:
+    job = build("tied")
+    with placed_at_random(job, graph=graph_of("tied")) as placed:
+        loss = placed(*job.args, *job.targets)
+        with torch.no_grad():
+            placed.get_parameter("last.bias").add_(1)  # no backward op reads it
+            placed.get_parameter("last.weight").add_(1)
+        with pytest.raises(InputError, match=r"'last\.weight' was changed between forward and backward"):
+            loss.backward()
 
+
+def test_a_second_backward_of_one_loss_is_refused() -> None:
     job = build("linear")
     with placed_at_random(job, graph=graph_of("linear")) as placed:
         loss = placed(*job.args, *job.targets)
