@@ -1,12 +1,13 @@
 """Series decomposition: the segments between cut ops solved one by one, and put together again.
 
 The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing
-but the chain of cut ops joins the segments, their best timetables also fit together, and the sum is the optimum. In all
-other cases what is put together is only a candidate, whose true makespan counts.
+but the chain of cut ops joins the series of segments, their best timetables also fit together, and the sum is the
+optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
 """
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct
@@ -16,101 +17,148 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.segments import Segment, find_segments
+from dlplacer.solvers.segments import Segment, Series, couple, find_segments
 from dlplacer.solvers.symmetry import interchangeable
 from dlplacer.solvers.timetable import Timetable
 
-Search = Callable[[Segment, Bounds, Incumbent], None]
-"""Improves a segment's incumbent until its budget is spent."""
-
 _BOUND_SECONDS = 0.5
-_LARGEST = 200
+_LARGEST = 250
 
 
 class Chain:
-    """The segments of what leads to one op, and how far each of them is solved; equal segments are solved once.
+    """The segments of what leads to one op, and how far each series of them is solved; equal ones are solved once.
 
-    Segments of very many ops are not searched.
+    Attributes
+    ----------
+    bounds
+        Bounds of the segments' and series' instances by themselves.
+    incumbents
+        What is known of the series' instances.
     """
 
     def __init__(self, instance: Instance, last: int, budget: Budget) -> None:
         self.instance, self.budget = instance, budget
         self.segments = find_segments(instance, last)
+        self.series = couple(instance, self.segments)
         self.bounds: dict[Instance, Bounds] = {}
         self.incumbents: dict[Instance, Incumbent] = {}
-        for segment in self.segments:
-            if segment.instance not in self.incumbents:
-                self._begin(segment.instance)
+        alone = [segment.instance for segment in self.segments]
+        for part in (*alone, *(series.instance for series in self.series)):
+            if part not in self.bounds:
+                self.bounds[part] = lower_bounds(part, _BOUND_SECONDS)
+        for series in self.series:
+            if series.instance not in self.incumbents:
+                self.incumbents[series.instance] = self._begin(series.instance)
 
     @property
-    def open(self) -> list[Segment]:
-        """The segments whose best timetables are not proven yet, each once, the widest open first."""
-        distinct = {segment.instance: segment for segment in self.segments if len(segment.ops) <= _LARGEST}
-        unproven = [segment for segment in distinct.values() if not self.incumbents[segment.instance].closed]
-        return sorted(unproven, key=lambda segment: -self._width(segment))
+    def open(self) -> list[Series]:
+        """The series whose best timetables are not proven yet, each once, the widest open first.
 
-    def advance(self, seconds: float, stop_at: float, search: Search) -> None:
-        """Spend some time on every open segment, until a moment of `time.monotonic`."""
-        for segment in self.open:
+        Series of very many ops are not worth a search.
+        """
+        distinct = {series.instance: series for series in self.series if series.instance.op_count <= _LARGEST}
+        unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
+        return sorted(unproven, key=lambda series: -self._width(series))
+
+    def advance(self, seconds: float, stop_at: float, search: Callable[["Chain", Series], None]) -> None:
+        """Spend some time on every open series, until a moment of `time.monotonic`."""
+        for series in self.open:
             left = min(seconds, stop_at - time.monotonic(), self.budget.left_s)
             if left <= 0:
                 return
-            incumbent = self.incumbents[segment.instance]
-            incumbent.budget = self._budget(left)
-            search(segment, self.bounds[segment.instance], incumbent)
+            self.incumbents[series.instance].budget = self._budget(left)
+            search(self, series)
 
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
-        """Bounds of the whole, with the heads of cut ops raised by the segments before them.
+        """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.
 
-        Proof: a segment's ops run between the starts of its cut ops, so these are at least its bound apart.
+        Proof: a segment's ops run between the starts of its cut ops. So up to a cut op pass at least the bounds of all
+        series that lie before it, and the bounds of the segments before it that belong to other series; and the same
+        after it.
         """
-        head = list(bounds.head)
-        for segment in self.segments:
-            first, last = segment.ops[0], segment.ops[-1]
-            begin = 0 if segment.begins else head[first]
-            head[last] = max(head[last], begin + self.incumbents[segment.instance].bound)
-        return lower_bounds(self.instance, seconds, head, bounds.tail)
+        head, tail = list(bounds.head), list(bounds.tail)
+        end = self.segments[-1].ops[-1]
+        for count in range(1, len(self.segments) + 1):
+            cut = self.segments[count - 1].ops[-1]
+            head[cut] = max(head[cut], self._least_ticks(0, count))
+            after = self._least_ticks(count, len(self.segments)) + self.instance.shortest[end] + tail[end]
+            tail[cut] = max(tail[cut], after - self.instance.longest[cut])
+        return lower_bounds(self.instance, seconds, head, tail)
 
     def candidates(self) -> list[Timetable]:
         """Timetables of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
         Ops outside the segments are decided by the list rule, once after those of the segments and once among them.
         """
-        instance, classes = self.instance, interchangeable(self.instance)
+        instance = self.instance
         site = [-1] * len(instance.members)
         place: dict[int, float] = {}
+        names: dict[int, list[int]] = {}
         offset = 0
-        for segment in self.segments:
-            timetable = self.incumbents[segment.instance].best
+        for number, segment in enumerate(self.segments):
+            series, first = self._position[number]
+            timetable = self.incumbents[series.instance].best
             if timetable is None:
                 return []
-            name = list(range(instance.device_count))
-            here, there = timetable.device[0], site[instance.block[segment.ops[0]]]
-            if there >= 0 and any(here in members and there in members for members in classes):
-                name[here], name[there] = there, here
-            for op, device, start in zip(segment.ops, timetable.device, timetable.start, strict=True):
+            span = range(first, first + len(segment.ops))
+            name = names.setdefault(
+                series.segments[0], self._swap(timetable.device[first], site[instance.block[segment.ops[0]]])
+            )
+            began = 0 if segment.begins else timetable.start[first]
+            for op, position in zip(segment.ops, span, strict=True):
                 if site[instance.block[op]] < 0:
-                    site[instance.block[op]] = name[device]
-                place.setdefault(op, offset + start)
-            offset += timetable.makespan
+                    site[instance.block[op]] = name[timetable.device[position]]
+                place.setdefault(op, offset + timetable.start[position] - began)
+            offset += timetable.start[span[-1]] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         found = [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
         return [timetable for timetable in found if timetable is not None]
 
-    def _begin(self, instance: Instance) -> None:
+    def spans(self, series: Series) -> list[tuple[Segment, int]]:
+        """The segments of a series, and where each begins in its instance."""
+        return [(self.segments[number], self._position[number][1]) for number in series.segments]
+
+    @cached_property
+    def _position(self) -> dict[int, tuple[Series, int]]:
+        """Number of a segment → its series, and where it begins in the series' instance."""
+        position = {}
+        for series in self.series:
+            first = 0
+            for number in series.segments:
+                position[number] = series, first
+                first += len(self.segments[number].ops)
+        return position
+
+    def _least_ticks(self, first: int, last: int) -> int:
+        """Least sum of the makespans of the segments from number `first` to before `last`."""
+        total = 0
+        for series in self.series:
+            inside = [number for number in series.segments if first <= number < last]
+            own = sum(self.bounds[self.segments[number].instance].makespan for number in inside)
+            whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0
+            total += max(own, whole)
+        return total
+
+    def _swap(self, here: int, there: int) -> list[int]:
+        """New names of devices that put `there` in the place of `here`, if the two can be swapped."""
+        name = list(range(self.instance.device_count))
+        if any(here in members and there in members for members in interchangeable(self.instance)):
+            name[here], name[there] = there, here
+        return name
+
+    def _begin(self, instance: Instance) -> Incumbent:
         incumbent = Incumbent(self._budget(self.budget.left_s))
         for rule in (list_schedule, heft):
             incumbent.offer(construct(instance, rule))
-        self.bounds[instance] = lower_bounds(instance, _BOUND_SECONDS)
         incumbent.raise_bound(self.bounds[instance].makespan)
-        self.incumbents[instance] = incumbent
+        return incumbent
 
     def _budget(self, seconds: float) -> Budget:
         return Budget(
             time.monotonic() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop
         )
 
-    def _width(self, segment: Segment) -> int:
-        incumbent = self.incumbents[segment.instance]
+    def _width(self, series: Series) -> int:
+        incumbent = self.incumbents[series.instance]
         return 0 if incumbent.best is None else incumbent.best.makespan - incumbent.bound

@@ -52,3 +52,14 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]
     return Timetable(tuple(device), tuple(early), max(end))
+
+
+def keeps_blocks_and_memory(instance: Instance, timetable: Timetable) -> bool:
+    """Whether every block is on one device (eq. 7) and no device holds more than it can (eq. 13)."""
+    used = [0] * instance.device_count
+    for ops, size in zip(instance.members, instance.footprint, strict=True):
+        here = timetable.device[ops[0]]
+        if any(timetable.device[op] != here for op in ops):
+            return False
+        used[here] += size
+    return all(room is None or size <= room for size, room in zip(used, instance.capacity, strict=True))

@@ -114,7 +114,7 @@ def test_a_part_that_is_frozen_later_makes_another_graph() -> None:
         placed.step(*job.args, *job.targets)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "attention", "recurrent", "counting"])
+@pytest.mark.parametrize("name", ["convolutions", "attention", "counting"])
 def test_inference_plans(name: str) -> None:
     trained, plain = build(name), build(name).module.eval()
     job = Job(trained.module, trained.args, mode="infer")

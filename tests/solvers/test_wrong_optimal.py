@@ -6,7 +6,7 @@ wrong optimum. So the responsible presolve step is off, and no enforced row come
 
 import pytest
 from ortools.sat.python import cp_model
-from solvers.helpers import make_graph, make_machine, make_problem, no_bounds, one_worker
+from solvers.helpers import make_graph, make_machine, make_problem, no_bounds
 from solvers.random_problems import random_problem
 from solvers.synthetic import inception_like
 

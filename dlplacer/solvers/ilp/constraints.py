@@ -14,6 +14,7 @@ from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance import FAR, Delay, Instance
+from dlplacer.solvers.segments import Segment
 from dlplacer.solvers.symmetry import interchangeable
 from dlplacer.solvers.windows import Window
 
@@ -136,29 +137,41 @@ def join_surroundings(model: cp_model.CpModel, window: Window, variables: Variab
 
 
 def charge_idle_ends(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, first: int | None, last: int
+    model: cp_model.CpModel, instance: Instance, variables: Variables, segment: Segment, bounds: Bounds, offset: int
 ) -> None:
     """Redundant, for a segment between cut ops: a device idles at its start if it is not the first cut op's, and so on.
 
-    For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ makespan. Proof: the first op
-    between that runs on q has all its inputs from elsewhere, so it waits for the latest of them; H is the least such
-    time over all ops between. T is the same backwards. A device that is not used pays nothing.
+    For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
+    first cut op to that of the last. Proof: the first op between that runs on q has all its inputs from elsewhere, so
+    it waits for the latest of them; H is the least such time over all ops between. T is the same backwards. A device
+    that is not used pays nothing.
+
+    Parameters
+    ----------
+    bounds
+        Those of the segment alone.
+    offset
+        Position of the segment's first op in the instance.
     """
-    between = [op for op in range(instance.op_count) if op not in (first, last)]
+    last = len(segment.ops) - 1
+    between = range(0 if segment.begins else 1, last)
     if not between:
         return
-    blocks = tuple(dict.fromkeys(instance.block[op] for op in between))
-    leave = FAR if first is None else _least_entry(instance, bounds.head, between)
-    enter = _least_entry(instance.reversed, bounds.tail, between)
+    block = instance.block[offset : offset + len(segment.ops)]
+    blocks = tuple(dict.fromkeys(block[op] for op in between))
+    ends = [(last, _least_entry(segment.instance.reversed, bounds.tail, between))]
+    if not segment.begins:
+        ends.append((0, _least_entry(segment.instance, bounds.head, between)))
+    began = 0 if segment.begins else variables.start[offset]
     for device in range(instance.device_count):
-        here = [op for op in range(instance.op_count) if device in variables.place[instance.block[op]]]
-        if not any(op in between for op in here):
-            continue
-        terms = [(variables.place[instance.block[op]][device], instance.duration[op][device]) for op in here]
-        for end, lost in ((first, leave), (last, enter)):
-            if end is not None and 0 < lost < FAR:
-                terms.append((_away(model, variables, device, blocks, instance.block[end]), lost))
-        model.add(cp_model.LinearExpr.weighted_sum(*zip(*terms, strict=True)) <= variables.makespan)
+        here = [op for op in range(last) if device in variables.place[block[op]]]
+        if any(op in between for op in here):
+            terms = [(variables.place[block[op]][device], segment.instance.duration[op][device]) for op in here]
+            for end, lost in ends:
+                if 0 < lost < FAR:
+                    terms.append((_away(model, variables, device, blocks, block[end]), lost))
+            work = cp_model.LinearExpr.weighted_sum(*zip(*terms, strict=True))
+            model.add(work <= variables.start[offset + last] - began)
 
 
 def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
@@ -177,6 +190,8 @@ def _away(
     model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...], other: int
 ) -> cp_model.IntVar:
     """A literal that is true if one of the blocks is on the device, and the other is not."""
+    if (device, blocks, other) in variables.away:
+        return variables.away[device, blocks, other]
     variables.away[device, blocks, other] = away = model.new_bool_var("")
     there = [variables.place[other][device]] if device in variables.place[other] else []
     for block in blocks:

@@ -11,7 +11,7 @@ from dlplacer.solvers.ilp.model import build_window_model
 from dlplacer.solvers.ilp.search import new_solver, read_timetable
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Timetable, keeps_blocks_and_memory
 from dlplacer.solvers.windows import Timeline, Window, replaced
 
 _FIRST_SIZE, _LEAST_SIZE, _LARGEST_SIZE = 12.0, 6.0, 80.0
@@ -75,11 +75,15 @@ def _solve(window: Window, upper: int, seed: int) -> tuple[Timetable | None, flo
 
 
 def _combined(timeline: Timeline, windows: Sequence[Window], found: Sequence[Timetable | None]) -> Timetable:
-    """The timetable after all solutions that make it no worse."""
+    """The timetable after all solutions that make it no worse.
+
+    Each window was solved as if the others stayed as they are: two may move a source that both read, or fill the same
+    memory, so what they come to together is looked at again.
+    """
     current, ops = timeline.timetable, timeline.ops
     for window, timetable in zip(windows, found, strict=True):
         if timetable is not None:
             changed, order = replaced(timeline, current, ops, window, timetable)
-            if changed.makespan <= current.makespan:
+            if changed.makespan <= current.makespan and keeps_blocks_and_memory(timeline.instance, changed):
                 current, ops = changed, order
     return current

@@ -18,7 +18,7 @@ from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
-from dlplacer.solvers.segments import Segment
+from dlplacer.solvers.segments import Series
 from dlplacer.solvers.single import best_single
 from dlplacer.solvers.timetable import Timetable
 
@@ -89,19 +89,20 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             incumbent.offer(timetable)
         if incumbent.closed or not chain.open or time.monotonic() > stop_at:
             break
-        chain.advance(seconds, stop_at, _search_segment)
+        chain.advance(seconds, stop_at, _search_series)
         seconds *= _SEGMENT_GROWTH
     return bounds
 
 
-def _search_segment(segment: Segment, bounds: Bounds, incumbent: Incumbent) -> None:
-    instance = segment.instance
+def _search_series(chain: Chain, series: Series) -> None:
+    instance, incumbent = series.instance, chain.incumbents[series.instance]
     improve(instance, incumbent, _IMPROVE_SHARE * incumbent.budget.left_s, _SEGMENT_ROUNDS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
-    model, variables = build_model(instance, bounds, best.makespan, best)
-    charge_idle_ends(model, instance, variables, bounds, None if segment.begins else 0, instance.op_count - 1)
+    model, variables = build_model(instance, chain.bounds[instance], best.makespan, best)
+    for segment, offset in chain.spans(series):
+        charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
     search(model, variables, instance, incumbent, incumbent.budget.left_s)
 
 
