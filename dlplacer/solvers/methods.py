@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from dlplacer.errors import InputError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct, construct_on_placement
@@ -27,7 +28,14 @@ _BOUND_SHARE = 0.2
 def _ilp(problem: Problem, budget: Budget) -> Outcome:
     from dlplacer.solvers.ilp.solve import solve_ilp
 
-    return solve_ilp(problem, budget)
+    return solve_ilp(problem, budget, [partial(_start, method) for method in _STARTS])
+
+
+def _start(method: str, problem: Problem, instance: Instance) -> Timetable | None:
+    try:
+        return construct(_seen_by(method, problem, instance), RULES[method])
+    except InputError:
+        return None
 
 
 def _single(problem: Problem, budget: Budget) -> Outcome:
@@ -58,6 +66,8 @@ RULES: dict[str, Rule] = {
 }
 """Heuristic → the rule that places and orders."""
 
+_STARTS = ("list", "heft", "peft", "cpop", "etf", "m-etf", "m-topo", "sequential", "m-sct", "min-cut")
+
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     "ilp": _ilp,
     **{method: partial(_heuristic, method=method) for method in RULES},
@@ -76,6 +86,9 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
     InputError
         If the method needs a package that is not installed.
     """
-    rule = RULES[method]
-    given = by_module(problem, instance) if rule is sequential else instance
-    return construct(given, rule) or construct_on_placement(problem, instance, rule, seconds)
+    found = construct(_seen_by(method, problem, instance), RULES[method])
+    return found or construct_on_placement(problem, instance, RULES[method], seconds)
+
+
+def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:
+    return by_module(problem, instance) if method == "sequential" else instance

@@ -32,7 +32,7 @@ def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) ->
     assert report.predicted_s == done.predicted.makespan_s
     serial_s = sum(op.time_on("cpu-core") or 0.0 for op in done.predicted.graph.ops)
     assert report.predicted_speedup == pytest.approx(serial_s / report.predicted_s)
-    assert 0 < report.predicted_s <= serial_s * 1.5
+    assert serial_s / 2 <= report.predicted_s  # two devices
     assert report.eager_all_cores_s is not None
     assert min(report.baseline_s, report.eager_all_cores_s, report.measured_s) > 0
     assert report.max_abs_error < 1e-5

@@ -1,14 +1,14 @@
 """The default method: bounds and heuristics, segments between cut ops, windows, and the whole model."""
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import Bounds, lower_bounds
-from dlplacer.solvers.construct import construct, construct_on_placement
+from dlplacer.solvers.construct import construct_on_placement
 from dlplacer.solvers.decompose import Chain
-from dlplacer.solvers.heft import heft
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.repair import repair
@@ -23,17 +23,27 @@ from dlplacer.solvers.single import best_single
 from dlplacer.solvers.timetable import Timetable
 
 _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
+_START_SHARE = 0.1
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_SECONDS, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.3, 4.0, 30
 _TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
+Start = Callable[[Problem, Instance], Timetable | None]
+"""A heuristic; None where it runs out of memory."""
 
-def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
+
+def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start]) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
-    A KeyboardInterrupt after the first plan sets `Budget.stop` and returns the best plan.
+    It begins with the timetables of all heuristics that fit into a tenth of the time, at least two, so that no plan is
+    worse than theirs. A KeyboardInterrupt after the first plan sets `Budget.stop` and returns the best plan.
+
+    Parameters
+    ----------
+    starts
+        The heuristics, the quick ones first.
 
     Raises
     ------
@@ -45,7 +55,7 @@ def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
     reserve = min(_RESERVE_SHARE * budget.left_s, _RESERVE_S + _RESERVE_S_PER_OP * problem.op_count)
     incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve))
     try:
-        _solve(problem, build_instance(problem), incumbent)
+        _solve(problem, build_instance(problem), incumbent, starts)
     except KeyboardInterrupt:
         budget.stop.set()
         if incumbent.best is None:
@@ -54,11 +64,13 @@ def solve_ilp(problem: Problem, budget: Budget) -> Outcome:
     return Outcome(None if best is None else Schedule(problem, best.device, best.start), incumbent.bound)
 
 
-def _solve(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[Start]) -> None:
     budget = incumbent.budget
-    for rule in (list_schedule, heft):
-        incumbent.offer(construct(instance, rule))
     incumbent.offer(_single(problem))
+    start_until = time.monotonic() + _START_SHARE * budget.left_s
+    for number, start in enumerate(starts):
+        if number < 2 or time.monotonic() < start_until:
+            incumbent.offer(start(problem, instance))
     if incumbent.best is None:
         incumbent.offer(construct_on_placement(problem, instance, list_schedule, budget.left_s / 2))
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
