@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.version import __version__
 
 if TYPE_CHECKING:
-    from dlplacer.frontend import Job, Optimizer, capture
-    from dlplacer.check import check, violations
+    from dlplacer.check import check_plan, violations
+    from dlplacer.comparison import Comparison, compare
     from dlplacer.errors import (
         CaptureError,
         CheckError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RunError,
     )
     from dlplacer.files import write_graph, write_plan, write_topology
+    from dlplacer.frontend import Job, Optimizer, capture
     from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
     from dlplacer.load import load_graph, load_plan, load_topology
     from dlplacer.options import Options
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "dlplacer.frontend": ("Job", "Optimizer", "capture"),
-    "dlplacer.check": ("check", "violations"),
+    "dlplacer.check": ("check_plan", "violations"),
+    "dlplacer.comparison": ("Comparison", "compare"),
     "dlplacer.errors": (
         "CaptureError",
         "CheckError",
@@ -67,6 +69,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "CaptureError",
     "CheckError",
+    "Comparison",
     "Device",
     "DlplacerError",
     "Edge",
@@ -92,7 +95,8 @@ __all__ = [
     "__version__",
     "apply",
     "capture",
-    "check",
+    "check_plan",
+    "compare",
     "load_graph",
     "load_plan",
     "load_topology",

@@ -100,8 +100,8 @@ def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> Sch
         )
     if outcome.lower_bound > outcome.schedule.makespan:
         raise InternalError(
-            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} ticks "
-            "of a schedule; please report this graph and topology"
+            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} "
+            "ticks of a schedule; please report this graph and topology"
         )
     return outcome.schedule
 

@@ -46,8 +46,8 @@ class Problem:
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
-        [size][source device][target device] → ticks of eq. 11, or of cut-through; 0 on the same device, None where no way
-        leads. Without contention the free route and the shortest are the same, and so are a transfer for every edge and
+        [size][source device][target device] → ticks of eq. 11, or of cut-through; 0 on the same device, None where no
+        way leads. Without contention the free route and the shortest are the same, and so are a transfer for every edge and
         one for every device: all of them arrive when the first does.
     routes
         [size] → table of least-delay routes by device names.
@@ -107,8 +107,7 @@ class Problem:
     def allowed(self) -> tuple[tuple[int, ...], ...]:
         """[op] → devices that may run it."""
         return tuple(
-            tuple(device for device, ticks_there in enumerate(row) if ticks_there is not None)
-            for row in self.duration
+            tuple(device for device, ticks_there in enumerate(row) if ticks_there is not None) for row in self.duration
         )
 
     @cached_property
@@ -152,9 +151,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         tick_s=tick_s,
         exact=all((value / tick_s).denominator == 1 for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
-        duration=tuple(
-            tuple(None if value is None else ticks(value, tick_s) for value in row) for row in durations
-        ),
+        duration=tuple(tuple(None if value is None else ticks(value, tick_s) for value in row) for row in durations),
         arcs=tuple(
             Arc(graph.index[edge.source], graph.index[edge.target], size_position[edge.bytes]) for edge in graph.edges
         ),

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from dlplacer.assemble import assemble
-from dlplacer.check import check
+from dlplacer.check import check_plan
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import Options
 from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment
@@ -23,7 +23,7 @@ def problem_of(ops: Sequence[Op], edges: Sequence[Edge], topology: Topology) -> 
 def plan_of(problem: Problem, device: Sequence[int], start: Sequence[int], bound: int = 0) -> Plan:
     schedule = Schedule(problem, tuple(device), tuple(start))
     plan = assemble(problem, Outcome(schedule, bound), schedule, "by hand", 0.5, {"seed": 7})
-    check(plan)
+    check_plan(plan)
     return plan
 
 

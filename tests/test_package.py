@@ -48,7 +48,7 @@ def test_unknown_name() -> None:
 def test_capture_is_the_function() -> None:
     """No sub-package may hide an exported function of the same name, whatever was imported before."""
     import dlplacer.frontend
-    import dlplacer.runtime  # noqa: F401
+    import dlplacer.runtime
 
     assert callable(dlplacer.capture)
     assert callable(dlplacer.apply)

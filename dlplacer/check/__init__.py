@@ -1,6 +1,6 @@
 """The specification: which plans are right. It shares no code with the solvers.
 
-Every rule is one function of a plan; `check` calls them all. The equation numbers are the paper's.
+Every rule is one function of a plan; `violations` calls them all. The equation numbers are the paper's.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def violations(plan: Plan) -> tuple[Violation, ...]:
     return found or tuple(_broken(plan, RULES[len(_STRUCTURAL) :]))
 
 
-def check(plan: Plan) -> None:
+def check_plan(plan: Plan) -> None:
     """Return if the plan is right.
 
     Raises
@@ -63,4 +63,4 @@ def _broken(plan: Plan, rules: tuple[Rule, ...]) -> Iterator[Violation]:
         yield from rule(plan)
 
 
-__all__ = ["RULES", "Violation", "check", "violations"]
+__all__ = ["RULES", "Violation", "check_plan", "violations"]

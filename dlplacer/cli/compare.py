@@ -12,7 +12,7 @@ from dlplacer.cli.progress import interruptible, progress_line
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.compare import Comparison
+    from dlplacer.comparison import Comparison
 
 HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
 
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run every method, draw the picture, and print the table."""
-    from dlplacer.compare import compare
+    from dlplacer.comparison import compare
     from dlplacer.load import load_topology
 
     options = options_of(arguments)

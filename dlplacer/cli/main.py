@@ -20,8 +20,8 @@ _COMMANDS = {
 }
 _INTERRUPTED = 130
 _EPILOG = (
-    "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, 3 infeasible, "
-    "4 no plan within the time limit, 5 a check failed, 130 interrupted without a plan"
+    "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, "
+    "3 infeasible, 4 no plan within the time limit, 5 a check failed, 130 interrupted without a plan"
 )
 
 

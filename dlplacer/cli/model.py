@@ -62,8 +62,8 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     given += [name for name in ("whole_backward", "colocate_backward") if getattr(arguments, name)]
     if given:
         raise InputError(
-            f"--{given[0].replace('_', '-')} says how to capture a model, but {arguments.model!r} is a graph file; drop it "
-            "or give module:callable"
+            f"--{given[0].replace('_', '-')} says how to capture a model, but {arguments.model!r} is a graph file; "
+            "drop it or give module:callable"
         )
     return load_graph(arguments.model)
 
@@ -113,7 +113,9 @@ def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str]
     elif inputs:
         raise InputError(f"--input is for callables that return a bare module; {entry!r} returned a Job")
     if not isinstance(made, Job):
-        raise InputError(f"{entry!r} returned a {type(made).__name__}; it must return a dlplacer.Job or a torch.nn.Module")
+        raise InputError(
+            f"{entry!r} returned a {type(made).__name__}; it must return a dlplacer.Job or a torch.nn.Module"
+        )
     return replace(made, entry=entry)
 
 
@@ -131,7 +133,9 @@ def _imported(entry: str) -> Callable[..., Any]:
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon in {entry!r}")
+            raise InputError(
+                f"module {module_name!r} has no {attribute!r}; check the name behind the colon in {entry!r}"
+            )
         value = getattr(value, part)
     if not callable(value):
         raise InputError(f"{entry!r} is a {type(value).__name__}; give a function that returns a Job or a Module")
@@ -155,7 +159,9 @@ def _example(spec: str) -> Any:
     match = _INPUT.fullmatch(spec)
     dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
     if match is None or not isinstance(dtype, torch.dtype):
-        raise InputError(f"--input {spec!r} is not understood; write dtype:sizes, as in float32:8x3x299x299 or int64:4x128")
+        raise InputError(
+            f"--input {spec!r} is not understood; write dtype:sizes, as in float32:8x3x299x299 or int64:4x128"
+        )
     shape = [int(size) for size in match["shape"].split("x")]
     return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from dlplacer.fidelity.run import RunReport
     from dlplacer.plan import Plan
     from dlplacer.result import Result
-    from dlplacer.fidelity.run import RunReport
 
 
 def print_result(result: "Result") -> None:
@@ -18,7 +18,10 @@ def print_result(result: "Result") -> None:
         ("makespan", format_seconds(plan.makespan_s)),
         ("lower bound", format_seconds(plan.lower_bound_s)),
         ("gap", f"{100 * plan.gap:.3f} %"),
-        ("best single device", "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s)),
+        (
+            "best single device",
+            "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s),
+        ),
         ("speedup", "-" if result.speedup is None else f"{result.speedup:.3f}x"),
         ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
     ]

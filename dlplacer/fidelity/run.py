@@ -11,13 +11,13 @@ from torch import nn
 
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.errors import InputError
+from dlplacer.fidelity.eager import EagerStep
+from dlplacer.fidelity.medians import measured_medians
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.apply import apply
-from dlplacer.fidelity.eager import EagerStep
-from dlplacer.fidelity.medians import measured_medians
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.simulate import replay_plan
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend.job import Job
 from dlplacer.errors import InputError
+from dlplacer.frontend.job import Job
 
 CLASSES = 1000
 SMALLEST_IMAGE = 75

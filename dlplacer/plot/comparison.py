@@ -9,7 +9,7 @@ from dlplacer.plot.colors import GUIDE, IDLE, TEXT
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.compare import Comparison, MethodResult
+    from dlplacer.comparison import Comparison, MethodResult
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"

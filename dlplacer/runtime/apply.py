@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlplacer.check import check
+from dlplacer.check import check_plan
 from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import capture_job
@@ -31,7 +31,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     InputError
         If a device is missing or not here.
     """
-    check(plan)
+    check_plan(plan)
     described = plan.graph.capture
     if described is None or "rewrites" not in described:
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")

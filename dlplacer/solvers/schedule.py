@@ -20,9 +20,7 @@ class Schedule:
     @cached_property
     def end(self) -> tuple[int, ...]:
         """[op] → tick at which it ends."""
-        return tuple(
-            begin + (self.problem.duration[op][self.device[op]] or 0) for op, begin in enumerate(self.start)
-        )
+        return tuple(begin + (self.problem.duration[op][self.device[op]] or 0) for op, begin in enumerate(self.start))
 
     @cached_property
     def makespan(self) -> int:

@@ -144,5 +144,3 @@ def _in_series(instance: Instance, segments: Sequence[Segment]) -> Instance:
         sources=frozenset(),
         sinks=frozenset(),
     )
-
-

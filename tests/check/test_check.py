@@ -9,7 +9,7 @@ from check.broken_schedules import PLACED, TIMED
 from check.broken_transfers import COUNTED, ON_THE_WAY
 from check.plans import changed, with_op
 
-from dlplacer.check import RULES, check, violations
+from dlplacer.check import RULES, check_plan, violations
 from dlplacer.errors import CheckError
 
 BROKEN = PLACED | TIMED | ON_THE_WAY | COUNTED
@@ -18,7 +18,7 @@ BROKEN = PLACED | TIMED | ON_THE_WAY | COUNTED
 @pytest.mark.parametrize("name", plans.RIGHT)
 def test_right_plans_pass(name: str) -> None:
     assert violations(plans.RIGHT[name]) == ()
-    check(plans.RIGHT[name])
+    check_plan(plans.RIGHT[name])
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -43,7 +43,7 @@ def test_every_rule_is_broken_by_some_plan() -> None:
 def test_check_raises_with_every_violation() -> None:
     wrong = replace(changed(CROSSING, "y", end_s=9.0), lower_bound_s=10.0, transfers=())
     with pytest.raises(CheckError, match=r"^the plan breaks the rules:\n  duration: op 'y' lasts 4 s") as caught:
-        check(wrong)
+        check_plan(wrong)
     assert caught.value.violations == tuple(map(str, violations(wrong)))
     assert {line.partition(":")[0] for line in caught.value.violations} == {
         "duration",

@@ -61,7 +61,7 @@ def test_solve_prints_json_and_writes_a_plan_that_passes_check(
     plan = tmp_path / "plan.json"
     assert main(["solve", *map(str, files), "--paper", "--json", "-o", str(plan)]) == 0
     printed = json.loads(capsys.readouterr().out)
-    # a, b on x; c and d on y: c starts at 1 + 0.1, ends at 3.1, when the tensor of b (3 + 0.1) is there too: 4.1 s of 6.
+    # a, b on x; c and d on y: c starts at 1 + 0.1, ends at 3.1, when b's tensor (3 + 0.1) is there too: 4.1 s.
     assert printed["status"] == "optimal"
     assert printed["makespan_s"] == pytest.approx(4.1)
     assert printed["lower_bound_s"] == pytest.approx(4.1)
@@ -84,7 +84,9 @@ def test_without_paper_the_assumptions_are_said(files: tuple[Path, Path], capsys
 
 
 @pytest.mark.parametrize("method", ["list", "heft", "single"])
-def test_every_method_reports_a_bound(files: tuple[Path, Path], method: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_method_reports_a_bound(
+    files: tuple[Path, Path], method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["solve", *map(str, files), "--method", method, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["method"] == method
@@ -119,9 +121,17 @@ def test_bad_options(
 
 BROKEN_GRAPHS = {
     "cycle": (changed(GRAPH, edges=[*GRAPH["edges"], {"source": "d", "target": "a", "bytes": 1}]), 2, ["cycle", "'a'"]),
-    "unknown field": (changed(GRAPH, nodes=[{"id": "a", "kind": "op", "tmie_s": 1}]), 2, ["nodes[0].tmie_s", "unknown"]),
+    "unknown field": (
+        changed(GRAPH, nodes=[{"id": "a", "kind": "op", "tmie_s": 1}]),
+        2,
+        ["nodes[0].tmie_s", "unknown"],
+    ),
     "edge to nowhere": (changed(GRAPH, edges=[{"source": "a", "target": "z", "bytes": 1}]), 2, ["'z'"]),
-    "negative time": (changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": -1.0}], edges=[]), 2, ["nodes[0].time_s", "-1"]),
+    "negative time": (
+        changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": -1.0}], edges=[]),
+        2,
+        ["nodes[0].time_s", "-1"],
+    ),
     "newer format": (changed(GRAPH, format="dlplacer.graph/2"), 2, ["graph/2", "newer"]),
     "op too large": (
         changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": 1.0, "weight_bytes": 500}], edges=[]),
@@ -129,7 +139,9 @@ BROKEN_GRAPHS = {
         ["'a'", "500", "400", "larger topology"],
     ),
     "too much in all": (
-        changed(GRAPH, nodes=[{"id": str(n), "kind": "op", "time_s": 1.0, "weight_bytes": 300} for n in range(3)], edges=[]),
+        changed(
+            GRAPH, nodes=[{"id": str(n), "kind": "op", "time_s": 1.0, "weight_bytes": 300} for n in range(3)], edges=[]
+        ),
         3,
         ["900", "800"],
     ),
@@ -138,9 +150,7 @@ BROKEN_GRAPHS = {
 
 
 @pytest.mark.parametrize("name", BROKEN_GRAPHS)
-def test_bad_graphs(
-    files: tuple[Path, Path], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_graphs(files: tuple[Path, Path], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     value, code, words = BROKEN_GRAPHS[name]
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(value))

@@ -10,12 +10,12 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
 from dlplacer.errors import InputError
-from dlplacer.frontend import Job, capture
-from dlplacer.profile.op_times import with_measured_times
 from dlplacer.fidelity import medians as medians_module
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.run import run
+from dlplacer.frontend import Job, capture
+from dlplacer.profile.op_times import with_measured_times
 
 CPUS = ["cpu:0", "cpu:1"]
 

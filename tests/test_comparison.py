@@ -4,7 +4,7 @@ import pytest
 from solvers.helpers import make_graph, make_machine
 
 from dlplacer.check import violations
-from dlplacer.compare import Comparison, MethodResult, compare
+from dlplacer.comparison import Comparison, MethodResult, compare
 from dlplacer.errors import InfeasibleError, InputError, InternalError
 from dlplacer.options import Options
 from dlplacer.problem import Problem
@@ -46,7 +46,7 @@ def test_every_method_is_run_and_judged() -> None:
 
 
 def test_the_best_comes_first_and_what_failed_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.compare.available", lambda: False)
+    monkeypatch.setattr("dlplacer.comparison.available", lambda: False)
     comparison = compare(DIAMOND, FAST, methods=["min-cut", "single", "heft", "list"])
     assert [row.method for row in comparison.rows] == ["heft", "list", "single", "min-cut"]
     assert comparison.rows[-1] == MethodResult("min-cut", "not installed", None, 0.0)
@@ -101,7 +101,7 @@ def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
 def test_a_bound_above_a_plan_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from dlplacer.solvers.bounds import Bounds
 
-    monkeypatch.setattr("dlplacer.compare.lower_bounds", lambda *_: Bounds(10**9, (), ()))
+    monkeypatch.setattr("dlplacer.comparison.lower_bounds", lambda *_: Bounds(10**9, (), ()))
     with pytest.raises(InternalError, match=r"lower bound of 1000000000 ticks is above the makespan.*'heft'"):
         compare(DIAMOND, FAST, methods=["heft"])
 
