@@ -47,8 +47,8 @@ class Problem:
         Distinct sizes of the edges' tensors, ascending.
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through; 0 on the same device, None where no
-        way leads. Without contention the free route and the shortest are the same, and so are a transfer for every edge and
-        one for every device: all of them arrive when the first does.
+        way leads. Without contention the free route and the shortest are the same, and so are a transfer for every
+        edge and one for every device: all of them arrive when the first does.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes, capacity_bytes
