@@ -88,7 +88,8 @@ class Chain:
     def candidates(self) -> list[Timetable]:
         """Timetables of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
-        Ops outside the segments are decided by the list rule, once after those of the segments and once among them.
+        Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
+        decides all times anew, with these ops last or by rank.
         """
         instance = self.instance
         site = [-1] * len(instance.members)
@@ -112,7 +113,8 @@ class Chain:
             offset += timetable.start[span[-1]] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
-        found = [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
+        found = [heft(instance, by_rank(instance, late), site)]
+        found += [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
         return [timetable for timetable in found if timetable is not None]
 
     def spans(self, series: Series) -> list[tuple[Segment, int]]:

@@ -64,3 +64,58 @@ def _random_graph(random: Random, topology: Topology, hard: bool) -> OpGraph:
 def _random_pins(random: Random, topology: Topology) -> tuple[str, ...]:
     names = [device.id for device in topology.devices] + list(topology.device_types)
     return tuple(random.sample(names, random.choice([1, 1, 2]) if len(names) > 1 else 1))
+
+
+def random_fork_join(seed: int, blocks: int, plain: bool) -> tuple[OpGraph, Topology]:
+    """Blocks of parallel branches between cut ops, on 2 or 3 devices.
+
+    Parameters
+    ----------
+    plain
+        Devices are identical and nothing but the chain of cut ops joins the blocks; otherwise there are skip edges, ops
+        that nothing reads, groups, pins, two device types and tight memory.
+    """
+    random = Random(seed)
+    builder = _ForkJoin(random, plain)
+    for number in range(blocks):
+        builder.block(number)
+    count = random.choice([2, 2, 3])
+    memory = None if plain or random.random() < 0.5 else 2 * len(builder.ops)
+    types = ["gpu"] * count if plain or random.random() < 0.6 else ["gpu", "cpu", "cpu"][:count]
+    devices = tuple(Device(f"d{i}", types[i], memory) for i in range(count))
+    rate, latency = random.choice([1, 2, 4]), random.choice([0, 1])
+    links = tuple(Link(f"d{i}", f"d{j}", rate, latency) for j in range(count) for i in range(j))
+    return OpGraph(tuple(builder.ops), tuple(builder.edges)), Topology(devices, (), links)
+
+
+class _ForkJoin:
+    def __init__(self, random: Random, plain: bool) -> None:
+        self.random, self.plain = random, plain
+        self.ops: list[Op] = []
+        self.edges: list[Edge] = []
+        self.last = self.add("start", [])
+
+    def add(self, name: str, sources: list[str]) -> str:
+        random, more = self.random, {}
+        time_s: float | dict[str, float] = random.choice([1, 2, 3, 5, 8])
+        if not self.plain:
+            more["colocate"] = random.choice([None, None, None, None, "g", "h"])
+            more["devices"] = ("d0",) if random.random() < 0.05 else None
+            more["output_bytes"] = random.choice([1, 2, 3])
+            time_s = {"gpu": random.choice([0, 1, 2, 5]), "cpu": random.choice([1, 2, 8])}
+        self.ops.append(Op(name, "test", time_s=time_s, **more))
+        for source in sources:
+            self.edges.append(Edge(source, name, random.choice([0, 2, 4, 8])))
+        return name
+
+    def block(self, number: int) -> None:
+        ends = []
+        for branch in range(self.random.choice([1, 2, 2, 3])):
+            here = self.last
+            for depth in range(self.random.choice([1, 1, 2])):
+                here = self.add(f"b{number}.{branch}.{depth}", [here])
+            ends.append(here)
+        if not self.plain and self.random.random() < 0.3:
+            self.add(f"floats{number}", [self.last])
+        skip = [self.ops[0].id] if not self.plain and number and self.random.random() < 0.3 else []
+        self.last = self.add(f"join{number}", [*ends, *(name for name in skip if name not in ends)])

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from threading import Thread
 
 from ortools.sat.python import cp_model
@@ -63,26 +64,33 @@ def search(
     solver.parameters.relative_gap_limit = budget.gap
     listener = _Listener(variables, instance)
     solver.best_bound_callback = listener.on_bound
-    statuses: list[int] = []
-    thread = Thread(target=lambda: statuses.append(int(solver.solve(model, listener))), daemon=True)
+    running = Future[int]()
     stop_at = time.monotonic() + seconds
-    thread.start()
-    while thread.is_alive() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
+    Thread(target=_run, args=(solver, model, listener, running), daemon=True).start()
+    while not running.done() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
         try:
-            thread.join(_POLL_S)
+            wait((running,), _POLL_S)
             listener.deliver(incumbent)
         except KeyboardInterrupt:
             budget.stop.set()
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
-    if thread.is_alive():
+    if not running.done():
         return True
+    status = running.result()
     listener.deliver(incumbent)
-    if not statuses or statuses[0] == cp_model.MODEL_INVALID:
+    if status == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
-    if statuses[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         incumbent.raise_bound(_whole(solver.best_objective_bound))
-    return statuses[0] != cp_model.INFEASIBLE
+    return status != cp_model.INFEASIBLE
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel, listener: "_Listener", running: Future[int]) -> None:
+    try:
+        running.set_result(int(solver.solve(model, listener)))
+    except Exception as error:
+        running.set_exception(error)
 
 
 class _Listener(cp_model.CpSolverSolutionCallback):

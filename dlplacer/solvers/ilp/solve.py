@@ -101,12 +101,13 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             incumbent.offer(timetable)
         if incumbent.closed or not chain.open or time.monotonic() > stop_at:
             break
-        chain.advance(seconds, stop_at, _search_series)
+        chain.advance(seconds, stop_at, search_series)
         seconds *= _SEGMENT_GROWTH
     return bounds
 
 
-def _search_series(chain: Chain, series: Series) -> None:
+def search_series(chain: Chain, series: Series) -> None:
+    """Improve and prove the best timetable of a series of segments until its budget is spent."""
     instance, incumbent = series.instance, chain.incumbents[series.instance]
     improve(instance, incumbent, _IMPROVE_SHARE * incumbent.budget.left_s, _SEGMENT_ROUNDS)
     best = incumbent.best

@@ -1,0 +1,149 @@
+"""The default method as a whole: limits, interruptions, reports and reproducibility."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
+from solvers.random_problems import random_fork_join
+from solvers.synthetic import inception_like
+
+from dlplacer.errors import InternalError
+from dlplacer.problem import Problem
+from dlplacer.solvers.improve import improve, justified
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.list_schedule import list_schedule
+from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.ranks import by_rank, upward_ranks
+from dlplacer.solvers.schedule import Budget
+from dlplacer.solvers.timetable import Timetable, compact
+
+
+def _hard() -> Problem:
+    return make_problem(inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6))
+
+
+def _timetable(problem: Problem, method: str = "ilp", seconds: float = 60.0) -> Timetable:
+    outcome = METHODS[method](problem, one_worker(seconds))
+    assert outcome.schedule is not None
+    return Timetable(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.5])
+def test_the_time_limit_is_kept(seconds: float) -> None:
+    problem = _hard()
+    began = time.monotonic()
+    outcome = METHODS["ilp"](problem, one_worker(seconds))
+    assert time.monotonic() - began < seconds * 1.1 + 0.5
+    assert outcome.schedule is not None
+    found = Timetable(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+    assert not broken_rules(build_instance(problem), found)
+    assert outcome.lower_bound <= found.makespan
+
+
+def test_a_budget_that_is_over_still_gives_a_plan() -> None:
+    outcome = METHODS["ilp"](_hard(), one_worker(0.0))
+    assert outcome.schedule is not None
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.7])
+def test_stop_ends_the_search_with_the_best_plan(after_s: float) -> None:
+    budget = one_worker(60.0)
+    timer = threading.Timer(after_s, budget.stop.set)
+    timer.start()
+    began = time.monotonic()
+    outcome = METHODS["ilp"](_hard(), budget)
+    assert time.monotonic() - began < 10
+    assert outcome.schedule is not None
+
+
+@pytest.mark.parametrize("after_s", [0.4, 1.0])
+def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
+    budget, problem = one_worker(60.0), _hard()
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    outcome = METHODS["ilp"](problem, budget)
+    timer.join()
+    assert time.monotonic() - began < 10
+    assert outcome.schedule is not None
+    assert budget.stop.is_set()
+
+
+def test_reports_only_improve() -> None:
+    seen: list[tuple[int | None, int]] = []
+    budget = replace(one_worker(4.0), report=lambda makespan, bound: seen.append((makespan, bound)))
+    outcome = METHODS["ilp"](_hard(), budget)
+    makespans = [makespan for makespan, _ in seen if makespan is not None]
+    assert makespans == sorted(makespans, reverse=True)
+    assert [bound for _, bound in seen] == sorted(bound for _, bound in seen)
+    assert outcome.schedule is not None
+    assert seen[-1] == (outcome.schedule.makespan, outcome.lower_bound)
+
+
+def test_the_search_ends_at_the_gap_that_is_asked_for() -> None:
+    began = time.monotonic()
+    outcome = METHODS["ilp"](_hard(), one_worker(120.0, gap=0.5))
+    assert time.monotonic() - began < 60
+    assert outcome.schedule is not None
+    assert outcome.schedule.makespan - outcome.lower_bound <= 0.5 * outcome.schedule.makespan
+
+
+def test_one_worker_gives_the_same_plan_again() -> None:
+    for seed in range(5):
+        problem = make_problem(*random_fork_join(seed, 4, plain=False))
+        if build_instance(problem).memory_binds:
+            continue
+        assert _timetable(problem) == _timetable(problem)
+
+
+def test_no_plan_is_worse_than_the_heuristics() -> None:
+    problem = _hard()
+    best = _timetable(problem, seconds=2.0).makespan
+    assert best <= min(_timetable(problem, method).makespan for method in ("list", "heft", "single"))
+
+
+def test_a_bound_above_a_schedule_is_an_internal_error() -> None:
+    incumbent = Incumbent(one_worker())
+    incumbent.offer(Timetable((0,), (0,), 5))
+    with pytest.raises(InternalError, match="lower bound of 6 ticks is above the makespan of 5 ticks"):
+        incumbent.raise_bound(6)
+
+
+def test_improvement_never_worsens_and_is_deterministic() -> None:
+    instance = build_instance(_hard())
+    first = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+    assert first is not None
+    found = []
+    for _ in range(2):
+        incumbent = Incumbent(Budget(time.monotonic() + 60, seed=3))
+        incumbent.offer(first)
+        improve(instance, incumbent, 60.0, 30)
+        assert incumbent.best is not None
+        assert not broken_rules(instance, incumbent.best)
+        found.append(incumbent.best)
+    assert found[0] == found[1]
+    assert found[0].makespan < first.makespan
+
+
+def test_pushing_late_and_early_again_closes_gaps() -> None:
+    graph = make_graph({"a": 4, "b": 1, "c": 4, "d": 3}, [("b", "c", 0)])
+    instance = build_instance(make_problem(graph, make_machine(2)))
+    # d0: a 0-4, c 4-8; d1: d 0-3, b 3-4. Late by ends: c ends at 8, a before it; b ends at 4, d at 8.
+    # Early again by those starts: b first on d1, then c is free to follow a or b.
+    given = Timetable((0, 1, 0, 1), (0, 3, 4, 0), 8)
+    better = justified(instance, given)
+    assert not broken_rules(instance, better)
+    assert better.makespan <= given.makespan
+    assert better.device == given.device
+
+
+def test_compacting_moves_a_sink_out_of_the_op_around_it() -> None:
+    graph = make_graph({"a": 5, "b": 2, "out": 0}, [("b", "out", 0)])
+    instance = build_instance(make_problem(graph, make_machine(2)))
+    # out at 2 lies inside a (0-5) on d0: it moves to 5.
+    assert compact(instance, (0, 1, 0), (0, 0, 2)) == Timetable((0, 1, 0), (0, 0, 5), 5)
