@@ -12,7 +12,7 @@ from functools import cache, cached_property
 
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
-from dlplacer.options import Options
+from dlplacer.options import PAPER_ONLY, Options
 from dlplacer.routes import RouteTable, least_delay_routes, route_line
 from dlplacer.topology import Device, Topology
 from dlplacer.units import choose_tick, exact, ticks
@@ -165,7 +165,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
 
 
 def _require_known_options(options: Options) -> None:
-    for name in ("contention", "memory", "step"):
+    for name in PAPER_ONLY:
         given, value = getattr(options, name), getattr(Options.paper(), name)
         if given != value:
             raise InputError(

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from dlplacer.errors import InputError
-from dlplacer.options import CHOICES, Options
+from dlplacer.options import CHOICES, PAPER_ONLY, Options
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     paper = Options.paper().to_dict()
     given = {name: value for name in CHOICES if (value := getattr(arguments, name)) is not None}
     for name, value in given.items():
-        if value != paper[name]:
+        if value != paper[name] and (arguments.paper or name in PAPER_ONLY):
             cause = "contradicts --paper" if arguments.paper else "cannot be honoured yet"
             raise InputError(
                 f"--{name} {value} {cause}: this version solves with --{name} {paper[name]}, as the paper does"
@@ -44,4 +44,4 @@ def options_of(arguments: argparse.Namespace) -> Options:
     if not arguments.paper:
         assumed = ", ".join(f"{name} {value}" for name, value in paper.items() if name not in given)
         print(f"dlplacer: assuming what the paper assumes: {assumed}", file=sys.stderr)
-    return Options.paper()
+    return Options(**{**paper, **given})

@@ -83,6 +83,19 @@ def test_without_paper_the_assumptions_are_said(files: tuple[Path, Path], capsys
     assert json.loads(captured.out)["status"] == "optimal"
 
 
+def test_delay_routing_and_transfers_are_honoured(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    chosen = ["--delay", "cut-through", "--routing", "shortest", "--transfers", "device"]
+    assert main(["solve", *map(str, files), *chosen, "-o", str(plan)]) == 0
+    options = json.loads(plan.read_text())["problem"]["options"]
+    assert (options["delay"], options["routing"], options["transfers"]) == ("cut-through", "shortest", "device")
+    assert options["memory"] == "sum"
+    assert main(["check", str(plan)]) == 0
+    assert "assuming" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("method", ["list", "heft", "single"])
 def test_every_method_reports_a_bound(
     files: tuple[Path, Path], method: str, capsys: pytest.CaptureFixture[str]
