@@ -60,14 +60,14 @@ class Chain:
         unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
         return sorted(unproven, key=lambda series: -self._width(series))
 
-    def advance(self, seconds: float, stop_at: float, search: Callable[["Chain", Series], None]) -> None:
-        """Spend some time on every open series, until a moment of `time.monotonic`."""
+    def advance(self, work: float, stop_at: float, search: Callable[["Chain", Series, float], None]) -> None:
+        """Spend some work on every open series, until a moment of `time.monotonic`."""
         for series in self.open:
-            left = min(seconds, stop_at - time.monotonic(), self.budget.left_s)
+            left = min(stop_at - time.monotonic(), self.budget.left_s)
             if left <= 0:
                 return
             self.incumbents[series.instance].budget = self._budget(left)
-            search(self, series)
+            search(self, series, work)
 
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
         """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.

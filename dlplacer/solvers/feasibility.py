@@ -7,7 +7,7 @@ from dlplacer.problem import Problem
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.units import format_bytes
 
-_SECONDS = 10.0
+_SECONDS = 2.0
 
 
 def require_feasible(problem: Problem) -> None:

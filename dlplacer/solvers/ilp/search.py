@@ -52,16 +52,29 @@ def read_timetable(
 
 
 def search(
-    model: cp_model.CpModel, variables: Variables, instance: Instance, incumbent: Incumbent, seconds: float
+    model: cp_model.CpModel,
+    variables: Variables,
+    instance: Instance,
+    incumbent: Incumbent,
+    seconds: float,
+    work: float = math.inf,
 ) -> bool:
     """Solve a model for some time; better timetables and bounds go to the incumbent. False if it has no solution.
 
     The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has. A
     solver that does not heed the time limit is left behind.
+
+    Parameters
+    ----------
+    seconds
+        Limit on the time that passes.
+    work
+        Limit in CP-SAT's deterministic seconds, which one worker spends in the same way every time.
     """
     budget = incumbent.budget
     solver = new_solver(budget.workers, budget.seed, seconds)
     solver.parameters.relative_gap_limit = budget.gap
+    solver.parameters.max_deterministic_time = work
     listener = _Listener(variables, instance)
     solver.best_bound_callback = listener.on_bound
     running = Future[int]()

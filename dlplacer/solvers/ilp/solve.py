@@ -26,7 +26,7 @@ _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
 _START_SHARE = 0.1
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
-_SEGMENT_SHARE, _SEGMENT_SECONDS, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.3, 4.0, 30
+_SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
 _TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
@@ -93,7 +93,7 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
     stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
     chain = Chain(instance, last, budget)
-    seconds = _SEGMENT_SECONDS
+    work = _SEGMENT_WORK
     while len(chain.segments) > 1 and budget.left_s:
         bounds = chain.raised(bounds, _BOUND_SHARE * budget.left_s)
         incumbent.raise_bound(bounds.makespan)
@@ -101,22 +101,22 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             incumbent.offer(timetable)
         if incumbent.closed or not chain.open or time.monotonic() > stop_at:
             break
-        chain.advance(seconds, stop_at, search_series)
-        seconds *= _SEGMENT_GROWTH
+        chain.advance(work, stop_at, search_series)
+        work *= _SEGMENT_GROWTH
     return bounds
 
 
-def search_series(chain: Chain, series: Series) -> None:
-    """Improve and prove the best timetable of a series of segments until its budget is spent."""
+def search_series(chain: Chain, series: Series, work: float) -> None:
+    """Improve and prove the best timetable of a series of segments, with some deterministic seconds of CP-SAT."""
     instance, incumbent = series.instance, chain.incumbents[series.instance]
-    improve(instance, incumbent, _IMPROVE_SHARE * incumbent.budget.left_s, _SEGMENT_ROUNDS)
+    improve(instance, incumbent, incumbent.budget.left_s, _SEGMENT_ROUNDS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
     model, variables = build_model(instance, chain.bounds[instance], best.makespan, best)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-    search(model, variables, instance, incumbent, incumbent.budget.left_s)
+    search(model, variables, instance, incumbent, incumbent.budget.left_s, work)
 
 
 def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> None:
