@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="GRAPH", type=Path, help="graph file to write, with the measured times"
     )
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
+    parser.add_argument("--steps", type=int, default=7, metavar="N", help="steps that are timed (7)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)

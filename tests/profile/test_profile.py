@@ -18,7 +18,7 @@ from dlplacer.errors import InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
 from dlplacer.profile.link_times import measured_topology
-from dlplacer.profile.op_times import _collect, measured_types, profile_ops, with_measured_times
+from dlplacer.profile.op_times import _collect, lower_quartile, measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import StepState
 
@@ -115,3 +115,8 @@ def test_links_between_cores_hand_tensors_over_without_copying(cores: list[Devic
 
 def test_one_device_has_no_links(cores: list[Device]) -> None:
     assert measured_topology(cores[:1]).links == ()
+
+
+@pytest.mark.parametrize(("times", "expected"), [([5.0], 5.0), ([4.0, 1.0, 3.0, 2.0, 90.0], 2.0), ([1.0, 2.0], 1.25)])
+def test_the_lower_quartile_ignores_interruptions(times: list[float], expected: float) -> None:
+    assert lower_quartile(times) == expected
