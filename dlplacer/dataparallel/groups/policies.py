@@ -1,0 +1,76 @@
+"""Ways to group layers, one interface: what people use, what the paper proposes, and the optimum."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.exact import best_groups
+from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
+from dlplacer.dataparallel.groups.timeline import makespan_s
+
+DEFAULT_CAP_BYTES = 25 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A policy's groups and how long the pass takes with them, in seconds."""
+
+    policy: str
+    cuts: tuple[int, ...]
+    makespan_s: float
+
+
+def per_layer(chain: Chain) -> tuple[int, ...]:
+    """Every layer in a message of its own."""
+    return tuple(range(1, chain.layer_count + 1))
+
+
+def single_group(chain: Chain) -> tuple[int, ...]:
+    """All layers in one message: no overlap."""
+    return (chain.layer_count,)
+
+
+def every(chain: Chain, size: int) -> tuple[int, ...]:
+    """Groups of `size` layers, the last one smaller where they do not divide."""
+    return (*range(size, chain.layer_count, size), chain.layer_count)
+
+
+def best_fixed_size(chain: Chain) -> tuple[int, ...]:
+    """The best of `every` over all sizes: the tuned knob that the optimum has to beat."""
+    return min(
+        (every(chain, size) for size in range(1, chain.layer_count + 1)), key=lambda cuts: makespan_s(chain, cuts)
+    )
+
+
+def by_bytes(chain: Chain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...]:
+    """Groups filled up to a number of bytes; filling starts at the last layer, whose gradient is there first."""
+    cuts, filled = [chain.layer_count], 0
+    for layer in range(chain.layer_count, 0, -1):
+        if filled and filled + chain.bytes[layer - 1] > cap_bytes:
+            cuts.append(layer)
+            filled = 0
+        filled += chain.bytes[layer - 1]
+    return tuple(reversed(cuts))
+
+
+POLICIES: Mapping[str, Callable[[Chain], tuple[int, ...]]] = {
+    "per-layer": per_layer,
+    "single": single_group,
+    "fixed-size": best_fixed_size,
+    "greedy-front": greedy_front,
+    "greedy-back": greedy_back,
+    "optimal": best_groups,
+}
+
+
+def compare_groupings(chain: Chain, direction: str = "forward", cap_bytes: int | None = None) -> tuple[Grouping, ...]:
+    """Every policy's groups and makespan; the optimum comes last.
+
+    With a cap, ``optimal`` keeps to it and the other policies do not. Where the layers' bytes are known, groups of
+    25 MiB (the default of torch's DistributedDataParallel) are compared too.
+    """
+    chosen = {name: policy(chain) for name, policy in POLICIES.items() if name != "optimal"}
+    if chain.bytes:
+        chosen["by-bytes"] = by_bytes(chain)
+    chosen["optimal"] = best_groups(chain, cap_bytes)
+    return tuple(Grouping(name, cuts, makespan_s(chain, cuts, direction)) for name, cuts in chosen.items())

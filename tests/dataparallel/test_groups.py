@@ -1,0 +1,174 @@
+"""The exact grouping against every partition, its quadratic form, the other policies and the replay."""
+
+import random
+import time
+from itertools import combinations
+
+import pytest
+
+from dlplacer.dataparallel.groups import Chain, best_groups, makespan_s
+from dlplacer.dataparallel.groups.exact import best_groups_quadratic
+from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
+from dlplacer.dataparallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
+from dlplacer.dataparallel.groups.timeline import timeline
+from dlplacer.errors import InputError
+
+
+def random_chain(draw: random.Random, count: int) -> Chain:
+    ratio, startup_s = draw.choice((0.3, 1.0, 3.0)), draw.choice((0.0, 0.1, 1.0, 5.0))
+    return Chain(
+        startup_s,
+        tuple(ratio * draw.choice((0.0, draw.random(), 4 * draw.random())) for _ in range(count)),
+        tuple(draw.choice((0.0, draw.random(), draw.random())) for _ in range(count)),
+        tuple(draw.randrange(1, 50) for _ in range(count)),
+    )
+
+
+def partitions(count: int) -> list[tuple[int, ...]]:
+    inner = range(1, count)
+    return [(*cuts, count) for size in range(count) for cuts in combinations(inner, size)]
+
+
+def test_paper_example_of_four_layers() -> None:
+    # Pulls of 1 s behind a start-up of 1 s, layers of 2 s: [1], [2..4] ends at max(2 + 8, 2 + 4 + 6) = 12 s;
+    # [1], [2], [3], [4] at max(2 + 8, 4 + 6, 6 + 4, 8 + 2) = 10 s, and no grouping can be below 2 + 8.
+    chain = Chain(1.0, (1.0,) * 4, (2.0,) * 4)
+    assert makespan_s(chain, (1, 4)) == pytest.approx(12.0)
+    assert makespan_s(chain, best_groups(chain)) == pytest.approx(10.0)
+
+
+def test_equals_every_partition() -> None:
+    draw = random.Random(1)
+    for _ in range(1000):
+        chain = random_chain(draw, draw.randint(1, 9))
+        least_s = min(makespan_s(chain, cuts) for cuts in partitions(chain.layer_count))
+        assert makespan_s(chain, best_groups(chain)) == pytest.approx(least_s)
+
+
+def test_equals_every_partition_under_a_cap() -> None:
+    draw = random.Random(2)
+    for _ in range(300):
+        chain = random_chain(draw, draw.randint(1, 8))
+        cap_bytes = draw.randint(20, 150)
+        fitting = [
+            cuts
+            for cuts in partitions(chain.layer_count)
+            if all(
+                last - before == 1 or sum(chain.bytes[before:last]) <= cap_bytes
+                for before, last in zip((0, *cuts), cuts, strict=False)
+            )
+        ]
+        found = best_groups(chain, cap_bytes)
+        assert found in fitting
+        assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in fitting))
+
+
+def test_linear_form_equals_quadratic_form() -> None:
+    draw = random.Random(3)
+    for _ in range(500):
+        chain = random_chain(draw, draw.randint(1, 60))
+        cap_bytes = draw.choice((None, draw.randint(30, 400)))
+        assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(
+            makespan_s(chain, best_groups_quadratic(chain, cap_bytes))
+        )
+
+
+def test_backward_is_forward_in_reversed_time() -> None:
+    draw = random.Random(4)
+    for _ in range(400):
+        chain = random_chain(draw, draw.randint(1, 8))
+        for cuts in partitions(chain.layer_count):
+            assert makespan_s(chain, cuts, "backward") == pytest.approx(makespan_s(chain, cuts, "forward"))
+
+
+def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
+    draw = random.Random(5)
+    for _ in range(300):
+        chain = random_chain(draw, draw.randint(1, 40))
+        groupings = compare_groupings(chain)
+        best_s = groupings[-1].makespan_s
+        assert groupings[-1].policy == "optimal"
+        assert all(best_s <= grouping.makespan_s * (1 + 1e-12) for grouping in groupings)
+        total_s = chain.startup_s + sum(chain.transfer_s) + chain.compute_s[-1]
+        first_s = chain.startup_s + chain.transfer_s[0] + sum(chain.compute_s)
+        assert best_s >= max(total_s, first_s) * (1 - 1e-12)
+
+
+def test_limits_of_the_startup_time() -> None:
+    draw = random.Random(6)
+    for _ in range(100):
+        chain = random_chain(draw, 12)
+        free = Chain(0.0, chain.transfer_s, chain.compute_s)
+        assert makespan_s(free, best_groups(free)) == pytest.approx(makespan_s(free, per_layer(free)))
+        dear = Chain(1e6, chain.transfer_s, chain.compute_s)
+        assert best_groups(dear) == (12,)
+
+
+def test_adding_a_layer_never_shortens_and_scaling_scales() -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        chain = random_chain(draw, draw.randint(2, 20))
+        best_s = makespan_s(chain, best_groups(chain))
+        shorter = Chain(chain.startup_s, chain.transfer_s[1:], chain.compute_s[1:])
+        assert makespan_s(shorter, best_groups(shorter)) <= best_s * (1 + 1e-12)
+        tripled = Chain(
+            3 * chain.startup_s, tuple(3 * t for t in chain.transfer_s), tuple(3 * c for c in chain.compute_s)
+        )
+        assert makespan_s(tripled, best_groups(tripled)) == pytest.approx(3 * best_s)
+
+
+def test_ten_thousand_layers_need_linear_work() -> None:
+    draw = random.Random(8)
+    chain = random_chain(draw, 10_000)
+    began = time.process_time()
+    cuts = best_groups(chain)
+    # A tenth of a second is asked for; the quadratic form takes minutes.
+    assert time.process_time() - began < 2
+    assert cuts[-1] == 10_000
+
+
+def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:
+    draw = random.Random(9)
+    for _ in range(300):
+        chain = random_chain(draw, draw.randint(1, 25))
+        front, back = greedy_front(chain), greedy_back(chain)
+        for cuts in (front, back):
+            assert cuts[-1] == chain.layer_count
+            assert list(cuts) == sorted(set(cuts))
+        sent_s, done_s = chain.transfers_before_s, chain.compute_before_s
+        for before, here, after in zip((0, *front), front, front[1:-1], strict=False):
+            hidden_s = chain.startup_s + sent_s[after] - sent_s[here]
+            assert hidden_s >= (done_s[here] - done_s[before]) * (1 - 1e-9)
+
+
+def test_fixed_sizes_and_bytes() -> None:
+    chain = Chain(0.1, (1.0,) * 7, (1.0,) * 7, bytes=(10, 10, 10, 40, 10, 10, 10))
+    assert every(chain, 3) == (3, 6, 7)
+    assert by_bytes(chain, cap_bytes=30) == (3, 4, 7)
+    assert makespan_s(chain, best_fixed_size(chain)) <= makespan_s(chain, every(chain, 3))
+
+
+def test_timeline_tells_every_message() -> None:
+    chain = Chain(1.0, (2.0, 3.0), (4.0, 5.0))
+    forward = timeline(chain, (1, 2))
+    assert [(group.send_start_s, group.send_end_s) for group in forward] == [(0, 3), (3, 7)]
+    assert [(group.compute_start_s, group.compute_end_s) for group in forward] == [(3, 7), (7, 12)]
+    backward = timeline(chain, (1, 2), "backward")
+    assert [(group.first, group.compute_end_s, group.send_end_s) for group in backward] == [(2, 5, 9), (1, 9, 12)]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Chain(0.1, (), ()), "a chain has no layers"),
+        (lambda: Chain(0.1, (1.0,), (1.0, 2.0)), "transfer_s has 1 layers, compute_s has 2"),
+        (lambda: Chain(-1.0, (1.0,), (1.0,)), "startup_s of layer 1 is -1.0"),
+        (lambda: Chain(0.0, (float("nan"),), (1.0,)), "transfer_s of layer 1 is nan"),
+        (lambda: makespan_s(Chain(0.0, (1.0,) * 3, (1.0,) * 3), (1, 2)), r"cuts are \[1, 2\].* up to 3"),
+        (lambda: makespan_s(Chain(0.0, (1.0,), (1.0,)), (1,), "up"), "direction is 'up'"),
+        (lambda: best_groups(Chain(0.0, (1.0,), (1.0,)), cap_bytes=5), "needs the bytes of every layer"),
+    ],
+)
+def test_mistakes(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
