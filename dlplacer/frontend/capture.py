@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -176,17 +176,43 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
 
 
 def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
-    """Op → the forward op whose autograd sequence number it shares."""
+    """Op → the forward op whose autograd sequence number it shares; for a sum of gradients, that of its first reader.
+
+    The autograd engine sums the gradients of a value with several readers between two backward functions, so these ops
+    carry the number of whatever forward op was last, which is no business of theirs.
+    """
     forward: dict[int, str] = {}
-    members: dict[int, list[str]] = defaultdict(list)
+    members: dict[int, list[fx.Node]] = defaultdict(list)
     op_of = {code.instructions[0].result: code.op for code in executable.of_role("call")}
     for node in traced.module.graph.nodes:
         number, op = joint.sequence_number(node), op_of.get(node.name)
         if number is not None and op is not None:
-            members[number].append(op)
+            members[number].append(node)
             if not joint.is_backward(node):
                 forward.setdefault(number, op)
-    return {name: forward[number] for number, names in members.items() if number in forward for name in names}
+    sums = {node for node in members[max(forward, default=-1)] if _adds_gradients(node)}
+    pairs = {
+        node: forward[number]
+        for number, nodes in members.items()
+        if number in forward
+        for node in nodes
+        if node not in sums
+    }
+    for node in reversed(traced.module.graph.nodes):
+        homes = [pairs[user] for user in node.users if user in pairs]
+        if homes and (node in sums or node.name not in op_of):
+            pairs[node] = homes[0]
+    return {op_of[node.name]: home for node, home in pairs.items() if node.name in op_of}
+
+
+def _adds_gradients(node: fx.Node) -> bool:
+    """Whether it adds two results of the backward pass, as the autograd engine does to accumulate gradients."""
+    return (
+        joint.is_backward(node)
+        and node.target is torch.ops.aten.add.Tensor
+        and len(node.all_input_nodes) == len(node.args) == 2
+        and all(joint.is_backward(read) for read in node.all_input_nodes)
+    )
 
 
 def _colocated(ops: Sequence[Op], pairs: dict[str, str]) -> list[Op]:

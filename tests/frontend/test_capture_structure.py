@@ -7,6 +7,7 @@ import torch
 from frontend.reading import kinds, of_kind, readers, sizes_into
 from frontend.small_models import BUILDERS, Calls, build, build_with, dropout, graph_of
 from torch import nn
+from torch.nn import functional
 
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.capture import capture_job, default_rewrites
@@ -267,6 +268,21 @@ def test_backward_ops_can_be_held_with_their_forward_ops() -> None:
             groups.setdefault(op.colocate, set()).add(op.id)
     assert groups["convolution_3"] == {"convolution_3", "convolution_backward"}
     assert groups["addmm"] == {"addmm", "mm", "mm_1", "sum_1"}
+
+
+# x has three readers; the autograd engine adds their gradients in two steps, outside of any backward function. The
+# sums belong to what reads them, the backward of the relu that made x; not to the last forward op, the loss.
+def test_sums_of_gradients_are_held_with_what_reads_them() -> None:
+    module = Calls(
+        lambda self, x: self.c((h := torch.relu(self.a(x))) * torch.sigmoid(h) + h),
+        a=nn.Linear(8, 8),
+        c=nn.Linear(8, 5),
+    )
+    job = Job(module, (torch.ones(4, 8),), (torch.zeros(4, dtype=torch.long),), functional.cross_entropy)
+    graph = capture(job, colocate_backward=True)
+    sums = [op for op in graph.ops if op.kind == "aten.add" and op.phase == "backward"]
+    assert [op.colocate for op in sums] == ["relu", "relu"]
+    assert {op.id for op in graph.ops if op.colocate == "nll_loss_forward"} == {"nll_loss_forward", "nll_loss_backward"}
 
 
 def test_autocast_shows_in_dtypes() -> None:
