@@ -1,0 +1,81 @@
+"""The α-β model: a message, or a whole collective, takes a latency plus a time per byte."""
+
+import sys
+from dataclasses import dataclass
+
+from dlplacer.errors import InputError
+from dlplacer.topology import Link
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
+    """Seconds as a line over bytes: α + β · bytes.
+
+    The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
+    For a collective the bytes are those of the whole vector on one device.
+
+    Attributes
+    ----------
+    latency_s
+        α: seconds for no bytes at all.
+    s_per_byte
+        β: seconds that each byte adds.
+    """
+
+    latency_s: float
+    s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for name in ("latency_s", "s_per_byte"):
+            value = getattr(self, name)
+            if not 0 <= value <= sys.float_info.max:
+                raise InputError(f"α-β line: {name} is {value}; it must be finite and at least 0")
+
+    @classmethod
+    def of_link(cls, link: Link) -> "AlphaBeta":
+        """The line of a message over one link, all bonded links together."""
+        return cls(link.latency_s, 1 / link.total_bytes_per_s)
+
+    @classmethod
+    def of_rate(cls, latency_s: float, bytes_per_s: float) -> "AlphaBeta":
+        """The line of this latency and this rate.
+
+        Raises
+        ------
+        InputError
+            If the rate is not positive.
+        """
+        if not bytes_per_s > 0:
+            raise InputError(f"α-β line: bytes_per_s is {bytes_per_s}; it must be positive")
+        return cls(latency_s, 1 / bytes_per_s)
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds for this many bytes.
+
+        Raises
+        ------
+        InputError
+            If the size is negative or not finite.
+        """
+        if not 0 <= size_bytes <= sys.float_info.max:
+            raise InputError(f"a message of {size_bytes} bytes; the size must be finite and at least 0")
+        return self.latency_s + self.s_per_byte * size_bytes
+
+    def times(self, rounds: float, share: float = 1.0) -> "AlphaBeta":
+        """So many messages one after another, each carrying this share of the bytes."""
+        return AlphaBeta(rounds * self.latency_s, rounds * share * self.s_per_byte)
+
+    def __add__(self, other: "AlphaBeta") -> "AlphaBeta":
+        """One after the other, over the same bytes."""
+        return AlphaBeta(self.latency_s + other.latency_s, self.s_per_byte + other.s_per_byte)
+
+    @property
+    def half_rate_bytes(self) -> float:
+        """α ÷ β: the message that spends half its time on latency; infinite where bytes are free."""
+        if self.s_per_byte:
+            return self.latency_s / self.s_per_byte
+        return float("inf") if self.latency_s else 0.0
+
+
+FREE = AlphaBeta(0.0, 0.0)
+"""What communication costs where there is none."""
