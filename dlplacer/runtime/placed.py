@@ -18,9 +18,10 @@ from dlplacer.runtime.autograd import PlacedStep
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.gradients import add_gradients
 from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
+from dlplacer.runtime.lower import Order
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
 from dlplacer.runtime.update import Updater
-from dlplacer.runtime.variant import Variant, layouts_of
+from dlplacer.runtime.variant import Layouts, Variant, layouts_of
 
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 
@@ -53,7 +54,7 @@ class PlacedModule(nn.Module):
             self.train(job.mode == "train")
         self._variants: dict[Any, Variant] = {}
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        self._primary = Variant(captured, plan.order, self.devices, self.updater, layouts_of(leaves))
+        self._primary = self._variant_of(captured, plan.order, layouts_of(leaves))
         self._variants[self._key(job)] = self._primary
         self._move_tensors()
 
@@ -150,13 +151,19 @@ class PlacedModule(nn.Module):
     def _variant(self, job: Job) -> Variant:
         key = self._key(job)
         if key not in self._variants:
-            described = self.plan.graph.capture or {}
-            captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+            captured = self._capture(job)
             same_mode = job.mode == self._job.mode
             order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
             leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
-            self._variants[key] = Variant(captured, order, self.devices, self.updater, layouts_of(leaves))
+            self._variants[key] = self._variant_of(captured, order, layouts_of(leaves))
         return self._variants[key]
+
+    def _capture(self, job: Job) -> Captured:
+        described = self.plan.graph.capture or {}
+        return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+
+    def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
+        return Variant(captured, order, self.devices, self.updater, layouts)
 
     def _key(self, job: Job) -> Any:
         """What decides the traced graph: shapes, other values and nesting of the inputs, and every module's mode."""

@@ -17,6 +17,9 @@ from dlplacer.runtime.lower import Order, lower, lower_stages
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.update import Updater
 
+Layouts = Sequence[tuple[int, ...] | None]
+"""Strides of the flat inputs at capture, None for one that is no tensor."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -36,7 +39,7 @@ class Variant:
     order: Order
     devices: Mapping[str, Device]
     updater: Updater
-    layouts: Sequence[tuple[int, ...] | None]
+    layouts: Layouts
 
     @cached_property
     def home(self) -> Mapping[str, str]:
