@@ -6,14 +6,13 @@ import random
 import numpy as np
 import pytest
 
+from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.dataparallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
 from dlplacer.dataparallel.elastic.cost import (
     ElasticRun,
-    LinkCost,
     exchange_s,
     most_parts,
     seconds_per_batch,
-    tree_rounds,
 )
 from dlplacer.dataparallel.elastic.stability import is_stable, require_stable
 from dlplacer.dataparallel.elastic.updates import (
@@ -27,7 +26,7 @@ from dlplacer.dataparallel.elastic.updates import (
 from dlplacer.errors import InputError
 
 RULE = Elastic(0.1, 0.5, 0.9)
-RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, LinkCost(1e-4, 1e-7), LinkCost(1e-5, 1e-8))
+RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, AlphaBeta(1e-4, 1e-7), AlphaBeta(1e-5, 1e-8))
 
 
 def random_state(seed: int, workers: int = 3, size: int = 5) -> ElasticState:
@@ -148,11 +147,10 @@ def test_original_by_hand() -> None:
 
 
 def test_packing_saves_startups_only() -> None:
-    link = LinkCost(1e-3, 1e-9)
+    link = AlphaBeta(1e-3, 1e-9)
     layers = (100,) * 50
     assert exchange_s(layers, link, packed=False) - exchange_s(layers, link, packed=True) == pytest.approx(49e-3)
     assert link.half_rate_bytes == pytest.approx(1e6)
-    assert [tree_rounds(workers) for workers in (1, 2, 3, 8, 9)] == [0, 1, 2, 3, 4]
 
 
 def test_parts_of_a_chip() -> None:
@@ -177,7 +175,6 @@ def test_breakdown() -> None:
         (lambda: seconds_per_batch(RUN, "sync4"), "no variant 'sync4'"),
         (lambda: most_parts(10, 10, 19), "one copy of weights and data needs 20 bytes; fast memory has 19"),
         (lambda: require_stable(0.1, 6.0, 4, 1.0), "on 4 workers diverges"),
-        (lambda: LinkCost(-1, 0), "startup_s is -1"),
     ],
 )
 def test_mistakes(make, message: str) -> None:

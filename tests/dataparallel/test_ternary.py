@@ -9,12 +9,11 @@ from dlplacer.dataparallel.ternary.codec import averaged, clipped, pack, shared_
 from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
 from dlplacer.dataparallel.ternary.performance import Cluster, Workload, samples_per_s, step_s, ternary_speedups
 from dlplacer.dataparallel.ternary.transports import (
-    TRANSPORTS,
-    byte_ratio,
+    exchange_named,
     ideal_pull_ratio,
     ideal_push_ratio,
+    sent_bytes,
     stops_paying_at,
-    sum_bits,
 )
 from dlplacer.errors import InputError
 
@@ -104,26 +103,27 @@ def test_packing_gives_every_length_back() -> None:
 def test_ratios_of_the_paper() -> None:
     assert ideal_push_ratio() == pytest.approx(20.19, abs=0.005)
     assert [round(ideal_pull_ratio(ranks), 2) for ranks in (2, 8, 64, 512)] == [13.78, 7.83, 4.56, 3.2]
-    assert [sum_bits(ranks) for ranks in (2, 8, 64, 512)] == [3, 5, 8, 11]
-    assert [round(byte_ratio("all-to-all", ranks), 1) for ranks in (2, 8, 64, 512)] == [12.8, 9.1, 6.4, 4.9]
-    assert byte_ratio("int8", 100) == pytest.approx(4)
-    assert all(byte_ratio("all-gather", ranks) == pytest.approx(32 / ranks) for ranks in (2, 5, 31, 200))
+    sums = exchange_named("ternary/sums")
+    assert [round(sums.ratio(ranks), 1) for ranks in (2, 8, 64, 512)] == [12.8, 9.1, 6.4, 4.9]
+    assert exchange_named("ternary/int8").ratio(100) == pytest.approx(4)
+    gather = exchange_named("ternary/all-gather")
+    assert all(gather.ratio(ranks) == pytest.approx(32 / ranks) for ranks in (2, 5, 31, 200))
 
 
-def test_where_transports_stop_paying() -> None:
-    assert stops_paying_at("all-gather") == 32
-    assert stops_paying_at("all-gather", against="float16") == 16
-    assert stops_paying_at("int8") == 128
-    assert stops_paying_at("all-to-all") is None
+def test_where_exchanges_stop_paying() -> None:
+    assert stops_paying_at("ternary/all-gather") == 32
+    assert stops_paying_at("ternary/all-gather", against="fp16/all-reduce") == 16
+    assert stops_paying_at("ternary/int8") == 128
+    assert stops_paying_at("ternary/sums") is None
 
 
 def test_bytes_equal_messages_counted_one_by_one() -> None:
     # Every rank holds N chunks. Ring: N−1 steps of one chunk, twice. All-gather: N−1 sends of everything.
     elements, ranks = 1200, 6
     chunk = elements // ranks
-    assert TRANSPORTS["float32"](elements, ranks) == 2 * (ranks - 1) * chunk * 4
-    assert TRANSPORTS["all-gather"](elements, ranks) == (ranks - 1) * elements * 2 / 8
-    assert TRANSPORTS["all-to-all"](elements, ranks) == (ranks - 1) * chunk * (2 + 4) / 8
+    assert sent_bytes("none/all-reduce", elements, ranks) == pytest.approx(2 * (ranks - 1) * chunk * 4)
+    assert sent_bytes("ternary/all-gather", elements, ranks) == pytest.approx((ranks - 1) * elements * 2 / 8)
+    assert sent_bytes("ternary/sums", elements, ranks) == pytest.approx((ranks - 1) * chunk * (2 + 4) / 8)
 
 
 def test_noise_costs_nothing_at_large_batches_and_at_most_the_variance() -> None:
@@ -157,8 +157,8 @@ def test_ternary_gains_with_bytes_and_slow_links() -> None:
         (lambda: gaussian_noise(0), "clip is 0 standard deviations"),
         (lambda: ternarize(np.array([1.0, np.inf], dtype=np.float32), (0,)), "infinite or undefined"),
         (lambda: ternarize(gaussian(10), (0,), scaler=0.01), "scaler is 0.01; it must be at least"),
-        (lambda: TRANSPORTS["int8"](1, 128), "int8 sums hold 127 ranks, not 128; use all-to-all"),
-        (lambda: byte_ratio("float16", 1), "1 ranks exchange nothing"),
+        (lambda: exchange_named("int9"), "there is no exchange 'int9'; use one of none/all-reduce"),
+        (lambda: ideal_pull_ratio(0), "there are 0 ranks"),
         (lambda: Cluster(0, 1, 1, 1, 0), "gpus_per_machine is 0"),
         (lambda: step_s(CLUSTER, Workload(0.01, 1, 1e9), 2), "its gradient alone needs 0.166667 s"),
         (lambda: step_s(CLUSTER, Workload(1, 1, 1e9), 2, "diagonal"), "scaling is 'diagonal'"),

@@ -1,38 +1,17 @@
 """Seconds that the variants of elastic averaging take for the same number of mini-batches (sections 4–6).
 
-A message of n bytes costs α + n·β; a tree over P workers takes ⌈log2 P⌉ rounds, a master that serves one worker after
-the other takes P.
+A tree over P workers takes ⌈log2 P⌉ rounds, a master that serves one worker after the other takes P.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.costs.collectives import ceil_log2
 from dlplacer.errors import InputError
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")
-
-
-@dataclass(frozen=True)
-class LinkCost:
-    """α in seconds per message and β in seconds per byte (the paper's table 2)."""
-
-    startup_s: float
-    seconds_per_byte: float
-
-    def __post_init__(self) -> None:
-        for name in ("startup_s", "seconds_per_byte"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"link: {name} is {getattr(self, name)}; it must be at least 0")
-
-    def message_s(self, size_bytes: float) -> float:
-        """α + n·β."""
-        return self.startup_s + size_bytes * self.seconds_per_byte
-
-    @property
-    def half_rate_bytes(self) -> float:
-        """Size at which a message reaches half of the link's rate: α ÷ β."""
-        return self.startup_s / self.seconds_per_byte
 
 
 @dataclass(frozen=True)
@@ -61,27 +40,22 @@ class ElasticRun:
     data_s: float
     worker_update_s: float
     centre_update_s: float
-    host_link: LinkCost
-    peer_link: LinkCost
+    host_link: AlphaBeta
+    peer_link: AlphaBeta
     packed: bool = True
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.layer_bytes:
             raise InputError(f"{self.workers} workers and {len(self.layer_bytes)} layers; give at least 1 of each")
 
-    def weights_s(self, link: LinkCost) -> float:
+    def weights_s(self, link: AlphaBeta) -> float:
         """All weights once over a link, packed or layer by layer."""
         return exchange_s(self.layer_bytes, link, self.packed)
 
 
-def exchange_s(layer_bytes: Sequence[int], link: LinkCost, packed: bool) -> float:
+def exchange_s(layer_bytes: Sequence[int], link: AlphaBeta, packed: bool) -> float:
     """α + n·β packed, L·α + n·β layer by layer."""
-    return (1 if packed else len(layer_bytes)) * link.startup_s + sum(layer_bytes) * link.seconds_per_byte
-
-
-def tree_rounds(workers: int) -> int:
-    """Rounds of a reduction or a broadcast over a tree: ⌈log2 P⌉."""
-    return math.ceil(math.log2(workers))
+    return (0 if packed else len(layer_bytes) - 1) * link.latency_s + link.time_s(sum(layer_bytes))
 
 
 def seconds_per_batch(run: ElasticRun, variant: str) -> float:
@@ -111,7 +85,7 @@ def seconds_per_batch(run: ElasticRun, variant: str) -> float:
     if variant == "hogwild":
         return max((compute_s + update_s + exchange + run.centre_update_s) / run.workers, run.centre_update_s)
     link = run.host_link if variant == "sync1" else run.peer_link
-    tree_s = 2 * tree_rounds(run.workers) * run.weights_s(link)
+    tree_s = 2 * ceil_log2(run.workers) * run.weights_s(link)
     together_s = max(compute_s, tree_s) if variant == "sync3" else compute_s + tree_s
     return (together_s + update_s + run.workers * run.centre_update_s) / run.workers
 

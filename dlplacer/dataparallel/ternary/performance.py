@@ -8,10 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.dataparallel.ternary.transports import CODE_BITS, sum_bits
+from dlplacer.costs.exchange import sum_bits
 from dlplacer.errors import InputError
 
 SCALINGS = ("strong", "weak")
+_CODE_BITS = 2
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def step_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong",
             f"workload: step_s is {work.step_s:g}, but its gradient alone needs {copy_s:g} s to reach the CPU; measure "
             "step_s with that copy, or correct cpu_gpu_bytes_per_s"
         )
-    share = (CODE_BITS + sum_bits(gpus)) / 64 if ternary else 1.0
+    share = (_CODE_BITS + sum_bits(gpus)) / 64 if ternary else 1.0
     sent_bytes = work.gradient_bytes * share
     return compute_s / (gpus if scaling == "strong" else 1) + communication_s(cluster, sent_bytes, gpus)
 
