@@ -1,0 +1,130 @@
+"""GNMT (Wu et al., 2016) as in NVIDIA's PyTorch version: residual LSTM layers, a bidirectional one first, attention.
+
+Attention reads the output of the first decoder layer, and its context goes to all further ones, so that every layer
+runs over the whole sentence in one call: the network is a chain of layers with skip connections.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.errors import InputError
+from dlplacer.frontend.job import Job
+
+
+class Encoder(nn.Module):
+    """Hidden states, shape (N, T, H), for embedded tokens of shape (N, T, H)."""
+
+    def __init__(self, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        first = nn.LSTM(hidden, hidden, bidirectional=True, batch_first=True)
+        second = nn.LSTM(2 * hidden, hidden, batch_first=True)
+        further = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(layers - 2))
+        self.layers = nn.ModuleList([first, second, *further])
+        self.dropout = _dropout(dropout)
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        states = embedded
+        for position, layer in enumerate(self.layers):
+            output = layer(self.dropout(states))[0]
+            states = output + states if position >= 2 else output
+        return states
+
+
+class Attention(nn.Module):
+    """Context, shape (N, U, H), that queries of shape (N, U, H) find in keys of shape (N, T, H), after Bahdanau."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        mixed = torch.tanh(self.query(queries).unsqueeze(2) + self.key(keys).unsqueeze(1))
+        weights = torch.softmax(self.score(mixed).squeeze(-1), dim=-1)
+        return torch.bmm(weights, keys)
+
+
+class Decoder(nn.Module):
+    """Hidden states, shape (N, U, H), for embedded tokens of shape (N, U, H) and the encoder's states."""
+
+    def __init__(self, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        first = nn.LSTM(hidden, hidden, batch_first=True)
+        further = (nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
+        self.layers = nn.ModuleList([first, *further])
+        self.attention = Attention(hidden)
+        self.dropout = _dropout(dropout)
+
+    def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+        states = self.layers[0](self.dropout(embedded))[0]
+        context = self.attention(states, encoded)
+        for position, layer in enumerate(self.layers[1:]):
+            output = layer(torch.cat([self.dropout(states), context], dim=2))[0]
+            states = output + states if position >= 1 else output
+        return states
+
+
+class Gnmt(nn.Module):
+    """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U); one embedding serves both.
+
+    Parameters
+    ----------
+    layers
+        Of the encoder, and as many of the decoder.
+    """
+
+    def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        if layers < 2:
+            raise InputError(f"gnmt: layers is {layers}; the encoder needs its bidirectional layer and one more: 2")
+        self.embedding = nn.Embedding(vocabulary, hidden)
+        self.encoder = Encoder(hidden, layers, dropout)
+        self.decoder = Decoder(hidden, layers, dropout)
+        self.classifier = nn.Linear(hidden, vocabulary)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        embedded_source, embedded_target = self.embedding(source), self.embedding(target)
+        states = self.decoder(embedded_target, self.encoder(embedded_source))
+        logits: torch.Tensor = self.classifier(states)
+        return logits
+
+
+def sequence_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy over all tokens, for logits (N, T, vocabulary) and tokens (N, T)."""
+    return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+def gnmt(
+    batch_size: int = 128,
+    *,
+    length: int = 25,
+    vocabulary: int = 32_317,
+    hidden: int = 1024,
+    layers: int = 4,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> Job:
+    """A training step of `Gnmt` on random sentences.
+
+    Parameters
+    ----------
+    length
+        Tokens of every sentence, source and target.
+    vocabulary, hidden, layers
+        The defaults are those of the scaling study: 4 + 4 layers of 1024.
+    dropout
+        Before every layer. The default leaves dropout out, so that gradients can be compared; the paper has 0.2.
+    seed
+        Decides weights and tokens.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        network = Gnmt(vocabulary, hidden, layers, dropout)
+        source, target, wanted = (torch.randint(vocabulary, (batch_size, length)) for _ in range(3))
+    return Job(network, args=(source, target), targets=(wanted,), loss=sequence_loss, mode="train")
+
+
+def _dropout(probability: float) -> nn.Module:
+    return nn.Dropout(probability) if probability else nn.Identity()
