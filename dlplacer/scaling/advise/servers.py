@@ -1,0 +1,41 @@
+"""Lemma 3.2 of Zou et al. 2017: how many lanes hide a load behind computation.
+
+Parameter servers are the paper's case; data-loading workers, offload lanes and shards of an averaging centre are
+others.
+"""
+
+import math
+from fractions import Fraction
+
+from dlplacer.errors import InputError
+
+
+def fewest_lanes(load_bytes: float, lane_bytes_per_s: float, compute_s: float) -> int:
+    """⌈load ÷ (rate · T_C)⌉: the fewest lanes that move a load while a step computes, in exact arithmetic.
+
+    The load is shared out evenly and moves beside the computation of the step before (asynchronously).
+
+    Raises
+    ------
+    InputError
+        If the load is negative, or the rate or the computation is not positive.
+    """
+    for name, value in (("lane_bytes_per_s", lane_bytes_per_s), ("compute_s", compute_s)):
+        if not (value > 0 and math.isfinite(value)):
+            raise InputError(f"{name} is {value:g}; it must be positive and finite")
+    if not (load_bytes >= 0 and math.isfinite(load_bytes)):
+        raise InputError(f"load_bytes is {load_bytes:g}; it must be finite and at least 0")
+    exact = Fraction(str(load_bytes)) / (Fraction(str(lane_bytes_per_s)) * Fraction(str(compute_s)))
+    return max(1, math.ceil(exact))
+
+
+def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
+    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉: every worker pulls and pushes all parameters in every step."""
+    if workers < 1:
+        raise InputError(f"there are {workers} workers; give at least 1")
+    return fewest_lanes(2 * workers * parameter_bytes, server_bytes_per_s, compute_s)
+
+
+def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
+    """Seconds of a round of pulls and pushes over this many servers: what must not exceed the computation."""
+    return 2 * parameter_bytes * workers / (servers * server_bytes_per_s)
