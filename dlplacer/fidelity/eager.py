@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job, autocast_of
+from dlplacer.frontend.job import Job, autocast_of, loss_in
 
 
 class EagerStep:
@@ -38,7 +38,7 @@ class EagerStep:
                 return _first_tensor(self.module(*self._args, **self._kwargs))
         with autocast_of(self._job, self._device):
             if self._loss is None:
-                loss = self.module(*self._args, *self._targets, **self._kwargs)
+                loss = loss_in(self.module(*self._args, *self._targets, **self._kwargs))
             else:
                 loss = self._loss(self.module(*self._args, **self._kwargs), *self._targets)
         loss.backward()

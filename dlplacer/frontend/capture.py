@@ -17,7 +17,9 @@ from dlplacer.frontend.build import build
 from dlplacer.frontend.executable import Executable
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.optimizer import add_updates
-from dlplacer.frontend.passes import PASSES, apply_passes
+from dlplacer.frontend.passes import PASSES, apply_passes, require_known
+from dlplacer.frontend.quiet import undisturbed
+from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import fake_step, replaces_tensors
 from dlplacer.graph import Op, OpGraph
 from dlplacer.structure import structure_sha256
@@ -65,22 +67,34 @@ def default_rewrites(whole_backward: bool = False) -> list[str]:
 
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
     """The graph and the executable of a job, with the named rewrites applied in order."""
-    unknown = [name for name in rewrites if name not in PASSES]
-    if unknown:
-        raise CaptureError(f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}")
+    require_known(rewrites)
+    return rewritten(job, trace_job(job), rewrites, colocate_backward)
+
+
+def trace_job(job: Job) -> joint.Traced:
+    """The ATen graph of a job's step, before any rewrite."""
     trains = job.mode == "train"
-    names = _input_names(job)
-    with joint.undisturbed():
+    with undisturbed():
         step, inputs = fake_step(job, FakeTensorMode())
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-        traced = joint.trace(step, inputs, trains, names)
+        traced = joint.trace(step, inputs, trains, _input_names(job))
         replaced = replaces_tensors(step, inputs) if joint.sets_tensors(traced) else ()
-    _require_no_side_effects(traced, replaced)
+    _require_no_side_effects(job.module, traced, replaced)
     if trains:
         _require_scalar_loss(traced)
+    return traced
+
+
+def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
+    """The graph and the executable of a traced job, with the named rewrites applied; changes the traced graph."""
+    if colocate_backward and any(map(is_split, rewrites)):
+        raise CaptureError(
+            "holding a backward op with its forward op would hold the parts of a split op together too; "
+            "drop colocate_backward or the splits"
+        )
     apply_passes(traced.module.graph, rewrites)
-    ops, edges, executable = build(traced, names, _tied(job.module), trains)
+    ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     if colocate_backward:
@@ -112,20 +126,21 @@ def _example_args(model: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _require_no_side_effects(traced: joint.Traced, replaced: Sequence[str]) -> None:
+def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: Sequence[str]) -> None:
     """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
     if replaced:
         raise CaptureError(
             f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
             "self.name.copy_(value)"
         )
+    modules = dict(module.named_modules())
     for path in traced.side_effects:
-        if not joint.is_tensor_table(path):
+        if path in modules and not joint.is_tensor_table(path):
             where = f"module {path!r}" if path else "the module"
             warnings.warn(
                 f"the forward of {where} sets attributes; a placed step does not: it keeps computing with their values "
                 "at capture",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

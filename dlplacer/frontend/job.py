@@ -53,8 +53,8 @@ class Job:
     targets
         Further arguments of the loss.
     loss
-        ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module returns the loss and takes
-        the targets as further arguments.
+        ``loss(output, *targets)`` → scalar. None in mode ``train`` means that the module takes the targets as further
+        arguments and returns the loss, or something that has it as ``loss``: an attribute or a key.
     mode
         ``train``: forward and backward; ``infer``: forward alone, in evaluation mode.
     optimizer
@@ -94,6 +94,13 @@ class Job:
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
+
+
+def loss_in(output: Any) -> Any:
+    """The loss that a module returned: the ``loss`` of what has one, as transformers' outputs do; else the output."""
+    if isinstance(output, Mapping) and "loss" in output:
+        return output["loss"]
+    return output if isinstance(output, (torch.Tensor, tuple)) else getattr(output, "loss", output)
 
 
 def autocast_of(job: Job, device: torch.device) -> torch.autocast:

@@ -4,19 +4,19 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 """
 
 import contextlib
-import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.errors import CaptureError
 from dlplacer.frontend.explain import explanation
+from dlplacer.frontend.quiet import quiet, spoken
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Seq
     CaptureError
         With the line of the user's model that cannot be captured, and the way out.
     """
-    with _quiet() as caught:
+    with quiet() as caught:
         joint = _joint_graph(step, args, trains)
         if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
             with torch.backends.mkldnn.flags(enabled=False):
@@ -110,7 +110,7 @@ def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
         ) from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
-        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True))
+        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True, ignore_logging_functions=spoken()))
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
@@ -215,32 +215,7 @@ def _path(source: str) -> str | None:
 
 
 def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    """Paths inside the job's module; what a forward sets elsewhere is no part of the module's state."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
     sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
-    return tuple(dict.fromkeys(_path(source) or "" for source in sources))
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
-    with (
-        _quiet(),
-        unset_fake_temporarily(),
-        torch.inference_mode(False),
-        torch.autocast("cpu", dtype=torch.bfloat16, enabled=False),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        logger.setLevel(logging.CRITICAL)
-        try:
-            yield caught
-        finally:
-            logger.setLevel(level)
+    return tuple(dict.fromkeys(_path(source) or "" for source in sources if source.startswith("L[")))

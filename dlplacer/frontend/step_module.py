@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.errors import CaptureError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.job import Job, loss_in
 from dlplacer.frontend.stand_in import fake_module, fake_tree
 
 
@@ -28,7 +28,7 @@ class StepModule(nn.Module):
             if not self.trains:
                 return self.module(*args, **kwargs)
             if self.loss is None:
-                return (self.module(*args, *targets, **kwargs),)
+                return (loss_in(self.module(*args, *targets, **kwargs)),)
             return (self.loss(self.module(*args, **kwargs), *targets),)
 
 

@@ -9,13 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dlplacer.models.alex import alexnet
+    from dlplacer.models.big_lstm import big_lstm
     from dlplacer.models.branching import branches
+    from dlplacer.models.gnmt import gnmt
+    from dlplacer.models.google import googlenet
     from dlplacer.models.inception import inception_v3
     from dlplacer.models.perceptron import mlp
+    from dlplacer.models.resnet import resnet50
+    from dlplacer.models.vgg import vgg19
 
-__all__ = ["branches", "inception_v3", "mlp"]
+__all__ = ["alexnet", "big_lstm", "branches", "gnmt", "googlenet", "inception_v3", "mlp", "resnet50", "vgg19"]
 
-_FILE_OF = {"branches": "branching", "inception_v3": "inception", "mlp": "perceptron"}
+_FILE_OF = {
+    "alexnet": "alex",
+    "big_lstm": "big_lstm",
+    "branches": "branching",
+    "gnmt": "gnmt",
+    "googlenet": "google",
+    "inception_v3": "inception",
+    "mlp": "perceptron",
+    "resnet50": "resnet",
+    "vgg19": "vgg",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ import torch
 from dlplacer.assemble import assemble
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.frontend import Job, capture
+from dlplacer.frontend.job import loss_in
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.plan import Plan
@@ -99,7 +100,7 @@ def plain_loss(job: Job, module: torch.nn.Module) -> torch.Tensor:
     """The loss of the job's step in plain PyTorch, of a module of the job's kind."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=job.autocast is not None):
         if job.loss is None:
-            loss: torch.Tensor = module(*job.args, *job.targets, **job.kwargs)
+            loss: torch.Tensor = loss_in(module(*job.args, *job.targets, **job.kwargs))
         else:
             loss = job.loss(module(*job.args, **job.kwargs), *job.targets)
     return loss

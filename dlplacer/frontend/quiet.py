@@ -1,0 +1,48 @@
+"""Surroundings in which torch traces: nothing of the caller's is switched on, and nobody writes to the terminal."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+_LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
+    with (
+        quiet(),
+        unset_fake_temporarily(),
+        torch.inference_mode(False),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield caught
+        finally:
+            logger.setLevel(level)
+
+
+def spoken() -> set[Callable[..., Any]]:
+    """What a model calls only to tell its user something, and what tracing may therefore leave out.
+
+    Libraries add such methods to all loggers, as transformers does with ``warning_once``.
+    """
+    methods = {name: method for name, method in vars(logging.Logger).items() if callable(method)}
+    added = {method for method in methods.values() if getattr(method, "__module__", "logging") != "logging"}
+    return {print, warnings.warn, *(methods[name] for name in _LEVELS if name in methods), *added}

@@ -1,0 +1,50 @@
+"""What the image classifiers share: a training step on random images and labels."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.errors import InputError
+from dlplacer.frontend.job import Job
+
+CLASSES = 1000
+
+
+def classifier_job(build: Callable[[], nn.Module], batch_size: int, image_size: int, classes: int, seed: int) -> Job:
+    """A training step with cross-entropy; the seed decides weights, images and labels."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        network = build()
+        images = torch.randn(batch_size, 3, image_size, image_size)
+        labels = torch.randint(classes, (batch_size,))
+    return Job(network, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
+
+
+def require_image(name: str, image_size: int, smallest: int, original: int) -> None:
+    """Return if images are large enough for a network.
+
+    Raises
+    ------
+    InputError
+        Naming the network, the size and the smallest that works.
+    """
+    if image_size < smallest:
+        raise InputError(
+            f"{name}: image_size is {image_size}; the grid vanishes below {smallest}; use {smallest} or more "
+            f"({original} is the original)"
+        )
+
+
+def divided(name: str, channels: int, narrow: int) -> int:
+    """Channels of a network that is `narrow` times narrower.
+
+    Raises
+    ------
+    InputError
+        If the channels cannot be divided like that.
+    """
+    if narrow < 1 or channels % narrow:
+        raise InputError(f"{name}: narrow is {narrow}, which does not divide {channels} channels; use 1, 2, 4 or 8")
+    return channels // narrow

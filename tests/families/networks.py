@@ -1,0 +1,132 @@
+"""Small networks of families that neither dlplacer nor transformers builds."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.frontend import Job
+
+TOKENS, CLASSES = 32, 5
+
+
+class RankingNetwork(nn.Module):
+    """DLRM-like: bags of sparse features and a dense part, their pairwise products, and a click probability."""
+
+    def __init__(self, tables: int = 4, rows: int = 50, width: int = 8) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, width), nn.ReLU())
+        pairs = (tables + 1) * tables // 2
+        self.top = nn.Sequential(nn.Linear(width + pairs, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1), persistent=False)
+
+    def forward(self, dense: torch.Tensor, sparse: list[torch.Tensor]) -> torch.Tensor:
+        bottom = self.bottom(dense)
+        features = torch.stack([bottom, *(table(ids) for table, ids in zip(self.tables, sparse, strict=True))], 1)
+        products = torch.bmm(features, features.transpose(1, 2))
+        flat = products[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([bottom, flat], 1)).squeeze(1)
+
+
+class Experts(nn.Module):
+    """Mixture of experts with a fixed capacity: every token goes to its two best of four experts, weighted."""
+
+    def __init__(self, width: int = 8, count: int = 4) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, count, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)) for _ in range(count)
+        )
+        self.last = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gates = self.gate(tokens).softmax(-1)
+        best, chosen = gates.topk(2, -1)
+        weights = torch.zeros_like(gates).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
+        mixed = sum(weights[..., position, None] * expert(tokens) for position, expert in enumerate(self.experts))
+        balance = gates.mean((0, 1)).square().sum()
+        return self.last(tokens + mixed).mean(1), balance
+
+
+class UNet(nn.Module):
+    """Two halvings, two doublings by transposed convolutions, and skip connections across."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([_double(3, width), _double(width, 2 * width), _double(2 * width, 4 * width)])
+        self.up = nn.ModuleList(
+            [nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)]
+        )
+        self.join = nn.ModuleList([_double(4 * width, 2 * width), _double(2 * width, width)])
+        self.last = nn.Conv2d(width, CLASSES, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for position, block in enumerate(self.down):
+            images = block(functional.max_pool2d(images, 2) if position else images)
+            skips.append(images)
+        skips.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            images = join(torch.cat([skips.pop(), up(images)], 1))
+        logits: torch.Tensor = self.last(images)
+        return logits
+
+
+class RecurrentLanguageModel(nn.Module):
+    """Embedding, two LSTM or GRU layers, and an output layer that shares the embedding's weight."""
+
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.recurrent = kind(width, width, num_layers=2)
+        self.head = nn.Linear(width, TOKENS, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.recurrent(self.embedding(tokens))
+        logits: torch.Tensor = self.head(hidden)
+        return logits
+
+
+def ranking() -> Job:
+    """Clicks from dense numbers and a list of bags of ids."""
+    sparse = [torch.randint(50, (3, 2)) for _ in range(4)]
+    clicks = torch.randint(2, (3,)).float()
+    return Job(RankingNetwork(), (torch.randn(3, 6), sparse), (clicks,), functional.binary_cross_entropy_with_logits)
+
+
+def experts() -> Job:
+    """Classification with an auxiliary loss on the gates."""
+
+    def loss(output: tuple[torch.Tensor, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        logits, balance = output
+        return functional.cross_entropy(logits, labels) + 0.01 * balance
+
+    return Job(Experts(), (torch.randn(3, 6, 8),), (torch.randint(CLASSES, (3,)),), loss)
+
+
+def u_net() -> Job:
+    """A class for every pixel."""
+    labels = torch.randint(CLASSES, (2, 12, 12))
+    return Job(UNet(), (torch.randn(2, 3, 12, 12),), (labels,), functional.cross_entropy)
+
+
+def recurrent_language_model(kind: type[nn.LSTM] | type[nn.GRU]) -> Job:
+    """The next token after each of four."""
+    tokens = torch.randint(TOKENS, (5, 3))
+
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    return Job(RecurrentLanguageModel(kind), (tokens[:-1],), (tokens[1:],), loss)
+
+
+def _double(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )

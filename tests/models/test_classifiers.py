@@ -1,0 +1,68 @@
+"""The image classifiers: known numbers of weights and multiplications, and that they train when narrowed."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from dlplacer.errors import InputError
+from dlplacer.frontend.job import Job
+from dlplacer.models import alexnet, googlenet, resnet50, vgg19
+
+Builder = Callable[..., Job]
+SMALLEST = {alexnet: 63, googlenet: 33, resnet50: 33, vgg19: 32}
+
+
+# Parameters as published with torchvision's alexnet, vgg19 and resnet50 and with Caffe's bvlc_googlenet (without the
+# auxiliary heads); multiply-adds of one image of 224x224 in thousand millions, likewise.
+@pytest.mark.parametrize(
+    ("build", "parameters", "giga_multiply_adds"),
+    [
+        (alexnet, 61_100_840, 0.714),
+        (vgg19, 143_667_240, 19.632),
+        (resnet50, 25_557_032, 4.089),
+        (googlenet, 6_998_552, 1.583),
+    ],
+)
+def test_parameters_and_multiplications_are_the_published_ones(
+    build: Builder, parameters: int, giga_multiply_adds: float
+) -> None:
+    with FakeTensorMode():
+        job = build(batch_size=1)
+        with FlopCounterMode(display=False) as counter:
+            job.module(*job.args)
+    assert sum(parameter.numel() for parameter in job.module.parameters()) == parameters
+    assert counter.get_total_flops() / 2e9 == pytest.approx(giga_multiply_adds, abs=6e-4)
+
+
+@pytest.mark.parametrize("build", SMALLEST)
+def test_narrowed_networks_train_at_the_smallest_size(build: Builder) -> None:
+    job = build(batch_size=2, image_size=SMALLEST[build], classes=7, narrow=8)
+    logits = job.module(*job.args)
+    assert logits.shape == (2, 7)
+    assert job.loss is not None
+    job.loss(logits, *job.targets).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in job.module.parameters())
+
+
+@pytest.mark.parametrize("build", SMALLEST)
+def test_smaller_images_are_refused(build: Builder) -> None:
+    size = SMALLEST[build] - 1
+    with pytest.raises(InputError, match=f"{build.__name__}: image_size is {size}; the grid vanishes below {size + 1}"):
+        build(image_size=size)
+
+
+def test_a_divisor_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(InputError, match="googlenet: narrow is 3, which does not divide 64 channels; use 1, 2, 4 or 8"):
+        googlenet(narrow=3)
+
+
+@pytest.mark.parametrize("build", [alexnet, googlenet, vgg19])
+def test_dropout_is_left_out_unless_asked_for(build: Builder) -> None:
+    with FakeTensorMode():
+        for probability in (0.0, 0.3):
+            module = build(batch_size=1, narrow=8, dropout=probability).module
+            found = {layer.p for layer in module.modules() if isinstance(layer, torch.nn.Dropout)}
+            assert found == ({probability} if probability else set())
