@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import capture, check, compare, profile, run, show, solve
+from dlplacer.cli import capture, check, compare, groups, profile, run, show, solve
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -17,6 +17,7 @@ _COMMANDS = {
     "show": show,
     "run": run,
     "profile": profile,
+    "groups": groups,
 }
 _INTERRUPTED = 130
 _EPILOG = (

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from dlplacer.dataparallel.groups import Chain, best_groups, makespan_s
-from dlplacer.dataparallel.groups.exact import best_groups_quadratic
+from dlplacer.dataparallel.groups.exact import fewest_groups, least_makespan_quadratic_s, least_makespan_s
 from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
 from dlplacer.dataparallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
 from dlplacer.dataparallel.groups.timeline import timeline
@@ -68,9 +68,20 @@ def test_linear_form_equals_quadratic_form() -> None:
     for _ in range(500):
         chain = random_chain(draw, draw.randint(1, 60))
         cap_bytes = draw.choice((None, draw.randint(30, 400)))
-        assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(
-            makespan_s(chain, best_groups_quadratic(chain, cap_bytes))
-        )
+        least_s = least_makespan_s(chain, cap_bytes)
+        assert least_s == pytest.approx(least_makespan_quadratic_s(chain, cap_bytes))
+        assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(least_s)
+
+
+def test_fewest_groups_of_a_makespan() -> None:
+    draw = random.Random(10)
+    for _ in range(300):
+        chain = random_chain(draw, draw.randint(1, 8))
+        makespans = {cuts: makespan_s(chain, cuts) for cuts in partitions(chain.layer_count)}
+        within_s = draw.choice(list(makespans.values())) * (1 + 1e-9)
+        fewest = min(len(cuts) for cuts, value_s in makespans.items() if value_s <= within_s)
+        assert len(fewest_groups(chain, within_s)) == fewest
+        assert makespan_s(chain, fewest_groups(chain, within_s)) <= within_s * (1 + 1e-9)
 
 
 def test_backward_is_forward_in_reversed_time() -> None:
@@ -166,6 +177,7 @@ def test_timeline_tells_every_message() -> None:
         (lambda: Chain(0.0, (float("nan"),), (1.0,)), "transfer_s of layer 1 is nan"),
         (lambda: makespan_s(Chain(0.0, (1.0,) * 3, (1.0,) * 3), (1, 2)), r"cuts are \[1, 2\].* up to 3"),
         (lambda: makespan_s(Chain(0.0, (1.0,), (1.0,)), (1,), "up"), "direction is 'up'"),
+        (lambda: fewest_groups(Chain(0.0, (1.0,), (1.0,)), 1.9), "at most 1.9 s; the least is 2 s"),
         (lambda: best_groups(Chain(0.0, (1.0,), (1.0,)), cap_bytes=5), "needs the bytes of every layer"),
     ],
 )

@@ -17,8 +17,9 @@ from dlplacer.scaling.advise.footprint import (
     gemm_bytes,
     memory_bound_bytes,
 )
-from dlplacer.scaling.advise.gpus import efficiency, fewest_gpus, most_overhead_ratio, speedup, speedup_ceiling
+from dlplacer.scaling.advise.gpus import most_overhead_ratio
 from dlplacer.scaling.advise.servers import fewest_lanes, fewest_servers, transfer_s
+from dlplacer.scaling.efficiency import SerialOverhead
 
 ALEXNET = ConvNet(
     (224, 224, 3),
@@ -38,35 +39,18 @@ ALEXNET = ConvNet(
 
 def test_examples_of_lemma_31() -> None:
     assert most_overhead_ratio(0.8, 4) == pytest.approx(1 / 11)
-    assert fewest_gpus(3, 0.1) == 4
-    assert speedup(0.1, 3) == pytest.approx(2.54, abs=0.005)
-    assert speedup(0.1, 4) == pytest.approx(3.14, abs=0.005)
-    assert speedup_ceiling(0.1) == pytest.approx(11)
+    overhead = SerialOverhead(0.1)
+    assert overhead.workers_for(3) == 4
+    assert 3 * overhead.efficiency(3) == pytest.approx(2.54, abs=0.005)
+    assert 4 * overhead.efficiency(4) == pytest.approx(3.14, abs=0.005)
 
 
-def test_lemma_31_is_monotone_bounded_and_inverts() -> None:
+def test_most_overhead_inverts_the_lemma() -> None:
     draw = random.Random(1)
     for _ in range(300):
-        ratio = draw.uniform(0.001, 2)
-        values = [efficiency(ratio, gpus) for gpus in range(1, 40)]
-        assert values[0] == 1
-        assert values == sorted(values, reverse=True)
-        speeds = [speedup(ratio, gpus) for gpus in range(1, 40)]
-        assert speeds == sorted(speeds)
-        assert speeds[-1] < speedup_ceiling(ratio)
-        gpus = draw.randint(2, 64)
-        assert most_overhead_ratio(efficiency(ratio, gpus), gpus) == pytest.approx(ratio)
-        wanted = round(draw.uniform(1, 0.9 * speedup_ceiling(ratio)), 3)
-        if wanted < speedup_ceiling(ratio) * 0.95:
-            scan = next(count for count in range(1, 10**6) if speedup(ratio, count) >= wanted * (1 - 1e-12))
-            assert abs(fewest_gpus(wanted, ratio) - scan) <= (
-                0 if abs(speedup(ratio, scan) - wanted) > 1e-9 * wanted else 1
-            )
-
-
-def test_no_overhead_scales_without_end() -> None:
-    assert efficiency(0, 1000) == 1
-    assert fewest_gpus(64, 0) == 64
+        ratio, gpus = draw.uniform(0.001, 2), draw.randint(2, 64)
+        assert most_overhead_ratio(SerialOverhead(ratio).efficiency(gpus), gpus) == pytest.approx(ratio)
+    assert most_overhead_ratio(1.0, 8) == 0
 
 
 def test_lemma_32_is_the_fewest_and_exact_at_the_boundary() -> None:
@@ -151,15 +135,9 @@ def test_table_2() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (
-            lambda: fewest_gpus(12, 0.1),
-            InputError,
-            r"12x at R_O = 0.1 cannot .* ceiling is 11x; .* 0.09091",
-        ),
-        (lambda: fewest_gpus(0, 0.1), InputError, "speedup is 0"),
-        (lambda: efficiency(-1, 2), InputError, "overhead ratio is -1"),
-        (lambda: efficiency(0.1, 0), InputError, "there are 0 GPUs"),
         (lambda: most_overhead_ratio(0.2, 4), InputError, "no faster than one GPU"),
+        (lambda: most_overhead_ratio(1.2, 4), InputError, "efficiency is 1.2"),
+        (lambda: most_overhead_ratio(0.8, 0), InputError, "there are 0 GPUs"),
         (lambda: fewest_lanes(1, 0, 1), InputError, "lane_bytes_per_s is 0"),
         (lambda: fewest_servers(1, 0, 1, 1), InputError, "there are 0 workers"),
         (lambda: choose_ways([[]], 5), InputError, "layer 0 has no ways"),

@@ -10,13 +10,48 @@ The critical path of a grouping is max over its groups of arrival + computation 
 value moves by exactly the first group's message, hence no count of groups is needed.
 """
 
+from bisect import bisect_right
 from collections import deque
 
 from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.errors import InputError
+
+_SLACK = 1e-12
+"""Relative rounding that sums of thousands of layers may leave between two ways to the same makespan."""
 
 
 def best_groups(chain: Chain, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """Last layers of the groups of least makespan, in O(L).
+    """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L)."""
+    return fewest_groups(chain, least_makespan_s(chain, cap_bytes) * (1 + _SLACK), cap_bytes)
+
+
+def fewest_groups(chain: Chain, within_s: float, cap_bytes: int | None = None) -> tuple[int, ...]:
+    """The fewest groups of at most this makespan: every group as long as its arrival leaves time for what follows.
+
+    A grouping keeps to the makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
+    group leaves the later ones fewer messages and less computation, so taking the longest is never wrong.
+
+    Raises
+    ------
+    InputError
+        If no grouping is that short.
+    """
+    cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
+    while cuts[-1] < chain.layer_count:
+        start = cuts[-1]
+        latest_s = within_s - len(cuts) * chain.startup_s - chain.compute_after_s[start]
+        last = min(bisect_right(sent_s, latest_s) - 1, reach[start])
+        if last <= start:
+            raise InputError(
+                f"no grouping of the {chain.layer_count} layers takes at most {within_s:g} s; the least is "
+                f"{least_makespan_s(chain, cap_bytes):g} s"
+            )
+        cuts.append(last)
+    return tuple(cuts[1:])
+
+
+def least_makespan_s(chain: Chain, cap_bytes: int | None = None) -> float:
+    """W(0), in O(L).
 
     W does not rise with j, so the candidates l split where W(l) ≤ S_j first holds: from there on the earliest l is
     best, before it the least of W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
@@ -29,7 +64,6 @@ def best_groups(chain: Chain, cap_bytes: int | None = None) -> tuple[int, ...]:
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)
     rest_s = [0.0] * (count + 1)
-    end = [count] * (count + 1)
     window: deque[int] = deque()
     high = count
     for start in reversed(range(count)):
@@ -44,28 +78,19 @@ def best_groups(chain: Chain, cap_bytes: int | None = None) -> tuple[int, ...]:
         candidates = [window[0]] if window else []
         if high <= reach[start]:
             candidates.append(high)
-        value = {last: sent_s[last] + max(after_s[start], rest_s[last]) for last in candidates}
-        end[start] = min(candidates, key=value.__getitem__)
-        rest_s[start] = chain.startup_s - sent_s[start] + value[end[start]]
-    return _cuts(end, count)
+        value_s = min(sent_s[last] + max(after_s[start], rest_s[last]) for last in candidates)
+        rest_s[start] = chain.startup_s - sent_s[start] + value_s
+    return rest_s[0]
 
 
-def best_groups_quadratic(chain: Chain, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """The same in O(L²), as the recurrence is written: the oracle for `best_groups`."""
+def least_makespan_quadratic_s(chain: Chain, cap_bytes: int | None = None) -> float:
+    """W(0) in O(L²), as the recurrence is written: the oracle for `least_makespan_s`."""
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)
     rest_s = [0.0] * (count + 1)
-    end = [count] * (count + 1)
     for start in reversed(range(count)):
-        rest_s[start], end[start] = min(
-            (chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last]), last)
+        rest_s[start] = min(
+            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
             for last in range(start + 1, reach[start] + 1)
         )
-    return _cuts(end, count)
-
-
-def _cuts(end: list[int], count: int) -> tuple[int, ...]:
-    cuts = [end[0]]
-    while cuts[-1] < count:
-        cuts.append(end[cuts[-1]])
-    return tuple(cuts)
+    return rest_s[0]

@@ -1,0 +1,105 @@
+"""``dlplacer groups``."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.errors import InputError
+from dlplacer.units import format_bytes, format_seconds, parse_quantity
+
+if TYPE_CHECKING:
+    from dlplacer.dataparallel.groups.chain import Chain
+    from dlplacer.dataparallel.groups.policies import Grouping
+
+HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between data-parallel devices."
+_COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or one that ships")
+    parser.add_argument(
+        "topology", metavar="TOPOLOGY", help="a topology file, or one that ships: all its devices share"
+    )
+    parser.add_argument(
+        "--direction",
+        choices=tuple(_COLLECTIVE),
+        default="forward",
+        help="weights pulled before the forward pass needs them, or gradients pushed behind backward (forward)",
+    )
+    parser.add_argument(
+        "--collective",
+        choices=("all-gather", "reduce-scatter", "all-reduce"),
+        help="what carries a group (forward: all-gather; backward: all-reduce)",
+    )
+    parser.add_argument("--cap", metavar="SIZE", help='most bytes of a group, as "25 MiB"')
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Solve the grouping and compare it with what others do."""
+    from dlplacer.costs.links import Wiring
+    from dlplacer.costs.machine import MachineCosts
+    from dlplacer.costs.times import with_times
+    from dlplacer.dataparallel.groups.policies import compare_groupings
+    from dlplacer.load import load_topology
+    from dlplacer.scaling.layer_chain import chain_of
+
+    topology = load_topology(arguments.topology)
+    if len(topology.devices) < 2:
+        raise InputError(
+            f"topology {arguments.topology!r} has one device, which exchanges nothing; give one with two or more"
+        )
+    graph = with_times(graph_of(arguments), topology)
+    costs = MachineCosts(Wiring(topology), (tuple(device.id for device in topology.devices),))
+    collective = arguments.collective or _COLLECTIVE[arguments.direction]
+    total_bytes = sum(op.weight_bytes for op in graph.ops)
+    line = costs.collectives(total_bytes)[collective]
+    chain = chain_of(graph, topology.devices[0].type, line, arguments.direction)
+    cap_bytes = None if arguments.cap is None else int(parse_quantity(arguments.cap, "bytes"))
+    found = compare_groupings(chain, arguments.direction, cap_bytes)
+    if arguments.json:
+        print(json.dumps(_object(chain, found, arguments.direction, collective)))
+    else:
+        _print(chain, found, f"{arguments.direction} pass, {collective} over {len(topology.devices)} devices")
+    return 0
+
+
+def _object(chain: "Chain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:
+    best = found[-1]
+    return {
+        "direction": direction,
+        "collective": collective,
+        "cuts": list(best.cuts),
+        "makespan_s": best.makespan_s,
+        "groups": [list(chain.names[before:last]) for before, last in zip((0, *best.cuts), best.cuts, strict=False)],
+        "group_bytes": _group_bytes(chain, best.cuts),
+        "policies": {
+            grouping.policy: {"cuts": list(grouping.cuts), "makespan_s": grouping.makespan_s} for grouping in found
+        },
+    }
+
+
+def _group_bytes(chain: "Chain", cuts: tuple[int, ...]) -> list[int]:
+    return [sum(chain.bytes[before:last]) for before, last in zip((0, *cuts), cuts, strict=False)]
+
+
+def _print(chain: "Chain", found: "tuple[Grouping, ...]", title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    best = found[-1]
+    table = Table("policy", "groups", "seconds", "against optimal", title=title)
+    for grouping in found:
+        ratio = grouping.makespan_s / best.makespan_s if best.makespan_s else 1.0
+        table.add_row(grouping.policy, str(len(grouping.cuts)), format_seconds(grouping.makespan_s), f"{ratio:.3f}x")
+    groups = Table("group", "from", "to", "bytes", title="optimal groups")
+    for number, (before, last, size) in enumerate(
+        zip((0, *best.cuts), best.cuts, _group_bytes(chain, best.cuts), strict=False), start=1
+    ):
+        groups.add_row(str(number), chain.names[before], chain.names[last - 1], format_bytes(size))
+    console = Console()
+    console.print(table)
+    console.print(groups)
