@@ -10,6 +10,7 @@ from dlplacer.link_use import LinkUse, link_uses
 from dlplacer.plan import Plan, ScheduledOp, Transfer
 
 _COMPUTE = "compute"
+_THREADS = 1000
 
 Thread = tuple[str, str]
 """Node of the topology and name of one of its threads."""
@@ -45,6 +46,31 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
             "options": plan.options.to_dict(),
         },
     }
+
+
+def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
+    """A predicted and a measured step in one trace: every device is two processes, one for each.
+
+    Parameters
+    ----------
+    measured
+        As `dlplacer.fidelity` records it, on the devices of the predicted plan.
+    """
+    trace, other = chrome_trace(predicted), chrome_trace(measured)
+    events = [_renamed(event, "predicted", 0) for event in trace["traceEvents"]]
+    shift = 1 + max(event["pid"] for event in events)
+    events += [_renamed(event, "measured", shift) for event in other["traceEvents"]]
+    times = {"predicted_s": predicted.makespan_s, "measured_s": measured.makespan_s}
+    return {**trace, "traceEvents": events, "otherData": {**trace["otherData"], **times}}
+
+
+def _renamed(event: dict[str, Any], what: str, shift: int) -> dict[str, Any]:
+    """The event in a process of its own; a measured op knows nothing of a critical path."""
+    args = {key: value for key, value in event.get("args", {}).items() if not (shift and key == "critical")}
+    if event["name"] == "process_name":
+        args = {"name": f"{args['name']} {what}"}
+    places = {key: event[key] + shift * scale for key, scale in (("pid", 1), ("tid", _THREADS)) if key in event}
+    return {**event, **places, **({"args": args} if "args" in event else {})}
 
 
 def _lanes(plan: Plan) -> Lanes:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from dlplacer.cli.model import add_job_options, build_job, is_entry
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
+    from dlplacer.fidelity.run import Run
     from dlplacer.plan import Plan
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
@@ -26,6 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps that are timed (10)")
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="least number of steps before them (3)")
+    parser.add_argument(
+        "--gantt", metavar="F", type=Path, help="the measured step beneath the predicted one, as .png, .svg or .pdf"
+    )
+    parser.add_argument(
+        "--trace", metavar="F", type=Path, help="Chrome trace (JSON) of the predicted and the measured step"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -41,14 +49,29 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from dlplacer.fidelity.run import run
 
-    report = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup).report
+    done = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
     if arguments.json:
-        print(json.dumps(report.to_dict()))
+        print(json.dumps(done.report.to_dict()))
     else:
-        from dlplacer.cli.tables import print_run
+        from dlplacer.cli.run_tables import print_run
 
-        print_run(report)
+        print_run(done.report)
+    _write(arguments, done)
     return 0
+
+
+def _write(arguments: argparse.Namespace, done: "Run") -> None:
+    if arguments.gantt:
+        from dlplacer.plot import save_run_picture
+
+        save_run_picture(arguments.gantt, done.predicted, done.measured)
+    if arguments.trace:
+        from dlplacer.files import write_json
+        from dlplacer.trace import run_trace
+
+        write_json(arguments.trace, run_trace(done.predicted, done.measured))
+    for path in filter(None, (arguments.gantt, arguments.trace)):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _complete(arguments: argparse.Namespace, plan: "Plan") -> None:

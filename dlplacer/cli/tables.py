@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.fidelity.run import RunReport
     from dlplacer.plan import Plan
     from dlplacer.result import Result
 
@@ -27,12 +26,12 @@ def print_result(result: "Result") -> None:
     ]
     if plan.rounding_s:
         rows.insert(4, ("rounding", format_seconds(plan.rounding_s)))
-    _print_pairs(rows)
+    print_pairs(rows)
 
 
 def print_plan(plan: "Plan") -> None:
     """The plan's figures, then what every device does."""
-    _print_pairs(
+    print_pairs(
         [
             ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
             ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
@@ -62,31 +61,17 @@ def print_plan(plan: "Plan") -> None:
             "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes),
             format_bytes(received),
         )
-    _print(table)
+    print_table(table)
 
 
-def print_run(report: "RunReport") -> None:
-    """Predicted and measured, side by side."""
-    from rich.table import Table
-
-    table = Table("", "predicted", "measured")
-    table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
-    table.add_row("speedup", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
-    table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
-    if report.eager_all_cores_s is not None:
-        table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
-    table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
-    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}")
-    _print(table)
-
-
-def _print_pairs(rows: list[tuple[str, str]]) -> None:
+def print_pairs(rows: list[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
 
 
-def _print(table: object) -> None:
+def print_table(table: object) -> None:
     from rich.console import Console
 
     Console(width=None if Console().is_terminal else 140).print(table)

@@ -3,17 +3,23 @@
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from dlplacer.devices.allocator import reserve_heap
+from dlplacer.devices.base import Device
 from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
+from dlplacer.fidelity.numerics import compare_once
+from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
+from dlplacer.fidelity.report import RunReport, device_uses, worst_offenders
 from dlplacer.frontend.job import Job
+from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
@@ -21,55 +27,16 @@ from dlplacer.runtime.apply import apply
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.simulate import replay_plan
 
-
-@dataclass(frozen=True)
-class RunReport:
-    """What a run measured: medians in seconds per step.
-
-    Attributes
-    ----------
-    baseline_s
-        Eager PyTorch on one of the devices, under the same conditions.
-    eager_all_cores_s
-        Plain PyTorch with all cores of the host; None where the devices are not CPU cores.
-    predicted_s, predicted_speedup
-        Replay of the plan under measured costs; serial op times ÷ predicted.
-    measured_s, measured_speedup
-        The placed step; baseline ÷ measured.
-    prediction_error
-        |predicted − measured| ÷ measured.
-    max_abs_error
-        Largest difference of the loss and of any gradient against plain PyTorch; with an optimizer, of the loss and of
-        any updated parameter. Where ops are random, as with dropout, it compares different draws.
-    plan_makespan_s
-        What the plan itself says.
-    """
-
-    baseline_s: float
-    eager_all_cores_s: float | None
-    predicted_s: float
-    measured_s: float
-    predicted_speedup: float
-    measured_speedup: float
-    prediction_error: float
-    max_abs_error: float
-    step: str
-    plan_makespan_s: float
-    profiled: bool
-    steps: int
-    devices: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer run --json`` prints."""
-        return asdict(self)
+_RECORDED = 5
 
 
 @dataclass(frozen=True)
 class Run:
-    """A report and the plan as predicted under measured costs."""
+    """A report, the plan as predicted under measured costs, and a recorded step of median length as a plan."""
 
     report: RunReport
     predicted: Plan
+    measured: Plan
 
 
 def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int = 10, warmup: int = 3) -> Run:
@@ -99,32 +66,32 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
     on_cores = all(device.torch_device.type == "cpu" for device in opened)
     if on_cores:
         reserve_heap(sum(op.footprint_bytes for op in plan.graph.ops))
-    known = set(measured_types(plan.graph))
-    must_profile = not known.issuperset(device.type for device in opened)
-    graph = plan.graph
-    if must_profile:
-        graph = with_measured_times(graph, profile_ops(job, placed.captured, opened))
-    predicted = replay_plan(plan, graph, measured_topology(opened))
+    must_profile = not set(measured_types(plan.graph)).issuperset(device.type for device in opened)
+    graph = with_measured_times(plan.graph, profile_ops(job, placed.captured, opened)) if must_profile else plan.graph
+    predicted = _predicted(plan, graph, opened)
     eager = EagerStep(job, reference, opened[0].torch_device)
 
     def planned_step() -> torch.Tensor:
         placed.zero_grad(set_to_none=True)
         return _planned_step(job, placed)
 
-    def eager_on_one_device() -> torch.Tensor:
+    def eager_step(context: AbstractContextManager[object]) -> torch.Tensor:
         def step() -> torch.Tensor:
-            loss = eager()
+            with context:
+                loss = eager()
             opened[0].synchronize()
             return loss
 
         result: torch.Tensor = opened[0].submit(step).result()
         return result
 
-    error = _largest_difference(planned_step(), eager_on_one_device(), placed, reference, job.update is not None)
-    variants = {"baseline": eager_on_one_device, "placed": planned_step}
+    error, draws = compare_once(placed, reference, planned_step, eager_step, job.update is not None)
+    variants = {"baseline": lambda: eager_step(nullcontext()), "placed": planned_step}
     if on_cores:
         variants["all cores"] = lambda: _on_all_cores(eager)
     medians = measured_medians(variants, steps, warmup)
+    recordings = record_steps(placed, planned_step, min(steps, _RECORDED))
+    measured = measured_plan(predicted, median_recording(recordings))
     serial_s = sum(op.time_on(opened[0].type) or 0.0 for op in graph.ops)
     predicted_s, measured_s = predicted.makespan_s, medians["placed"]
     report = RunReport(
@@ -136,19 +103,26 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         measured_speedup=medians["baseline"] / measured_s,
         prediction_error=abs(predicted_s - measured_s) / measured_s,
         max_abs_error=error,
+        draws=draws,
         step="joint",
         plan_makespan_s=plan.makespan_s,
         profiled=must_profile,
         steps=steps,
         devices=tuple(device.name for device in opened),
+        use=device_uses(predicted, measured),
+        offenders=worst_offenders(predicted, median_op_times(recordings)),
     )
-    return Run(report, predicted)
+    return Run(report, predicted, measured)
+
+
+def _predicted(plan: Plan, graph: OpGraph, devices: Sequence[Device]) -> Plan:
+    """The plan under measured costs. What runs is the joint program, whatever step the plan was made for."""
+    joint = replace(plan, options=replace(plan.options, step="joint"))
+    return replay_plan(joint, graph, measured_topology(devices))
 
 
 def _planned_step(job: Job, placed: PlacedModule) -> torch.Tensor:
     if job.mode == "infer":
-        from torch.utils import _pytree as pytree
-
         outputs: torch.Tensor = pytree.tree_leaves(placed(*job.args, **job.kwargs))[0]
         return outputs
     return placed.step(*job.args, *job.targets, **job.kwargs)
@@ -161,14 +135,3 @@ def _on_all_cores(step: EagerStep) -> torch.Tensor:
         return step()
     finally:
         torch.set_num_threads(before)
-
-
-def _largest_difference(
-    ours: torch.Tensor, theirs: torch.Tensor, placed: nn.Module, plain: nn.Module, updated: bool
-) -> float:
-    """Of the loss and of gradients, or of the parameters where the step has updated them."""
-    pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
-    for mine, other in zip(placed.parameters(), plain.parameters(), strict=True):
-        pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
-    differences = [(a.cpu() - b.cpu()).abs().max() for a, b in pairs if a is not None and b is not None]
-    return float(max(differences))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dlplacer.plot.memory import plot_memory
     from dlplacer.plot.page import html_page
     from dlplacer.plot.placement import plot_placement
+    from dlplacer.plot.run import plot_run, save_run_picture
     from dlplacer.plot.save import recommended_size, save_picture
 
 _MODULE_OF = {
@@ -20,8 +21,10 @@ _MODULE_OF = {
     "plot_gantt": "gantt",
     "plot_memory": "memory",
     "plot_placement": "placement",
+    "plot_run": "run",
     "recommended_size": "save",
     "save_picture": "save",
+    "save_run_picture": "run",
 }
 
 __all__ = [
@@ -30,8 +33,10 @@ __all__ = [
     "plot_gantt",
     "plot_memory",
     "plot_placement",
+    "plot_run",
     "recommended_size",
     "save_picture",
+    "save_run_picture",
 ]
 
 

@@ -59,8 +59,13 @@ def render(plot_function: Callable[..., Axes], plan: Plan, picture_format: str, 
     figure = Figure(figsize=recommended_size(plot_function, plan), layout="constrained")
     FigureCanvasAgg(figure)
     plot_function(plan, figure.add_subplot(), **options)
+    return figure_bytes(figure, picture_format, plot_function.__name__)
+
+
+def figure_bytes(figure: Figure, picture_format: str, salt: str) -> bytes:
+    """A figure as the bytes of a file; the same figure and salt give the same bytes."""
     stream = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}), warnings.catch_warnings():
+    with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=picture_format, dpi=DPI, metadata=_DATES[picture_format])

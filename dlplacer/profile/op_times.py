@@ -93,8 +93,5 @@ def _copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, t
 
 def _collect(found: dict[str, list[float]], device: Device, state: StepState) -> None:
     assert state.timeline is not None
-    marks = state.timeline["all"]
-    before = marks[0][1]
-    for op, _, end in marks:
-        found[op].append(device.elapsed_s(before, end))
-        before = end
+    for span in state.timeline["all"].spans(device):
+        found[span.op].append(span.end_s - span.start_s)

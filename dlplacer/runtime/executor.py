@@ -14,7 +14,9 @@ from dlplacer.frontend.executable import Executable
 from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
+from dlplacer.runtime.links import HOST, Links
 from dlplacer.runtime.program import Program
+from dlplacer.runtime.timeline import Timeline
 from dlplacer.runtime.update import Updater
 
 _Inbox = queue.SimpleQueue[tuple[str, Any]]
@@ -30,12 +32,12 @@ class StepState:
     values
         Device name → tensors held.
     timeline
-        Device name → (op, begin, end) marks of the device, if they are recorded.
+        Device name → what its ops took, if that is recorded.
     """
 
     inputs: StepInputs
     values: dict[str, Values]
-    timeline: dict[str, list[tuple[str, Any, Any]]] | None = None
+    timeline: dict[str, Timeline] | None = None
 
 
 @dataclass
@@ -48,7 +50,7 @@ class _Lane:
     inboxes: Mapping[str, _Inbox]
     name: str
     arrived: dict[str, Any] = field(default_factory=dict)
-    marks: list[tuple[str, Any, Any]] | None = None
+    timeline: Timeline | None = None
 
     def receive(self, tensor: str) -> None:
         """Wait for a tensor, setting aside others that arrive first."""
@@ -58,6 +60,8 @@ class _Lane:
                 raise _AbortedError
             self.arrived[name] = parcel
         self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
+        if self.timeline is not None:
+            self.timeline.resume(self.device)
 
 
 class _AbortedError(Exception):
@@ -73,12 +77,19 @@ class Executor:
     Parameters
     ----------
     devices
-        Name in the program → device.
+        Name in the program → device; those of the program that are not among them are reached through `links`.
     """
 
     def __init__(
-        self, graph: OpGraph, executable: Executable, program: Program, devices: Mapping[str, Device], updater: Updater
+        self,
+        graph: OpGraph,
+        executable: Executable,
+        program: Program,
+        devices: Mapping[str, Device],
+        updater: Updater,
+        links: Links | None = None,
     ) -> None:
+        self._links = links
         self._graph = graph
         self._executable = executable
         self._devices = devices
@@ -87,9 +98,7 @@ class Executor:
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
-        timeline: dict[str, list[tuple[str, Any, Any]]] | None = (
-            {name: [] for name in self._devices} if record else None
-        )
+        timeline = {name: Timeline() for name in self._devices} if record else None
         return StepState(inputs, {name: {} for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
@@ -105,6 +114,8 @@ class Executor:
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
         tasks = {name: self._task(name, device, state, inboxes) for name, device in self._devices.items()}
         futures = []
+        if self._links is not None:
+            self._links.begin()
         try:
             for name, device in self._devices.items():
                 futures.append(device.submit(tasks[name]))
@@ -118,16 +129,20 @@ class Executor:
 
     def _task(self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]) -> Callable[[], None]:
         steps = self._steps[name]
-        marks = None if state.timeline is None else state.timeline[name]
-        lane = _Lane(device, state.values[name], state, inboxes, name, marks=marks)
+        timeline = None if state.timeline is None else state.timeline[name]
+        lane = _Lane(device, state.values[name], state, inboxes, name, timeline=timeline)
 
         def task() -> None:
             try:
+                if timeline is not None:
+                    timeline.begin(device)
                 with torch.no_grad():
                     for step in steps:
                         step(lane)
                 device.synchronize()
-            except BaseException:
+            except BaseException as error:
+                if self._links is not None and not isinstance(error, _AbortedError):
+                    self._links.fail(error)
                 _abort(inboxes)
                 raise
 
@@ -137,6 +152,10 @@ class Executor:
         if isinstance(action, Compute):
             return self._compile_compute(name, action.op)
         tensor = action.tensor
+        if isinstance(action, Send) and self._links is not None and action.target not in self._devices:
+            return _send_away(self._links, name, action)
+        if isinstance(action, Recv) and self._links is not None and action.source not in self._devices:
+            return _receive_from_away(self._links, name, action)
         if isinstance(action, Send):
             target, device = action.target, self._devices[action.target]
 
@@ -166,16 +185,35 @@ class Executor:
         where = f" of module {module!r}" if module else ""
 
         def compute(lane: _Lane) -> None:
-            marks = lane.marks
-            begin = None if marks is None else lane.device.now()
             try:
                 run(lane.values, lane.state.inputs)
             except Exception as error:
                 raise RunError(f"op {op!r}{where} failed on {lane.device.name}: {_first_line(error)}") from error
-            if marks is not None:
-                marks.append((op, begin, lane.device.now()))
+            if lane.timeline is not None:
+                lane.timeline.finish(op, lane.device)
 
         return compute
+
+
+def _send_away(links: Links, here: str, action: Send) -> Step:
+    def send(lane: _Lane) -> None:
+        value = lane.values[action.tensor]
+        parcel = value if links.on_device else lane.device.send(value, HOST)
+        links.send(action.tensor, here, action.target, parcel)
+
+    return send
+
+
+def _receive_from_away(links: Links, here: str, action: Recv) -> Step:
+    def receive(lane: _Lane) -> None:
+        value = links.receive(action.tensor, action.source, here)
+        if value is not None and value.device != lane.device.torch_device:
+            value = value.to(lane.device.torch_device)
+        lane.values[action.tensor] = value
+        if lane.timeline is not None:
+            lane.timeline.resume(lane.device)
+
+    return receive
 
 
 def _first_line(error: Exception) -> str:

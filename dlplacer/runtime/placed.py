@@ -16,10 +16,12 @@ from dlplacer.frontend.step_module import job_tensors
 from dlplacer.plan import Plan
 from dlplacer.runtime.autograd import PlacedStep
 from dlplacer.runtime.compile import StepInputs
+from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.gradients import add_gradients
 from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.lower import Order
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
+from dlplacer.runtime.timeline import Timeline
 from dlplacer.runtime.update import Updater
 from dlplacer.runtime.variant import Layouts, Variant, layouts_of
 
@@ -38,6 +40,10 @@ class PlacedModule(nn.Module):
     ----------
     seed
         With the number of the training step and the op's id it decides what random ops draw, whatever the placement.
+    records
+        Whether calls of `step` and calls in evaluation mode record when every op ran.
+    timelines
+        Device name in the plan → what the last recorded step took there.
     """
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, Device]) -> None:
@@ -46,6 +52,8 @@ class PlacedModule(nn.Module):
             self.__dict__[name] = job.module.__dict__[name]
         self._job = job
         self.seed = 0
+        self.records = False
+        self.timelines: Mapping[str, Timeline] = {}
         self.plan = plan
         self.devices = dict(devices)
         self.updater = Updater(job.update)
@@ -91,8 +99,7 @@ class PlacedModule(nn.Module):
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         tensors = job_tensors(self._job)
         variant, bound = self._training_step(self._called_with(inputs, kwargs), tensors)
-        state = variant.joint.start(variant.with_tangent(bound, None))
-        variant.joint.run(state)
+        state = self._run(variant, variant.with_tangent(bound, None))
         if self._job.update is None:
             add_gradients(tensors, variant.gradients(state))
         loss: torch.Tensor = variant.outputs(state)[0]
@@ -136,12 +143,19 @@ class PlacedModule(nn.Module):
         leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
         return variant, variant.bind(tensors, leaves, self.seed, self.steps_done)
 
+    def _run(self, variant: Variant, inputs: StepInputs) -> StepState:
+        """The step as one program, recorded if wanted."""
+        state = variant.joint.start(inputs, self.records)
+        variant.joint.run(state)
+        if state.timeline is not None:
+            self.timelines = state.timeline
+        return state
+
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
         variant = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
         leaves = pytree.tree_leaves((args, called.kwargs))
-        state = variant.joint.start(variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
-        variant.joint.run(state)
+        state = self._run(variant, variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs

@@ -21,6 +21,7 @@ from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import _collect, lower_quartile, measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import StepState
+from dlplacer.runtime.timeline import Timeline
 
 
 @pytest.fixture
@@ -46,16 +47,25 @@ def test_every_op_has_a_time_on_the_type_of_the_devices(name: str, cores: list[D
     assert all(times["cpu-core"][op.id] > 0 for op in graph.ops if op.kind.startswith("aten"))
 
 
-# Ops begin and end at these marks. An op's time goes from the end of the op before it: dispatch is part of it, and the
-# times add up to the step from its first mark to its last.
+# The program begins at 10, ops end at these marks. An op's time goes from the end of the op before it: dispatch is part
+# of it, and the times add up to the step from its first mark to its last.
 def test_times_add_up_to_the_step() -> None:
     class Clock:
+        def __init__(self) -> None:
+            self.times = [10.0, 12.0, 15.0, 15.5]
+
+        def now(self) -> float:
+            return self.times.pop(0)
+
         def elapsed_s(self, begin: float, end: float) -> float:
             return end - begin
 
-    marks = [("a", 10.0, 12.0), ("b", 13.0, 15.0), ("c", 15.0, 15.5)]
+    clock, timeline = cast(Device, Clock()), Timeline()
+    timeline.begin(clock)
+    for op in "abc":
+        timeline.finish(op, clock)
     found: dict[str, list[float]] = defaultdict(list)
-    _collect(found, cast(Device, Clock()), StepState(cast(StepInputs, None), {}, {"all": marks}))
+    _collect(found, clock, StepState(cast(StepInputs, None), {}, {"all": timeline}))
     assert found == {"a": [2.0], "b": [3.0], "c": [0.5]}
     assert sum(seconds for times in found.values() for seconds in times) == 15.5 - 10.0
 

@@ -1,0 +1,59 @@
+"""What a run predicted and measured, as tables on a terminal."""
+
+from typing import TYPE_CHECKING
+
+from dlplacer.cli.tables import print_table
+from dlplacer.units import format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.fidelity.report import RunReport
+
+_DRAWS = {
+    "none": "",
+    "same": " (with the same random draws)",
+    "different": " (random ops drew other numbers: says nothing)",
+}
+
+
+def print_run(report: "RunReport") -> None:
+    """Step time, devices and the worst predicted ops, predicted and measured side by side."""
+    from rich.table import Table
+
+    table = Table("", "predicted", "measured")
+    table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
+    table.add_row("speedup", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
+    table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
+    if report.eager_all_cores_s is not None:
+        table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
+    table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
+    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}{_DRAWS[report.draws]}")
+    print_table(table)
+    _print_devices(report)
+    _print_offenders(report)
+
+
+def _print_devices(report: "RunReport") -> None:
+    from rich.table import Table
+
+    table = Table("device", "busy, predicted", "busy, measured", "idle, predicted", "idle, measured")
+    for use in report.use:
+        seconds = (use.predicted_busy_s, use.measured_busy_s, use.predicted_idle_s, use.measured_idle_s)
+        table.add_row(use.device, *map(format_seconds, seconds))
+    print_table(table)
+
+
+def _print_offenders(report: "RunReport") -> None:
+    from rich.table import Table
+
+    table = Table("predicted worst", "module", "device", "predicted", "measured", "difference")
+    for offender in report.offenders:
+        sign = "+" if offender.difference_s >= 0 else "-"
+        table.add_row(
+            offender.op,
+            offender.module or "",
+            offender.device,
+            format_seconds(offender.predicted_s),
+            format_seconds(offender.measured_s),
+            sign + format_seconds(abs(offender.difference_s)),
+        )
+    print_table(table)
