@@ -14,6 +14,7 @@ from dlplacer.frontend.explain import depends_on_values
 from dlplacer.frontend.flops import flops_of, tensor_bytes
 from dlplacer.frontend.hazards import write_after_read
 from dlplacer.frontend.joint import Slot, Traced
+from dlplacer.frontend.splitting.pieces import ORIGIN
 from dlplacer.graph import Edge, Op
 
 _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
@@ -94,6 +95,7 @@ class _Builder:
                 outputs=specs,
                 phase="backward" if joint.is_backward(node) else "forward",
                 module=joint.module_path(node),
+                origin=(node.meta[ORIGIN],) if ORIGIN in node.meta else (),
                 attrs={
                     "target": str(node.target),
                     "args": nodes.written(call.args),

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
+from dlplacer.errors import CaptureError
 from dlplacer.frontend.nodes import picked_output
+from dlplacer.frontend.splitting.names import is_split, parse_splits
+from dlplacer.frontend.splitting.rewrite import split_ops
 
 aten = torch.ops.aten
 
@@ -58,9 +61,29 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
 """Name → pass, in the order in which they are applied."""
 
 
+def require_known(names: Sequence[str]) -> None:
+    """Return if every name is that of a pass or of a split.
+
+    Raises
+    ------
+    CaptureError
+        Naming the first that is not.
+    """
+    unknown = [name for name in names if name not in PASSES and not is_split(name)]
+    if unknown:
+        raise CaptureError(
+            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)} and split:OP:AXIS:PARTS"
+        )
+    parse_splits(names)
+
+
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes and drop what nothing reads any more."""
+    """Apply the named passes, then all splits together, and drop what nothing reads any more."""
     for name in names:
-        PASSES[name](graph)
+        if not is_split(name):
+            PASSES[name](graph)
+    splits = parse_splits(names)
+    if splits:
+        split_ops(graph, splits)
     graph.eliminate_dead_code()
     graph.lint()

@@ -1,0 +1,1 @@
+"""Rewrites that cut an op of the traced graph into parts which together give the same result."""
