@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlplacer.errors import InternalError
-from dlplacer.plan import DeviceMemory, Plan
+from dlplacer.live import memory_use
+from dlplacer.performance import perform
+from dlplacer.plan import Plan
 from dlplacer.problem import Problem
 from dlplacer.simulate import replay
 from dlplacer.solvers.schedule import Outcome, Schedule
@@ -18,7 +20,10 @@ def assemble(
     problem: Problem, outcome: Outcome, schedule: Schedule, method: str, solve_s: float, provenance: Mapping[str, Any]
 ) -> Plan:
     """The plan of a schedule, with its transfers, memory and gap (eq. 7–13)."""
-    ops, transfers = replay(problem, schedule.device, schedule.order)
+    if schedule.sends is None:
+        ops, transfers = replay(problem, schedule.device, schedule.order)
+    else:
+        ops, transfers = perform(problem, schedule.device, schedule.start, schedule.sends)
     makespan_s = max(entry.end_s for entry in ops)
     makespan = min(schedule.makespan, round(makespan_s / float(problem.tick_s)))
     bound = min(outcome.lower_bound, makespan)
@@ -37,7 +42,7 @@ def assemble(
         solve_s=solve_s,
         ops=tuple(ops),
         transfers=tuple(transfers),
-        memory=_memory(problem, schedule),
+        memory=memory_use(problem, ops, transfers),
         provenance=provenance,
     )
 
@@ -52,20 +57,11 @@ def _rounding_s(problem: Problem, makespan_s: float, makespan: int) -> float:
     """
     tick_s = float(problem.tick_s)
     hidden_s = max(0.0, makespan_s - makespan * tick_s)
-    allowed = 0.5 if problem.exact else 2 * problem.op_count
+    steps = problem.op_count + len(problem.arcs)
+    allowed = 0.5 if problem.exact else 2 * steps
     if hidden_s > allowed * tick_s:
         raise InternalError(
             f"a schedule of {makespan} ticks takes {makespan_s / tick_s:.6g} ticks when it is replayed; please report "
             "this graph and topology"
         )
     return 0.0 if problem.exact else hidden_s
-
-
-def _memory(problem: Problem, schedule: Schedule) -> dict[str, DeviceMemory]:
-    used = [0] * problem.device_count
-    for op, device in enumerate(schedule.device):
-        used[device] += problem.footprint_bytes[op]
-    return {
-        device.id: DeviceMemory(device.memory_bytes, used[position])
-        for position, device in enumerate(problem.topology.devices)
-    }

@@ -147,7 +147,7 @@ def compare(
     chosen = _known(methods)
     if not time_limit_s > 0:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
-    problem = build_problem(with_times(graph, topology), topology, options or Options.paper())
+    problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
@@ -235,7 +235,7 @@ def _heuristic(problem: Problem, instance: Instance, method: str, seconds: float
     began = time.monotonic()
     found = run_rule(problem, instance, method, seconds)
     solve_s = time.monotonic() - began
-    schedule = None if found is None else Schedule(problem, found.device, found.start)
+    schedule = None if found is None else Schedule.of(problem, instance, found)
     return _checked(problem, method, schedule, solve_s, bound)
 
 

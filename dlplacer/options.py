@@ -15,9 +15,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Option → its values, the default first."""
 
-PAPER_ONLY = ("contention", "memory", "step")
-"""Options for which solvers honour only the paper's value so far."""
-
 
 @dataclass(frozen=True)
 class Options:

@@ -47,7 +47,7 @@ def place(
     Parameters
     ----------
     options
-        What to assume; None means the paper's equations 7–13.
+        What to assume; None means the defaults of `Options`, `Options.paper()` the paper's equations 7–13.
     method
         A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
     time_limit_s
@@ -70,7 +70,7 @@ def place(
     """
     began = time.monotonic()
     _require_arguments(method, time_limit_s, gap, workers)
-    problem = build_problem(with_times(graph, topology), topology, options or Options.paper())
+    problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     tick_s = float(problem.tick_s)
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
-from dlplacer.options import PAPER_ONLY, Options
+from dlplacer.options import Options
 from dlplacer.routes import RouteTable, least_delay_routes, route_line
 from dlplacer.topology import Device, Topology
 from dlplacer.units import choose_tick, exact, ticks
@@ -46,13 +46,18 @@ class Problem:
     sizes_bytes
         Distinct sizes of the edges' tensors, ascending.
     delay
-        [size][source device][target device] → ticks of eq. 11, or of cut-through; 0 on the same device, None where no
-        way leads. Without contention the free route and the shortest are the same, and so are a transfer for every
-        edge and one for every device: all of them arrive when the first does.
+        [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
+        the same device, None where no way leads. Without contention and with memory to spare they say all about
+        transfers: the free route and the shortest are the same, and so are a transfer for every edge and one for every
+        device, as all of them arrive when the first does. Else `dlplacer.traffic` says the rest.
     routes
         [size] → table of least-delay routes by device names.
-    footprint_bytes, capacity_bytes
-        M(k) per op and Mem(n) per device (None if unlimited).
+    footprint_bytes
+        [op] → what it takes all step: M(k) of eq. 13, or under ``memory: live`` weight, gradient and state.
+    resident_bytes, output_bytes, workspace_bytes
+        [op] → weight, gradient and state; output; workspace.
+    capacity_bytes
+        Mem(n) per device (None if unlimited).
     groups
         Colocation groups of two or more ops, as op positions.
     """
@@ -69,6 +74,9 @@ class Problem:
     delay: tuple[tuple[tuple[int | None, ...], ...], ...]
     routes: tuple[RouteTable, ...]
     footprint_bytes: tuple[int, ...]
+    resident_bytes: tuple[int, ...]
+    output_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
     capacity_bytes: tuple[int | None, ...]
     groups: tuple[tuple[int, ...], ...]
 
@@ -100,8 +108,16 @@ class Problem:
 
     @cached_property
     def topological(self) -> tuple[int, ...]:
-        """Op positions, every op after all that it reads."""
-        return tuple(self.graph.index[name] for name in self.graph.topological_order)
+        """Op positions, every op after all that it reads, and after the barrier if it is behind it."""
+        order = (self.graph.index[name] for name in self.graph.topological_order)
+        return tuple(sorted(order, key=self.behind_barrier.__contains__))
+
+    @cached_property
+    def behind_barrier(self) -> frozenset[int]:
+        """Ops that start when all others have ended: backward and optimizer ops under ``step: autograd``."""
+        if self.options.step == "joint":
+            return frozenset()
+        return frozenset(op for op, node in enumerate(self.graph.ops) if node.phase in ("backward", "optimizer"))
 
     @cached_property
     def allowed(self) -> tuple[tuple[int, ...], ...]:
@@ -130,10 +146,11 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     Raises
     ------
     InputError
-        If an allowed device's type has no time for an op, or an option is not honoured yet.
+        If an allowed device's type has no time for an op, or a forward op reads what is behind the barrier.
     """
-    _require_known_options(options)
     _require_known_names(graph, topology)
+    if options.step == "autograd":
+        _require_no_way_back(graph)
     durations = [[_duration(op, device) for device in topology.devices] for op in graph.ops]
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
     tables = least_delay_routes(topology, sizes, options.delay)
@@ -142,7 +159,10 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = {value for row in durations for value in row if value is not None}
     values.update(*(table.values() for table in delays))
+    if options.contention == "link":
+        values.update(_link_times(topology, sizes))
     tick_s = choose_tick(values, horizon_s)
+    resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     size_position = {size: position for position, size in enumerate(sizes)}
     return Problem(
         graph=graph,
@@ -158,19 +178,22 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         sizes_bytes=sizes,
         delay=tuple(_delay_matrix(topology, table, tick_s) for table in delays),
         routes=routes,
-        footprint_bytes=tuple(op.footprint_bytes for op in graph.ops),
+        footprint_bytes=resident if options.memory == "live" else tuple(op.footprint_bytes for op in graph.ops),
+        resident_bytes=resident,
+        output_bytes=tuple(op.output_bytes for op in graph.ops),
+        workspace_bytes=tuple(op.workspace_bytes for op in graph.ops),
         capacity_bytes=tuple(device.memory_bytes for device in topology.devices),
         groups=_groups(graph),
     )
 
 
-def _require_known_options(options: Options) -> None:
-    for name in PAPER_ONLY:
-        given, value = getattr(options, name), getattr(Options.paper(), name)
-        if given != value:
+def _require_no_way_back(graph: OpGraph) -> None:
+    later = {op.id for op in graph.ops if op.phase in ("backward", "optimizer")}
+    for edge in graph.edges:
+        if edge.source in later and edge.target not in later:
             raise InputError(
-                f"option {name}: {given!r} cannot be honoured yet; this version solves with the paper's {value!r} "
-                "(--paper)"
+                f"forward op {edge.target!r} reads {edge.source!r}, which runs behind the barrier at the loss; use "
+                "--step joint or change the op's 'phase'"
             )
 
 
@@ -204,6 +227,13 @@ def _delays(
     for size, table in zip(sizes, routes, strict=True):
         value = {cost: size * cost[0] + cost[1] for cost in {line(route) for route in table.values()}}
         yield {pair: value[line(route)] for pair, route in table.items()}
+
+
+def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
+    """What the times of all ways are sums of."""
+    for link in topology.links:
+        yield exact(link.latency_s)
+        yield from (size / (exact(link.bytes_per_s) * link.count) for size in sizes)
 
 
 def _horizon(

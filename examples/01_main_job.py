@@ -29,13 +29,13 @@ def main() -> None:
     call("profile", arguments.model, *batch, "--device", ",".join(devices), "-o", str(graph_file))
 
     say("2. plan it on two cores")
-    topology = dp.load_topology("cpu-2core")
-    result = dp.place(dp.load_graph(graph_file), topology, time_limit_s=arguments.time_limit, gap=0.001)
+    topology, options = dp.load_topology("cpu-2core"), dp.Options(step=arguments.step)
+    result = dp.place(dp.load_graph(graph_file), topology, options, time_limit_s=arguments.time_limit, gap=0.001)
     if len(devices) < 2:
         say("This machine has one core: the plan for two can be predicted, but only a plan for one can be run.")
         say(f"predicted on two cores: {format_seconds(result.plan.makespan_s)}, {result.speedup:.3f}x")
         alone = dp.Topology(topology.devices[:1], name="one core")
-        result = dp.place(dp.load_graph(graph_file), alone)
+        result = dp.place(dp.load_graph(graph_file), alone, options)
     dp.write_plan(plan_file, result.plan)
     call("check", str(plan_file))
 
@@ -80,6 +80,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="dlplacer.models:inception_v3")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument(
+        "--step", choices=("joint", "autograd"), default="joint", help="what is planned; the joint step is what is run"
+    )
     parser.add_argument("--time-limit", type=float, default=30.0)
     parser.add_argument("--output", type=Path, default=Path("demo"))
     return parser.parse_args()

@@ -64,7 +64,7 @@ def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
 
 
 def test_single_is_infeasible_where_nothing_fits_on_one_device() -> None:
-    comparison = compare(DIAMOND, make_machine(2, memory=6, rate=10.0), methods=["single", "m-etf"])
+    comparison = compare(DIAMOND, make_machine(2, memory=6, rate=10.0), Options.paper(), methods=["single", "m-etf"])
     rows = _by_method(comparison)
     assert rows["single"].status == "infeasible"
     assert rows["m-etf"].makespan_s is not None
@@ -81,7 +81,7 @@ def test_no_plan_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_plan_can_exist() -> None:
     with pytest.raises(InfeasibleError, match=r"8 B|8 bytes"):
-        compare(DIAMOND, make_machine(2, memory=3))
+        compare(DIAMOND, make_machine(2, memory=3), Options.paper())
 
 
 @pytest.mark.parametrize(

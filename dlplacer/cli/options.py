@@ -1,10 +1,18 @@
 """The options that say what a solve assumes."""
 
 import argparse
-import sys
 
 from dlplacer.errors import InputError
-from dlplacer.options import CHOICES, PAPER_ONLY, Options
+from dlplacer.options import CHOICES, Options
+
+_MEANING = {
+    "contention": "whether a link direction carries one transfer at a time",
+    "delay": "how a tensor passes a router",
+    "routing": "any simple path, or the one of least delay",
+    "transfers": "once for every device that reads a tensor, or for every edge",
+    "memory": "the peak of what is alive, or the sum of footprints",
+    "step": "with the host's barrier at the loss, or as the joint step runs",
+}
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +22,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or the name of one that ships")
     for name, values in CHOICES.items():
-        parser.add_argument(f"--{name}", choices=values, help=argparse.SUPPRESS if name == "step" else None)
+        parser.add_argument(f"--{name}", choices=values, help=f"{_MEANING[name]} ({values[0]})")
     parser.add_argument("--paper", action="store_true", help="assume what the paper's equations 7-13 assume")
 
 
@@ -26,22 +34,20 @@ def add_solver_arguments(parser: argparse.ArgumentParser, limit: str) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """The options asked for; those that are not given take the paper's values, and that is said.
+    """The options asked for; those that are not given take their defaults, or with ``--paper`` the paper's values.
 
     Raises
     ------
     InputError
-        If one contradicts ``--paper`` or cannot be honoured yet.
+        If one contradicts ``--paper``.
     """
-    paper = Options.paper().to_dict()
     given = {name: value for name in CHOICES if (value := getattr(arguments, name)) is not None}
-    for name, value in given.items():
-        if value != paper[name] and (arguments.paper or name in PAPER_ONLY):
-            cause = "contradicts --paper" if arguments.paper else "cannot be honoured yet"
-            raise InputError(
-                f"--{name} {value} {cause}: this version solves with --{name} {paper[name]}, as the paper does"
-            )
     if not arguments.paper:
-        assumed = ", ".join(f"{name} {value}" for name, value in paper.items() if name not in given)
-        print(f"dlplacer: assuming what the paper assumes: {assumed}", file=sys.stderr)
-    return Options(**{**paper, **given})
+        return Options(**given)
+    paper = Options.paper().to_dict()
+    for name, value in given.items():
+        if value != paper[name]:
+            raise InputError(
+                f"--{name} {value} contradicts --paper, which means --{name} {paper[name]}; leave out one of the two"
+            )
+    return Options.paper()

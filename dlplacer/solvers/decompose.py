@@ -113,6 +113,9 @@ class Chain:
             offset += timetable.start[span[-1]] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
+        if instance.barrier in place:
+            for op in instance.order[: instance.order.index(instance.barrier)]:
+                late[op] = max(late[op], -place[instance.barrier])
         found = [heft(instance, by_rank(instance, late), site)]
         found += [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
         return [timetable for timetable in found if timetable is not None]

@@ -106,7 +106,7 @@ def _require_ways(problem: Problem, instance: Instance, part: Sequence[int]) -> 
     common = set.intersection(*reach.values())
     if common:
         largest = max(common, key=lambda number: _room(problem, _members(instance, number)))
-        ops = [op for block in part for op in instance.members[block]]
+        ops = [op for block in part for op in instance.members[block] if op < problem.op_count]
         _require_total_room(problem, ops, _members(instance, largest))
         return
     first, second = _apart(instance, heads, reach)

@@ -37,7 +37,8 @@ def by_module(problem: Problem, instance: Instance) -> Instance:
     leader = list(range(len(instance.members)))
     first: dict[tuple[str, tuple[int, ...]], int] = {}
     for op in instance.order:
-        module, allowed = problem.graph.ops[op].module, instance.allowed[op]
+        module = problem.graph.ops[op].module if op < problem.op_count else None
+        allowed = instance.allowed[op]
         mine = _root(leader, instance.block[op])
         if module is not None:
             other = first.setdefault((module, allowed), mine)

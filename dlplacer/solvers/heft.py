@@ -1,9 +1,9 @@
 """HEFT: heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002), with insertion, memory-aware."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.lane import Lane
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.timetable import Timetable, compact
 
@@ -15,7 +15,7 @@ def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | Non
     it ends first, into the earliest gap that holds it.
     """
     occupancy = Occupancy(instance, fixed)
-    lanes = [_Lane() for _ in instance.capacity]
+    lanes = [Lane() for _ in instance.capacity]
     start, end = [0] * instance.op_count, [0] * instance.op_count
     for op in sorted(range(instance.op_count), key=priority.__getitem__):
         if op in instance.sources:
@@ -51,28 +51,3 @@ def _arrival(instance: Instance, occupancy: Occupancy, end: Sequence[int], op: i
         if source not in instance.sources:
             latest = max(latest, end[source] + delay[occupancy.site[instance.block[source]]][device])
     return latest
-
-
-class _Lane:
-    """When a device is busy, in order; ops of zero time count, so that nothing is put around them (eq. 12)."""
-
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-
-    def earliest(self, arrival: int, ticks: int) -> int:
-        """The first moment from `arrival` on at which an op of this length fits."""
-        position = bisect_left(self.starts, arrival)
-        begin = max(arrival, self.ends[position - 1]) if position else arrival
-        while position < len(self.starts) and begin + ticks > self.starts[position]:
-            begin = max(begin, self.ends[position])
-            position += 1
-        return begin
-
-    def insert(self, begin: int, end: int) -> None:
-        """Book the time from begin to end, which must be free."""
-        position = bisect_right(self.starts, begin)
-        while position and self.ends[position - 1] > begin:
-            position -= 1
-        self.starts.insert(position, begin)
-        self.ends.insert(position, end)

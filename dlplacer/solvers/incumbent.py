@@ -1,21 +1,32 @@
 """The best timetable so far and the best bound so far, reported whenever one of them improves."""
 
+from collections.abc import Callable
+
 from dlplacer.errors import InternalError
 from dlplacer.solvers.schedule import Budget
 from dlplacer.solvers.timetable import Timetable
 
 
 class Incumbent:
-    """What a solve has reached."""
+    """What a solve has reached.
 
-    def __init__(self, budget: Budget) -> None:
+    Attributes
+    ----------
+    admits
+        Whether a timetable is a plan at all: rules that its instance does not know, such as memory over time.
+    """
+
+    def __init__(self, budget: Budget, admits: Callable[[Timetable], bool] = lambda timetable: True) -> None:
         self.budget = budget
+        self.admits = admits
         self.best: Timetable | None = None
         self.bound = 0
 
     def offer(self, timetable: Timetable | None) -> bool:
-        """Keep a timetable if it is the best so far; whether it is."""
+        """Keep a timetable if it is admitted and the best so far; whether it is."""
         if timetable is None or (self.best is not None and timetable.makespan >= self.best.makespan):
+            return False
+        if not self.admits(timetable):
             return False
         self.best = timetable
         self._report()

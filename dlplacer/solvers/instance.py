@@ -1,14 +1,20 @@
 """A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
 
 Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without contention, eq. 8, 9 and 11 reduce to a table
-of delays per pair of devices, and the solvers choose placement and order only.
+of delays per pair of devices, and the solvers choose placement and order only. With contention the table is a
+relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is sent.
+
+The barrier at the loss is an op of no time after the problem's own: every forward op leads to it, and it leads to
+every op behind it, without delays.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dlplacer.live import may_bind
 from dlplacer.problem import Problem
+from dlplacer.traffic import Traffic
 
 FAR = 2**40
 """Delay between devices that no way joins: more than any horizon."""
@@ -43,6 +49,11 @@ class Instance:
     sources, sinks
         Ops of zero time that read nothing (parameters, inputs; they start at 0 wherever they are), or that nothing
         reads.
+    barrier
+        The op of no time that stands for the barrier at the loss; None if there is none, and in parts.
+    traffic
+        What is sent, where links are contended or copies may need memory that is short; None elsewhere, and in parts
+        of an instance and its reverse, which are relaxations then.
     """
 
     duration: tuple[tuple[int, ...], ...]
@@ -57,6 +68,8 @@ class Instance:
     component: tuple[int, ...]
     sources: frozenset[int]
     sinks: frozenset[int]
+    barrier: int | None = None
+    traffic: Traffic | None = field(default=None, compare=False, repr=False)
 
     @property
     def op_count(self) -> int:
@@ -111,9 +124,11 @@ class Instance:
                 block = leader[block]
             return block
 
+        split = len(set(self.component)) > 1
         for op, arcs in enumerate(self.successors):
-            for target, _ in arcs:
-                leader[find(self.block[op])] = find(self.block[target])
+            for target, delay in arcs:
+                if not split or any(FAR in row for row in delay):
+                    leader[find(self.block[op])] = find(self.block[target])
         grouped: dict[int, list[int]] = {}
         for block in range(len(leader)):
             grouped.setdefault(find(block), []).append(block)
@@ -135,6 +150,8 @@ class Instance:
             order=self.order[::-1],
             sources=self.sinks,
             sinks=self.sources,
+            barrier=None,
+            traffic=None,
         )
 
     def restricted(self, ops: Sequence[int]) -> "Instance":
@@ -161,6 +178,8 @@ class Instance:
             footprint=tuple(self.footprint[block] for block in blocks),
             sources=frozenset(position[op] for op in ops if op in self.sources),
             sinks=frozenset(position[op] for op in ops if op in self.sinks),
+            barrier=None,
+            traffic=None,
         )
 
     def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
@@ -172,11 +191,64 @@ class Instance:
         return replace(self, allowed=tuple(allowed))
 
 
-def build_instance(problem: Problem) -> Instance:
-    """The instance of a problem."""
+def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
+    """The instance of a problem.
+
+    Parameters
+    ----------
+    activations
+        Share of outputs and workspace that counts as footprint under ``memory: live``. With 0 the footprints are a
+        relaxation; more of it makes heuristics leave room for what is alive for a while.
+    """
     block, members = _blocks(problem)
     device_sets = [set(devices) for devices in problem.allowed]
-    allowed = tuple(tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block)
+    allowed = [tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block]
+    successors = _arcs(problem)
+    duration = [tuple(ticks or 0 for ticks in row) for row in problem.duration]
+    order = list(problem.topological)
+    footprint = [sum(_footprint(problem, op, activations) for op in ops) for ops in members]
+    barrier = None
+    if 0 < len(problem.behind_barrier) < problem.op_count:
+        barrier = problem.op_count
+        _add_barrier(problem, successors)
+        block.append(len(members))
+        members.append((barrier,))
+        allowed.append(tuple(range(problem.device_count)))
+        duration.append((0,) * problem.device_count)
+        order.insert(problem.op_count - len(problem.behind_barrier), barrier)
+        footprint.append(0)
+    predecessors: list[list[tuple[int, Delay]]] = [[] for _ in block]
+    for op, arcs in enumerate(successors):
+        for target, delay in arcs:
+            predecessors[target].append((op, delay))
+    instant = {op for op, row in enumerate(duration) if not any(row)}
+    return Instance(
+        duration=tuple(duration),
+        allowed=tuple(allowed),
+        successors=tuple(map(tuple, successors)),
+        predecessors=tuple(map(tuple, predecessors)),
+        order=tuple(order),
+        block=tuple(block),
+        members=tuple(members),
+        footprint=tuple(footprint),
+        capacity=problem.capacity_bytes,
+        component=_components(problem),
+        sources=frozenset(op for op in instant if not predecessors[op]),
+        sinks=frozenset(op for op in instant if not successors[op]),
+        barrier=barrier,
+        traffic=Traffic(problem) if problem.options.contention == "link" or may_bind(problem) else None,
+    )
+
+
+def _footprint(problem: Problem, op: int, activations: float) -> int:
+    size = problem.footprint_bytes[op]
+    if activations and problem.options.memory == "live":
+        size += round(activations * (problem.output_bytes[op] + problem.workspace_bytes[op]))
+    return size
+
+
+def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
+    """[op] → its readers with delays; of parallel arcs the slowest."""
     tables = [
         tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table) for table in problem.delay
     ]
@@ -184,29 +256,24 @@ def build_instance(problem: Problem) -> Instance:
     for arc in problem.arcs:
         ends = arc.source, arc.target
         largest[ends] = max(largest.get(ends, 0), arc.size)
-    successors: list[list[tuple[int, Delay]]] = [[] for _ in block]
-    predecessors: list[list[tuple[int, Delay]]] = [[] for _ in block]
+    successors: list[list[tuple[int, Delay]]] = [[] for _ in range(problem.op_count)]
     for (source, target), size in largest.items():
         successors[source].append((target, tables[size]))
-        predecessors[target].append((source, tables[size]))
-    instant = {op for op in range(problem.op_count) if not any(problem.duration[op])}
-    return Instance(
-        duration=tuple(tuple(ticks or 0 for ticks in row) for row in problem.duration),
-        allowed=allowed,
-        successors=tuple(map(tuple, successors)),
-        predecessors=tuple(map(tuple, predecessors)),
-        order=problem.topological,
-        block=block,
-        members=members,
-        footprint=tuple(sum(problem.footprint_bytes[op] for op in ops) for ops in members),
-        capacity=problem.capacity_bytes,
-        component=_components(problem),
-        sources=frozenset(op for op in instant if not predecessors[op]),
-        sinks=frozenset(op for op in instant if not successors[op]),
-    )
+    return successors
 
 
-def _blocks(problem: Problem) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:
+    """Arcs from the last ops before the barrier to it, and from it to the first ops behind it."""
+    behind, barrier = problem.behind_barrier, problem.op_count
+    nothing: Delay = ((0,) * problem.device_count,) * problem.device_count
+    for op in range(problem.op_count):
+        if op not in behind and all(target in behind for target, _ in successors[op]):
+            successors[op].append((barrier, nothing))
+    first = behind.difference(arc.target for arc in problem.arcs if arc.source in behind)
+    successors.append([(op, nothing) for op in sorted(first)])
+
+
+def _blocks(problem: Problem) -> tuple[list[int], list[tuple[int, ...]]]:
     block = [-1] * problem.op_count
     members: list[tuple[int, ...]] = []
     for op, group in enumerate(problem.group_of):
@@ -215,7 +282,7 @@ def _blocks(problem: Problem) -> tuple[tuple[int, ...], tuple[tuple[int, ...], .
             for member in ops:
                 block[member] = len(members)
             members.append(ops)
-    return tuple(block), tuple(members)
+    return block, members
 
 
 def _components(problem: Problem) -> tuple[int, ...]:

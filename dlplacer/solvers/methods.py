@@ -5,6 +5,7 @@ from functools import partial
 
 from dlplacer.errors import InputError
 from dlplacer.problem import Problem
+from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct, construct_on_placement
 from dlplacer.solvers.cpop import cpop
@@ -48,7 +49,7 @@ def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
     found = run_rule(problem, instance, method, budget.left_s / 2)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     budget.report(None if found is None else found.makespan, bounds.makespan)
-    schedule = None if found is None else Schedule(problem, found.device, found.start)
+    schedule = None if found is None else Schedule.of(problem, instance, found)
     return Outcome(schedule, bounds.makespan)
 
 
@@ -86,8 +87,13 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
     InputError
         If the method needs a package that is not installed.
     """
-    found = construct(_seen_by(method, problem, instance), RULES[method])
-    return found or construct_on_placement(problem, instance, RULES[method], seconds)
+    admits = admission(problem, instance)
+    for guide in (instance, *stricter(problem)):
+        found = construct(_seen_by(method, problem, guide), RULES[method])
+        found = found or construct_on_placement(problem, guide, RULES[method], seconds)
+        if found is None or admits(found):
+            return found
+    return None
 
 
 def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dlplacer.solvers.heft import _arrival, _Lane
+from dlplacer.solvers.heft import _arrival
 from dlplacer.solvers.instance import FAR, Delay, Instance
+from dlplacer.solvers.lane import Lane
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.ready import by_release
 from dlplacer.solvers.timetable import Timetable, compact
@@ -35,7 +36,7 @@ def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | Non
     means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in zip(ahead, instance.allowed, strict=True)]
     place = by_release(instance, means, priority)
     occupancy = Occupancy(instance, fixed)
-    lanes = [_Lane() for _ in instance.capacity]
+    lanes = [Lane() for _ in instance.capacity]
     start, end = [0] * instance.op_count, [0] * instance.op_count
     for op in sorted(range(instance.op_count), key=place.__getitem__):
         if op in instance.sources:

@@ -7,15 +7,32 @@ from functools import cached_property
 from threading import Event
 
 from dlplacer.problem import Problem
+from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.timetable import Timetable
+from dlplacer.traffic import Send
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A placement and start times for all ops of a problem, in ticks; device and start are indexed by op."""
+    """A placement and start times for all ops of a problem, in ticks; device and start are indexed by op.
+
+    Attributes
+    ----------
+    sends
+        All transfers with their times, or None where they leave as soon as they can and never wait.
+    """
 
     problem: Problem
     device: tuple[int, ...]
     start: tuple[int, ...]
+    sends: tuple[Send, ...] | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, instance: Instance, timetable: Timetable) -> "Schedule":
+        """The schedule of a timetable of the problem's instance."""
+        count = problem.op_count
+        sends = None if instance.traffic is None else timetable.sends
+        return cls(problem, timetable.device[:count], timetable.start[:count], sends)
 
     @cached_property
     def end(self) -> tuple[int, ...]:

@@ -55,8 +55,9 @@ def find_segments(instance: Instance, last: int) -> list[Segment]:
     A cut op is before or after every other one of these ops. So all that lead to it end before it starts, and all that
     follow start after it ends: segments run one after another, and the start of `last` is no earlier than the sum of
     their makespans. (What leads into a segment from farther back, or from sources, is left out, which lengthens
-    nothing.)
+    nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
     """
+    instance = _without_leaves(instance)
     order = np.array([op for op in instance.order if op not in instance.sources])
     reach = np.unpackbits(reachable(instance, order)[order], axis=1, count=len(order)).astype(bool)
     end = int(np.flatnonzero(order == last)[0])
@@ -98,6 +99,22 @@ def couple(instance: Instance, segments: Sequence[Segment]) -> list[Series]:
     return [
         Series(numbers, _in_series(instance, [segments[number] for number in numbers])) for numbers in sorted(distinct)
     ]
+
+
+def _without_leaves(instance: Instance) -> Instance:
+    """The instance in which the barrier does not wait for what nothing else reads, unless that is all."""
+    barrier = instance.barrier
+    if barrier is None:
+        return instance
+    arcs = instance.predecessors[barrier]
+    read = tuple(arc for arc in arcs if len(instance.successors[arc[0]]) > 1)
+    kept = {op for op, _ in read or arcs}
+    successors = [
+        tuple(arc for arc in row if arc[0] != barrier or op in kept) for op, row in enumerate(instance.successors)
+    ]
+    predecessors = [*instance.predecessors]
+    predecessors[barrier] = read or arcs
+    return replace(instance, successors=tuple(successors), predecessors=tuple(predecessors))
 
 
 def _alone(instance: Instance, ops: list[int]) -> Instance:

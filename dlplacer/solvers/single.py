@@ -1,5 +1,6 @@
 """The whole graph on one device: the baseline that every speedup is measured against."""
 
+from dlplacer.live import peaks
 from dlplacer.problem import Problem
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
 
@@ -18,9 +19,12 @@ def solve_single(problem: Problem, budget: Budget) -> Outcome:
 
 def _fits(problem: Problem, device: int) -> bool:
     capacity = problem.capacity_bytes[device]
-    return all(device in allowed for allowed in problem.allowed) and (
-        capacity is None or sum(problem.footprint_bytes) <= capacity
-    )
+    if not all(device in allowed for allowed in problem.allowed):
+        return False
+    if capacity is None or problem.options.memory == "sum":
+        return capacity is None or sum(problem.footprint_bytes) <= capacity
+    schedule = _on_device(problem, device)
+    return peaks(problem, schedule.device, schedule.start, schedule.end, ())[device] <= capacity
 
 
 def _on_device(problem: Problem, device: int) -> Schedule:

@@ -37,6 +37,7 @@ from benchmarks.machines import linked
 from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
 
 from dlplacer.errors import InfeasibleError, InternalError, NoPlanError
+from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Progress
@@ -153,7 +154,7 @@ def solve(instance: Instance, limit_s: float, workers: int | None) -> Row:
     for method in METHODS:
         began = time.perf_counter()
         try:
-            plan = place(graph, machine, method=method, time_limit_s=limit_s, workers=workers).plan
+            plan = place(graph, machine, Options.paper(), method=method, time_limit_s=limit_s, workers=workers).plan
             figures = plan.makespan_s, plan.lower_bound_s, plan.rounding_s
             runs.append(Run(method, *figures, time.perf_counter() - began, plan.status))
         except (NoPlanError, InfeasibleError, InternalError) as error:
@@ -182,7 +183,7 @@ def _grow(point: GrowthPoint, workers: int | None) -> Growth:
                 stop.set()
 
     limit_s = point.limit_s or _NO_LIMIT_S
-    plan = place(graph, machine, time_limit_s=limit_s, workers=workers, on_progress=note, stop=stop).plan
+    plan = place(graph, machine, Options.paper(), time_limit_s=limit_s, workers=workers, on_progress=note, stop=stop).plan
     wall_s = time.perf_counter() - began
     first_plan_s, first_plan_cpu_s, first_makespan_s = first[0]
     first_gap = (first_makespan_s - plan.lower_bound_s) / first_makespan_s

@@ -49,9 +49,8 @@ def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[s
 
 
 def test_table(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *files, "--methods", "heft,m-sct,single"]) == 0
+    assert main(["compare", *files, "--paper", "--methods", "heft,m-sct,single"]) == 0
     captured = capsys.readouterr()
-    assert "contention none" in captured.err
     lines = captured.out.splitlines()
     assert "diamond on 2 devices" in lines[0]
     for method in ("heft", "m-sct", "single"):
@@ -77,7 +76,7 @@ def test_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
         (["--methods", "heft,magic"], ["'magic'", "ilp", "m-etf"]),
         (["--methods", ","], ["no method is chosen"]),
         (["--time-limit", "-1"], ["-1 s", "positive"]),
-        (["--contention", "link"], ["--contention link"]),
+        (["--paper", "--contention", "link"], ["--contention link", "contradicts --paper"]),
         (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
         (["--methods", "heft", "--picture", "p.jpeg"], ["p.jpeg", ".png"]),
         (["--mode", "infer"], ["--mode", "graph file"]),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dlplacer.cli.main import main
+from dlplacer.options import CHOICES, Options
 
 GRAPH: dict[str, Any] = {
     "format": "dlplacer.graph/1",
@@ -48,8 +49,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("dlplacer: assuming")]
-    text = "\n".join(lines)
+    text = capsys.readouterr().err
     assert text.startswith("dlplacer: ")
     assert "Traceback" not in text
     return text
@@ -76,24 +76,26 @@ def test_solve_prints_json_and_writes_a_plan_that_passes_check(
     assert "makespan" in capsys.readouterr().out
 
 
-def test_without_paper_the_assumptions_are_said(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", *map(str, files), "--json"]) == 0
-    captured = capsys.readouterr()
-    assert "contention none" in captured.err
-    assert json.loads(captured.out)["status"] == "optimal"
-
-
-def test_delay_routing_and_transfers_are_honoured(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = tmp_path / "plan.json"
-    chosen = ["--delay", "cut-through", "--routing", "shortest", "--transfers", "device"]
-    assert main(["solve", *map(str, files), *chosen, "-o", str(plan)]) == 0
-    options = json.loads(plan.read_text())["problem"]["options"]
-    assert (options["delay"], options["routing"], options["transfers"]) == ("cut-through", "shortest", "device")
-    assert options["memory"] == "sum"
+def options_of_plan(files: tuple[Path, Path], *arguments: str) -> dict[str, str]:
+    plan = files[0].parent / "plan.json"
+    assert main(["solve", *map(str, files), *arguments, "-o", str(plan)]) == 0
     assert main(["check", str(plan)]) == 0
-    assert "assuming" in capsys.readouterr().err
+    options = json.loads(plan.read_text())["problem"]["options"]
+    assert isinstance(options, dict)
+    return options
+
+
+def test_options_that_are_not_given_take_their_defaults(files: tuple[Path, Path]) -> None:
+    assert options_of_plan(files) == Options().to_dict()
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHOICES.items() for value in values])
+def test_every_value_of_every_option_is_honoured(files: tuple[Path, Path], name: str, value: str) -> None:
+    assert options_of_plan(files, f"--{name}", value) == {**Options().to_dict(), name: value}
+
+
+def test_paper_means_the_papers_options(files: tuple[Path, Path]) -> None:
+    assert options_of_plan(files, "--paper", "--memory", "sum") == Options.paper().to_dict()
 
 
 @pytest.mark.parametrize("method", ["list", "heft", "single"])
@@ -109,7 +111,7 @@ def test_every_method_reports_a_bound(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--contention", "link"], 2, ["--contention link", "cannot be honoured yet", "none"]),
+        (["--paper", "--contention", "link"], 2, ["--contention link", "contradicts --paper", "--contention none"]),
         (["--paper", "--memory", "live"], 2, ["--memory live", "contradicts --paper"]),
         (["--method", "magic"], 2, ["'magic'", "ilp"]),
         (["--time-limit", "-1"], 2, ["-1", "positive"]),

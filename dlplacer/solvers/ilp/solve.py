@@ -1,11 +1,12 @@
 """The default method: bounds and heuristics, segments between cut ops, windows, and the whole model."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
+from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct_on_placement
 from dlplacer.solvers.decompose import Chain
@@ -19,8 +20,7 @@ from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
 from dlplacer.solvers.segments import Series
-from dlplacer.solvers.single import best_single
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Timetable, in_sequence, keeps_blocks_and_memory
 
 _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
 _START_SHARE = 0.1
@@ -53,29 +53,24 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start]) -> Outc
         If a proven bound contradicts a schedule.
     """
     reserve = min(_RESERVE_SHARE * budget.left_s, _RESERVE_S + _RESERVE_S_PER_OP * problem.op_count)
-    incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve))
+    instance = build_instance(problem)
+    incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve), admission(problem, instance))
     try:
-        _solve(problem, build_instance(problem), incumbent, starts)
+        _solve(problem, instance, incumbent, starts)
     except KeyboardInterrupt:
         budget.stop.set()
         if incumbent.best is None:
             raise
     best = incumbent.best
-    return Outcome(None if best is None else Schedule(problem, best.device, best.start), incumbent.bound)
+    return Outcome(None if best is None else Schedule.of(problem, instance, best), incumbent.bound)
 
 
 def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[Start]) -> None:
     budget = incumbent.budget
-    incumbent.offer(_single(problem))
-    start_until = time.monotonic() + _START_SHARE * budget.left_s
-    for number, start in enumerate(starts):
-        if number < 2 or time.monotonic() < start_until:
-            incumbent.offer(start(problem, instance))
-    if incumbent.best is None:
-        incumbent.offer(construct_on_placement(problem, instance, list_schedule, budget.left_s / 2))
+    guide = _begin(problem, instance, incumbent, list(starts))
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
-    improve(instance, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
+    improve(guide, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
     if not incumbent.closed and instance.op_count <= _LARGEST_CHAIN:
         bounds = _solve_segments(instance, bounds, incumbent)
     working = sum(ticks > 0 for ticks in instance.longest)
@@ -85,6 +80,25 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: I
         repair(instance, incumbent, _REPAIR_SHARE * budget.left_s, _PATIENCE)
         _solve_whole(instance, bounds, incumbent, budget.left_s)
     repair(instance, incumbent, budget.left_s, _PATIENCE * instance.op_count)
+
+
+def _begin(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> Instance:
+    """Offer first timetables; the instance that heuristics do well to search on."""
+    budget = incumbent.budget
+    start_until = time.monotonic() + _START_SHARE * budget.left_s
+    for guide in (instance, *stricter(problem)):
+        for device in range(instance.device_count):
+            if all(device in devices for devices in guide.allowed):
+                alone = in_sequence(guide, [device] * guide.op_count, guide.order)
+                incumbent.offer(alone if keeps_blocks_and_memory(guide, alone) else None)
+        for number, start in enumerate(starts):
+            if number < 2 or time.monotonic() < start_until:
+                incumbent.offer(start(problem, guide))
+        if incumbent.best is None:
+            incumbent.offer(construct_on_placement(problem, guide, list_schedule, budget.left_s / 2))
+        if incumbent.best is not None:
+            return guide
+    return instance
 
 
 def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
@@ -130,8 +144,3 @@ def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, secon
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"
         )
-
-
-def _single(problem: Problem) -> Timetable | None:
-    schedule = best_single(problem)
-    return None if schedule is None else Timetable(schedule.device, schedule.start, schedule.makespan)

@@ -1,0 +1,133 @@
+"""Memory over time: what is alive on every device under ``memory: live``."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dlplacer.plan import DeviceMemory, ScheduledOp, Transfer
+from dlplacer.problem import Problem
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A tensor that travels.
+
+    Attributes
+    ----------
+    size
+        Position of its bytes in `Problem.sizes_bytes`.
+    readers
+        All ops that read it, wherever they are.
+    stops
+        The device where each stretch ends, and when the stretch starts and ends.
+    """
+
+    source: int
+    size: int
+    readers: tuple[int, ...]
+    stops: tuple[tuple[int, float, float], ...]
+
+
+def peaks(
+    problem: Problem,
+    device: Sequence[int],
+    start: Sequence[float],
+    end: Sequence[float],
+    journeys: Iterable[Journey],
+    slack: float = 0,
+) -> list[int]:
+    """[device] → the most bytes that are alive there at any time.
+
+    Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
+    or of its last transfer from there; a copy from the start of the last stretch to the end of its last reader; what a
+    device relays until it has gone on; workspace while its op runs.
+
+    Parameters
+    ----------
+    start, end
+        [op] → ticks, or seconds.
+    slack
+        What ends no later than this after another starts makes room for it.
+    """
+    change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
+    for here, begin, until, size in _lives(problem, device, start, end, list(journeys)):
+        if size and until > begin:
+            change[here][begin] += size
+            change[here][until - min(slack, (until - begin) / 2) if slack else until] -= size
+    top = [0] * problem.device_count
+    for op, here in enumerate(device[: problem.op_count]):
+        top[here] += problem.resident_bytes[op]
+    for here, changes in enumerate(change):
+        level = top[here]
+        for moment in sorted(changes):
+            level += changes[moment]
+            top[here] = max(top[here], level)
+    return top
+
+
+def _lives(
+    problem: Problem, device: Sequence[int], start: Sequence[float], end: Sequence[float], journeys: list[Journey]
+) -> Iterator[tuple[int, float, float, int]]:
+    used_until = list(end[: problem.op_count])
+    for arc in problem.arcs:
+        if device[arc.source] == device[arc.target]:
+            used_until[arc.source] = max(used_until[arc.source], end[arc.target])
+    for journey in journeys:
+        source = journey.source
+        used_until[source] = max(used_until[source], journey.stops[0][2])
+    for op in range(problem.op_count):
+        yield device[op], start[op], end[op], problem.workspace_bytes[op]
+        yield device[op], start[op], used_until[op], problem.output_bytes[op]
+    for journey in journeys:
+        size = problem.sizes_bytes[journey.size]
+        for (relay, begin, _), (_, _, gone) in pairwise(journey.stops):
+            yield relay, begin, gone, size
+        target, begin, _ = journey.stops[-1]
+        yield target, begin, max(end[op] for op in journey.readers if device[op] == target), size
+
+
+def may_bind(problem: Problem) -> bool:
+    """Whether some placement might exceed some device's memory under ``memory: live``; False is certain."""
+    most = sum(op.footprint_bytes for op in problem.graph.ops) + 2 * sum(edge.bytes for edge in problem.graph.edges)
+    return problem.options.memory == "live" and any(
+        capacity is not None and capacity < most for capacity in problem.capacity_bytes
+    )
+
+
+def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> dict[str, DeviceMemory]:
+    """Device → capacity and peak of a plan's ops and transfers, under the problem's memory rule."""
+    position = problem.topology.device_index
+    device, start_s, end_s = [0] * problem.op_count, [0.0] * problem.op_count, [0.0] * problem.op_count
+    for entry in ops:
+        op = problem.graph.index[entry.op]
+        device[op], start_s[op], end_s[op] = position[entry.device], entry.start_s, entry.end_s
+    if problem.options.memory == "sum":
+        used = [0] * problem.device_count
+        for op, here in enumerate(device):
+            used[here] += problem.footprint_bytes[op]
+    else:
+        readers: dict[str, list[int]] = {}
+        for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+            readers.setdefault(edge.tensor, []).append(arc.target)
+        size = {size_bytes: number for number, size_bytes in enumerate(problem.sizes_bytes)}
+        journeys = [
+            Journey(
+                problem.graph.index[transfer.source],
+                size[transfer.bytes],
+                tuple(readers[transfer.tensor]),
+                tuple((position[part.route[-1][1]], part.start_s, part.end_s) for part in transfer.segments),
+            )
+            for transfer in transfers
+        ]
+        moved_s = sum(transfer.segments[-1].end_s - transfer.segments[0].start_s for transfer in transfers)
+        slowest_s = sum(
+            max(op.time_on(kind) or 0.0 for kind in problem.topology.device_types) for op in problem.graph.ops
+        )
+        used = peaks(problem, device, start_s, end_s, journeys, _SAME * (slowest_s + moved_s) + 1e-15)
+    return {
+        entry.id: DeviceMemory(entry.memory_bytes, used[number])
+        for number, entry in enumerate(problem.topology.devices)
+    }

@@ -1,0 +1,214 @@
+"""What travels between devices, tensor by tensor and link by link.
+
+Solvers need it where links carry one transfer at a time, or where copies take memory; otherwise the delays of
+`dlplacer.problem` say all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice, pairwise
+
+from dlplacer.problem import Problem
+from dlplacer.routes import Route, segments
+from dlplacer.topology import Link, Topology
+from dlplacer.units import exact, ticks
+
+Hop = tuple[str, str]
+
+_MOST_WAYS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A segment of a way in ticks.
+
+    Attributes
+    ----------
+    target
+        The device where it ends.
+    ticks
+        From its start until the tensor is there.
+    holds
+        (lane, offset, ticks) of the links that it occupies, counted from its start.
+    """
+
+    hops: tuple[Hop, ...]
+    target: int
+    ticks: int
+    holds: tuple[tuple[int, int, int], ...]
+
+
+Way = tuple[Stretch, ...]
+"""From device to device: more than one stretch where devices relay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What is sent as one: a tensor with all its readers, or an edge where every edge has a transfer of its own.
+
+    Attributes
+    ----------
+    size
+        Position of its bytes in `Problem.sizes_bytes`.
+    readers
+        The ops that wait for it.
+    keepers
+        All readers of its tensor: a copy stays on a device until the last of them there has ended.
+    """
+
+    tensor: str
+    source: int
+    size: int
+    readers: tuple[int, ...]
+    keepers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A parcel on its way to a device: one start tick per stretch."""
+
+    parcel: int
+    target: int
+    way: Way
+    start: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """When it is there."""
+        return self.start[-1] + self.way[-1].ticks
+
+
+class Traffic:
+    """Parcels, and the ways that they may take.
+
+    Attributes
+    ----------
+    parcels
+        Everything that is read.
+    reads
+        [op] → numbers of the parcels that it reads.
+    lane_count
+        Number of lanes: link directions, or half-duplex links as a whole. 0 where links are not contended.
+    chooses
+        Whether a transfer may have other ways than that of least delay.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        contended = problem.options.contention == "link"
+        self._problem = problem
+        self._lanes = _lanes(problem.topology) if contended else {}
+        self._quickest: dict[tuple[int, int, int], Way] = {}
+        self._ways: dict[tuple[int, int, int], tuple[Way, ...]] = {}
+        self._paths: dict[tuple[str, str], list[Route]] = {}
+        self.lane_count = len(set(self._lanes.values()))
+        self.chooses = contended and problem.options.routing == "free"
+        self.parcels = _parcels(problem)
+        reads: list[list[int]] = [[] for _ in range(problem.op_count)]
+        for number, parcel in enumerate(self.parcels):
+            for reader in parcel.readers:
+                reads[reader].append(number)
+        self.reads = tuple(map(tuple, reads))
+
+    def way(self, size: int, source: int, target: int) -> Way:
+        """The way of least delay between two devices."""
+        key = size, source, target
+        if key not in self._quickest:
+            route = self._problem.routes[size][self._pair(source, target)]
+            self._quickest[key] = self._stretches(route, self._problem.sizes_bytes[size])
+        return self._quickest[key]
+
+    def ways(self, size: int, source: int, target: int) -> tuple[Way, ...]:
+        """Some ways between two devices by rising delay, that of least delay first."""
+        key = size, source, target
+        if key not in self._ways:
+            first = self.way(*key)
+            others = [self._stretches(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
+            others.sort(key=lambda way: sum(stretch.ticks for stretch in way))
+            self._ways[key] = first, *others[: _MOST_WAYS - 1]
+        return self._ways[key]
+
+    def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
+        if not self.chooses:
+            return []
+        size, pair = key[0], self._pair(*key[1:])
+        if pair not in self._paths:
+            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
+        return [route for route in self._paths[pair] if route != self._problem.routes[size][pair]]
+
+    def _pair(self, source: int, target: int) -> tuple[str, str]:
+        devices = self._problem.topology.devices
+        return devices[source].id, devices[target].id
+
+    def _stretches(self, route: Route, size_bytes: int) -> Way:
+        topology = self._problem.topology
+        return tuple(self._stretch(tuple(pairwise(part)), size_bytes) for part in segments(topology, route))
+
+    def _stretch(self, hops: tuple[Hop, ...], size_bytes: int) -> Stretch:
+        problem = self._problem
+        links = [problem.topology.link_between[hop] for hop in hops]
+        latencies = [exact(link.latency_s) for link in links]
+        target = problem.topology.device_index[hops[-1][1]]
+        if problem.options.delay == "cut-through":
+            slowest = max(_carrying_s(link, size_bytes) for link in links)
+            whole = ticks(slowest + sum(latencies, Fraction(0)), problem.tick_s)
+            return Stretch(hops, target, whole, tuple((self._lanes[hop], 0, whole) for hop in hops if self._lanes))
+        marks = [Fraction(0)]
+        for link, latency in zip(links, latencies, strict=True):
+            marks.append(marks[-1] + _carrying_s(link, size_bytes) + latency)
+        at = [ticks(mark, problem.tick_s) for mark in marks]
+        holds = zip(hops, pairwise(at), strict=True)
+        return Stretch(
+            hops,
+            target,
+            at[-1],
+            tuple((self._lanes[hop], begin, end - begin) for hop, (begin, end) in holds if self._lanes),
+        )
+
+
+def _lanes(topology: Topology) -> dict[Hop, int]:
+    """Link direction → number of what it shares with no other, or with the opposite direction if half-duplex."""
+    lanes: dict[Hop, int] = {}
+    for link in topology.links:
+        there, back = (link.source, link.target), (link.target, link.source)
+        lanes[there] = len(set(lanes.values()))
+        lanes[back] = lanes[there] + (link.duplex == "full")
+    return lanes
+
+
+def _carrying_s(link: Link, size_bytes: int) -> Fraction:
+    return size_bytes / (exact(link.bytes_per_s) * link.count)
+
+
+def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int]) -> list[Route]:
+    """The simple paths of least delay for the smallest and for the largest tensor."""
+    import networkx as nx
+
+    graph = topology.to_networkx()
+    found: dict[Route, None] = {}
+    for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
+        for _, _, data in graph.edges(data=True):
+            data["delay_s"] = size_bytes / data["link"].total_bytes_per_s + data["link"].latency_s
+        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_WAYS):
+            found[tuple(path)] = None
+    return list(found)
+
+
+def _parcels(problem: Problem) -> tuple[Parcel, ...]:
+    positions: dict[object, list[int]] = {}
+    keepers: dict[str, list[int]] = {}
+    edges = problem.graph.edges
+    for number, edge in enumerate(edges):
+        once = problem.options.transfers == "device"
+        positions.setdefault(edge.tensor if once else number, []).append(number)
+        keepers.setdefault(edge.tensor, []).append(problem.arcs[number].target)
+    return tuple(
+        Parcel(
+            edges[numbers[0]].tensor,
+            problem.arcs[numbers[0]].source,
+            problem.arcs[numbers[0]].size,
+            tuple(dict.fromkeys(problem.arcs[number].target for number in numbers)),
+            tuple(dict.fromkeys(keepers[edges[numbers[0]].tensor])),
+        )
+        for numbers in positions.values()
+    )
