@@ -35,10 +35,17 @@ def profile_ops(
     job
         With a real module; every device works on a copy of it.
     """
+    return profile_side_by_side(job, [captured], devices, steps, warmup)[0]
+
+
+def profile_side_by_side(
+    job: Job, captures: Sequence[Captured], devices: Sequence[Device], steps: int = 7, warmup: int = 2
+) -> list[dict[str, dict[str, float]]]:
+    """As `profile_ops`, for several graphs of one job that take turns, so that their times can be compared."""
     leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-    variants = [_whole_step(job, captured, device, leaves) for device in devices]
-    copies = [_copied_tensors(job, captured, device) for device in devices]
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    copies = [_copied_tensors(job, captures[0], device) for device in devices]
+    variants = [[_whole_step(job, captured, device, leaves) for device in devices] for captured in captures]
+    found: list[dict[str, dict[str, list[float]]]] = [defaultdict(lambda: defaultdict(list)) for _ in captures]
 
     def one_step(variant: Variant, tensors: Mapping[str, torch.Tensor], number: int) -> StepState:
         state = variant.joint.start(variant.with_tangent(variant.bind(tensors, leaves, 0, number), None), record=True)
@@ -47,13 +54,15 @@ def profile_ops(
 
     with ThreadPoolExecutor(len(devices)) as pool:
         for number in range(warmup + steps):
-            states = list(pool.map(one_step, variants, copies, [number] * len(devices)))
-            for device, state in zip(devices, states, strict=True):
-                if number >= warmup:
-                    _collect(found[device.type], device, state)
-    return {
-        device_type: {op: lower_quartile(times) for op, times in by_op.items()} for device_type, by_op in found.items()
-    }
+            for on_devices, times in zip(variants, found, strict=True):
+                states = list(pool.map(one_step, on_devices, copies, [number] * len(devices)))
+                for device, state in zip(devices, states, strict=True):
+                    if number >= warmup:
+                        _collect(times[device.type], device, state)
+    return [
+        {kind: {op: lower_quartile(times) for op, times in by_op.items()} for kind, by_op in by_type.items()}
+        for by_type in found
+    ]
 
 
 def lower_quartile(times: Sequence[float]) -> float:
