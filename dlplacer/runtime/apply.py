@@ -47,15 +47,17 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         raise
 
 
-def device_names(plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """Device of the plan → device of this machine, for all devices of the plan's topology.
+def device_names(
+    plan: Plan, devices: Mapping[str, str] | Sequence[str], planned: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Device of the plan → device of this machine, for all devices of the plan's topology or those of `planned`.
 
     Raises
     ------
     InputError
         If the plan has a device that is not named, or none of a given name.
     """
-    planned = [device.id for device in plan.topology.devices]
+    planned = [device.id for device in plan.topology.devices] if planned is None else list(planned)
     if isinstance(devices, str):
         devices = devices.split(",")
     if not isinstance(devices, Mapping):

@@ -36,4 +36,4 @@ class _Host:
     torch_device = torch.device("cpu")
 
 
-HOST = _Host()
+HOST: Any = _Host()

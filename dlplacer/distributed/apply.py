@@ -1,0 +1,91 @@
+"""The front door of running a plan over several processes."""
+
+from collections.abc import Mapping, Sequence
+
+from dlplacer.check import check_plan
+from dlplacer.devices.base import Device
+from dlplacer.devices.cuda import CudaDevice
+from dlplacer.devices.open import open_devices
+from dlplacer.distributed.collectives import with_collectives
+from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
+from dlplacer.distributed.module import RankModule
+from dlplacer.distributed.network_device import NetworkDevice
+from dlplacer.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.errors import MismatchError
+from dlplacer.frontend.capture import capture_job
+from dlplacer.frontend.job import Job
+from dlplacer.plan import Plan
+from dlplacer.runtime.match import require_same_graph
+from dlplacer.structure import structure_sha256
+
+
+def apply_ranks(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    *,
+    replicas: int = 1,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> RankModule:
+    """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
+
+    Parameters
+    ----------
+    job
+        The job that the plan was captured from, with the inputs of this process's replica.
+    devices
+        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see `dlplacer.distributed.ranks`.
+    replicas
+        How often the plan runs side by side; more than one needs a plan with collectives
+        (`dlplacer.distributed.replicated_plan`).
+    timeout_s
+        How long to wait for another process.
+
+    Raises
+    ------
+    CheckError
+        If the plan breaks a rule.
+    MismatchError
+        If the plan was made for another graph or number of replicas.
+    InputError
+        If a device is missing or not here, the number of processes is another, or processes differ in their settings.
+    InternalError
+        If the joined programs would hang.
+    """
+    check_plan(plan)
+    described = plan.graph.capture
+    if described is None or "rewrites" not in described:
+        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    planned = described.get("collectives", {}).get("replicas", 1)
+    if planned != replicas:
+        raise MismatchError(
+            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            "dlplacer.distributed.replicated_plan"
+        )
+    ranks = parse_ranks(plan, devices, replicas)
+    group = RankGroup(ranks, timeout_s)
+    opened: dict[str, Device] = {}
+    try:
+        group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
+        names = ranks.devices_of(group.rank)
+        opened.update(zip(names, open_devices(list(names.values())), strict=True))
+        captured = with_collectives(
+            capture_job(job, described["rewrites"], bool(described.get("colocate_backward"))), plan
+        )
+        require_same_graph(plan, captured.graph)
+        if replicas > 1:
+            part = group.rank % ranks.per_replica
+            opened[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
+        return RankModule(job, plan, captured, opened, group)
+    except BaseException:
+        for device in opened.values():
+            device.close()
+        group.close()
+        raise
+
+
+def _network(neighbour: Device) -> Device:
+    """A thread for collectives: on a GPU with a stream of its own there."""
+    if neighbour.torch_device.type == "cuda":
+        return CudaDevice(neighbour.torch_device.index or 0)
+    return NetworkDevice()

@@ -1,0 +1,126 @@
+"""A failure on one process ends the run on all of them, with the error of the one where it began."""
+
+import contextlib
+import json
+import threading
+import time
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from dlplacer.errors import RunError
+
+_KEY = "dlplacer/failure"
+_POLL_S = 0.1
+
+
+class Failure:
+    """What the threads of one process wait with, so that an error elsewhere wakes them.
+
+    Parameters
+    ----------
+    store
+        A connection to the group's store that nothing else uses, or None for a process alone.
+    """
+
+    def __init__(self, rank: int, store: Any, timeout_s: float) -> None:
+        self.rank = rank
+        self.timeout_s = timeout_s
+        self.error: RunError | None = None
+        self._store = store
+        self._lock = threading.Lock()
+        self._pending: set[Future[Any]] = set()
+        self._closed = threading.Event()
+        if store is not None:
+            threading.Thread(target=self._watch, name=f"rank{rank} watch", daemon=True).start()
+
+    def future(self) -> "Future[Any]":
+        """A future that fails with the run."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                self._pending.add(future)
+        return future
+
+    def done(self, future: "Future[Any]", result: Any) -> None:
+        """Give a future its result, unless the run has failed."""
+        with self._lock:
+            self._pending.discard(future)
+        with contextlib.suppress(InvalidStateError):
+            future.set_result(result)
+
+    def wait(self, future: "Future[Any]", what: str) -> Any:
+        """The result of a future.
+
+        Raises
+        ------
+        RunError
+            If the run fails on any process, or the result is not there within the time limit.
+        """
+        try:
+            return future.result(self.timeout_s)
+        except TimeoutError:
+            error = RunError(
+                f"rank {self.rank} waited {self.timeout_s:g} s for {what}; another rank is slow, stuck or does not "
+                "take this step: raise the timeout, or call step on every rank"
+            )
+            self.fail(error)
+            raise error from None
+
+    def fail(self, error: BaseException) -> RunError:
+        """End the run here and tell the other processes; returns the error where it began."""
+        with self._lock:
+            first = self.error is None
+        if first and self._store is not None:
+            with contextlib.suppress(Exception):
+                mine = json.dumps({"rank": self.rank, "message": str(error)})
+                posted = self._store.compare_set(_KEY, "", mine).decode()
+                if posted != mine:
+                    return self._end(_told(posted))
+        return self._end(error if isinstance(error, RunError) else RunError(str(error)))
+
+    def lost(self, what: str, error: BaseException) -> None:
+        """A connection broke: find out whether another process failed first, and end the run with its error."""
+        deadline = time.monotonic() + 10 * _POLL_S
+        while self.error is None and not self._closed.is_set() and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 2)
+        if not self._closed.is_set():
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self.fail(RunError(f"rank {self.rank} lost the connection during {what}: {reason}"))
+
+    def linger(self) -> None:
+        """Give the other processes time to read what was posted before this one, which may hold the store, ends."""
+        if self._store is not None:
+            time.sleep(4 * _POLL_S)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed.set()
+
+    def _end(self, error: RunError) -> RunError:
+        with self._lock:
+            if self.error is None:
+                self.error = error
+            pending, self._pending = self._pending, set()
+        for future in pending:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(self.error)
+        return self.error
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_POLL_S) and self.error is None:
+            try:
+                if self._store.check([_KEY]):
+                    self._end(_told(self._store.get(_KEY).decode()))
+            except Exception:
+                if not self._closed.wait(5 * _POLL_S):
+                    self._end(
+                        RunError(f"rank {self.rank} lost the store of its group: the process that holds it ended")
+                    )
+                return
+
+
+def _told(posted: str) -> RunError:
+    told = json.loads(posted)
+    return RunError(f"rank {told['rank']}: {told['message']}")

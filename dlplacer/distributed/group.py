@@ -1,0 +1,133 @@
+"""The processes that run one plan together: who this one is, what it waits with, its channels and process groups."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dlplacer.distributed.failure import Failure
+from dlplacer.distributed.messages import Channel
+from dlplacer.distributed.pump import Pump
+from dlplacer.distributed.ranks import Ranks
+from dlplacer.distributed.transport import HostTransport, NcclTransport, Transport
+from dlplacer.errors import InputError, RunError
+
+DEFAULT_TIMEOUT_S = 120.0
+
+
+class RankGroup:
+    """One process among those that run a plan.
+
+    Attributes
+    ----------
+    rank, replica
+        Of this process.
+    peers
+        Process group of those that own the same devices in every replica; None with one replica.
+    """
+
+    def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        if not timeout_s > 0:
+            raise InputError(f"timeout_s is {timeout_s}; it must be positive")
+        self.ranks = ranks
+        on_cuda = [owner.device.startswith("cuda") for owners in ranks.owners for owner in owners.values()]
+        _join("cpu:gloo,cuda:nccl" if any(on_cuda) else "gloo", timeout_s)
+        self.rank, count = dist.get_rank(), dist.get_world_size()
+        if count != ranks.count:
+            raise InputError(
+                f"the plan needs {ranks.count} processes ({ranks.replicas} replicas of {ranks.per_replica}); {count} "
+                f"were started: use torchrun --nproc-per-node {ranks.count}, or name other ranks"
+            )
+        self.replica = ranks.replica_of(self.rank)
+        self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
+        own = next(iter(ranks.devices_of(self.rank).values()))
+        self.transport: Transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
+        store: Any = dist.distributed_c10d._get_default_store()
+        self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
+        self._pumps: dict[Channel, Pump] = {}
+
+    def pump(self, channel: Channel) -> Pump:
+        """The thread of a channel."""
+        if channel not in self._pumps:
+            self._pumps[channel] = Pump(" – ".join(channel), self.failure)
+        return self._pumps[channel]
+
+    def call(self, channel: Channel, what: str, work: Any) -> Any:
+        """Run a blocking call on the thread of a channel, and wait for it or for the end of the run."""
+        return self.failure.wait(self.pump(channel).submit(what, work), what)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What every process gives, in the order of ranks."""
+        found: list[Any] = [None] * self.ranks.count
+
+        def gather() -> None:
+            dist.all_gather_object(found, value)
+
+        self.call(("host", "host"), "an exchange of settings", gather)
+        return found
+
+    def require_same(self, settings: Mapping[str, Any]) -> None:
+        """Return if all processes have the same settings.
+
+        Raises
+        ------
+        InputError
+            Naming what differs, and where.
+        """
+        for rank, theirs in enumerate(self.gathered(dict(settings))):
+            for name, mine in settings.items():
+                if theirs.get(name) != mine:
+                    raise InputError(
+                        f"rank {self.rank} and rank {rank} differ in {name}: {mine!r} against {theirs.get(name)!r}; "
+                        "start all ranks with the same model, plan and options"
+                    )
+
+    def mean_over_replicas(self, value: torch.Tensor | None) -> torch.Tensor:
+        """The mean of a scalar that one process of every replica has, on all of them."""
+        total = torch.zeros((), dtype=torch.float64)
+        if value is not None:
+            total += value.detach().cpu().double()
+
+        def reduce() -> torch.Tensor:
+            dist.all_reduce(total)
+            return total
+
+        found: torch.Tensor = self.call(("host", "host"), "the loss of all ranks", reduce)
+        return found / self.ranks.replicas
+
+    def close(self) -> None:
+        """End the threads; the process group of torch stays."""
+        self.failure.close()
+        for pump in self._pumps.values():
+            pump.close()
+
+    def raise_failure(self, error: RunError) -> RunError:
+        """The error to raise here, once all other processes could read it."""
+        found = self.failure.fail(error)
+        self.failure.linger()
+        return found
+
+    def _peer_groups(self, timeout_s: float) -> Any:
+        mine = None
+        for part in range(self.ranks.per_replica):
+            members = self.ranks.peers_of(part)
+            group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
+            if self.rank in members:
+                mine = group
+        return mine
+
+
+def _join(backend: str, timeout_s: float) -> None:
+    """Become part of the group that torchrun or a launcher describes in the environment, unless the caller has."""
+    if dist.is_initialized():
+        return
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"{missing[0]} is not set: a plan over several ranks needs its processes started, by torchrun "
+            "--nproc-per-node N, or call torch.distributed.init_process_group first"
+        )
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))

@@ -1,0 +1,118 @@
+"""A module of which every process holds and runs its part."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dlplacer.devices.base import Device
+from dlplacer.distributed.collectives import with_collectives, with_group
+from dlplacer.distributed.group import RankGroup
+from dlplacer.distributed.ranks import NETWORK
+from dlplacer.distributed.variant import RankVariant, local_part
+from dlplacer.errors import RunError
+from dlplacer.frontend.capture import Captured
+from dlplacer.frontend.job import Job
+from dlplacer.plan import Plan
+from dlplacer.runtime.lower import Order
+from dlplacer.runtime.placed import PlacedModule
+from dlplacer.runtime.variant import Layouts, Variant
+
+
+class RankModule(PlacedModule):
+    """A `PlacedModule` over several processes, each of which calls it with the inputs of its replica.
+
+    Parameters and buffers have data on the process that owns their device; elsewhere they are on the meta device and
+    have no gradient, so that any torch optimizer updates what is here. `step` and the loss return the same value
+    everywhere: the mean over the replicas. Gradients are means over the replicas too, as in training on the full batch;
+    statistics of batch norm are those of a replica's own part, as in torch's DistributedDataParallel.
+
+    A failure on one process raises its error on all; the group cannot be used afterwards.
+    """
+
+    def __init__(
+        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, Device], group: RankGroup
+    ) -> None:
+        self.group = group
+        super().__init__(job, plan, captured, devices)
+        self.seed = group.replica << 32
+        self._give_up_other_parts()
+
+    def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
+        """Forward, backward and the exchange of gradients in one program, as `PlacedModule.step`."""
+        try:
+            return super().step(*inputs, **kwargs)
+        except RunError as error:
+            raise self.group.raise_failure(error) from error
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The loss, as `PlacedModule.forward`; call ``backward()`` on every process."""
+        try:
+            return super().forward(*inputs, **kwargs)
+        except RunError as error:
+            raise self.group.raise_failure(error) from error
+
+    def close(self) -> None:
+        """End the devices' and channels' threads; the module cannot run afterwards."""
+        super().close()
+        self.group.close()
+
+    def owned(self) -> list[str]:
+        """Names of the parameters and buffers that this process holds."""
+        tensors = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
+        return [name for name, tensor in tensors if not tensor.is_meta]
+
+    def gathered_state_dict(self) -> dict[str, torch.Tensor]:
+        """The plain module's state dict, put together from all processes of this replica; call it on every process."""
+        mine = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items() if not tensor.is_meta}
+        found: dict[str, torch.Tensor] = {}
+        for rank, part in enumerate(self.group.gathered(mine)):
+            if self.group.ranks.replica_of(rank) == self.group.replica:
+                found.update(part)
+        return {name: found[name] for name in self.state_dict() if name in found}
+
+    def _capture(self, job: Job) -> Captured:
+        captured = super()._capture(job)
+        return with_collectives(captured, self.plan) if job.mode == "train" else captured
+
+    def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
+        order = per_rank(order, self.plan, self.group)
+        part = local_part(captured, order, self.group)
+        bound = replace(part, executable=with_group(part.executable, self.group))
+        return RankVariant(bound, order, self.devices, self.updater, layouts, self.group, captured)
+
+    def _give_up_other_parts(self) -> None:
+        """Let go of the data of parameters and buffers that live on other processes."""
+        executable = self._primary.captured.executable
+        here = {code.name for code in executable.codes.values() if code.role in ("parameter", "buffer")}
+        named = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
+        kept = {id(tensor) for name, tensor in named if name in here}
+        known = {code.name for code in self._whole().executable.codes.values() if code.role in ("parameter", "buffer")}
+        gone = {id(tensor) for name, tensor in named if name in known} - kept
+        emptied: dict[int, Any] = {}
+        for module in self.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None and id(tensor) in gone:
+                        table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
+
+    def _whole(self) -> Captured:
+        assert isinstance(self._primary, RankVariant)
+        return self._primary.whole
+
+
+def per_rank(order: Order, plan: Plan, group: RankGroup) -> Order:
+    """The order with the network split: every process runs the collectives of its own devices, in the plan's order."""
+    found: dict[str, list[str]] = {name: list(ops) for name, ops in order.items() if name != NETWORK}
+    for op in order.get(NETWORK, ()):
+        device = plan.graph.op(op).attrs["device"]
+        rank = group.ranks.rank_of(device, 0)
+        found.setdefault(f"{NETWORK}@rank{rank}", []).append(op)
+    return found
+
+
+def _emptied(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

@@ -1,0 +1,53 @@
+"""The step of one process: the program of all devices, of which it runs its own."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from dlplacer.distributed.exchange import Exchange
+from dlplacer.distributed.group import RankGroup
+from dlplacer.frontend.capture import Captured
+from dlplacer.runtime.executor import Executor, StepState
+from dlplacer.runtime.lower import Order
+from dlplacer.runtime.program import Program
+from dlplacer.runtime.update import Updater
+from dlplacer.runtime.variant import Variant
+
+
+@dataclass(frozen=True)
+class RankVariant(Variant):
+    """A `Variant` whose executable has only the ops of this process; the graph and the order have all.
+
+    Attributes
+    ----------
+    whole
+        The captured step with the code of all ops.
+    """
+
+    group: RankGroup
+    whole: Captured
+
+    def outputs(self, state: StepState) -> list[Any]:
+        """The loss on every process: the mean over the replicas; of an inference step what this process has."""
+        local = super().outputs(state)
+        if not self.whole.executable.trains:
+            return local
+        loss = self.group.mean_over_replicas(local[0] if local else None)
+        spec = self.whole.graph.op(self.whole.executable.producer[self.whole.executable.outputs[0]]).outputs[0]
+        return [loss.to(getattr(torch, spec.dtype))]
+
+    def _executor(self, program: Program, updater: Updater) -> Executor:
+        links = Exchange(program, self.group)
+        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links)
+
+
+def local_part(whole: Captured, order: Order, group: RankGroup) -> Captured:
+    """The captured step with the code of this process's ops alone; the graph stays whole."""
+    here = {
+        op for device, ops in order.items() if group.ranks.rank_of(device, group.replica) == group.rank for op in ops
+    }
+    executable = whole.executable
+    codes = {op: code for op, code in executable.codes.items() if op in here}
+    outputs = tuple(name for name in executable.outputs if executable.producer[name] in here)
+    return replace(whole, executable=replace(executable, codes=codes, outputs=outputs))
