@@ -34,7 +34,7 @@ class Codec(Protocol):
         """Whether so many workers can average this way."""
 
     def ratio(self, workers: int) -> float:
-        """Bytes that a float32 ring all-reduce sends ÷ bytes that this sends, per device; below 1 where it sends more."""
+        """Bytes that a float32 ring all-reduce sends per device ÷ bytes of this one; below 1 where it sends more."""
 
     def codec_s_per_byte(self, workers: int) -> float:
         """Seconds of encoding and decoding on every device, per byte of float32 gradient."""
@@ -87,7 +87,7 @@ class Exchange:
         return workers >= 1 and (self.most_workers is None or workers <= self.most_workers)
 
     def ratio(self, workers: int) -> float:
-        """Bytes that a float32 ring all-reduce sends ÷ bytes that this sends, per device; 1 for a single worker."""
+        """Bytes that a float32 ring all-reduce sends per device ÷ those that this sends; 1 for a single worker."""
         self._require(workers)
         if workers == 1:
             return 1.0

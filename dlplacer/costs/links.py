@@ -1,0 +1,151 @@
+"""Messages over the links of a real machine: which way they take, and what they cost when they share links."""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+from dlplacer.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.topology import Link, Topology
+
+Message = tuple[str, str, float]
+"""Sending device, receiving device, share of the full vector that the message carries."""
+
+Lane = tuple[str, str]
+"""A link in one direction; a half-duplex link is one lane, its ends in order of name."""
+
+
+class Wiring:
+    """The ways between the devices of a topology.
+
+    A message takes the way of the highest rate through routers, among those the one of least latency; only where
+    routers join two devices in no way do other devices relay.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._ways: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._lanes: dict[tuple[str, str], tuple[Lane, ...]] = {}
+
+    @cached_property
+    def _neighbours(self) -> dict[str, list[tuple[str, float, float]]]:
+        found: dict[str, list[tuple[str, float, float]]] = {node.id: [] for node in self.topology.nodes}
+        for (source, target), link in self.topology.link_between.items():
+            found[source].append((target, link.total_bytes_per_s, link.latency_s))
+        return found
+
+    def route(self, source: str, target: str) -> tuple[str, ...]:
+        """The nodes that a message visits, both ends included.
+
+        Raises
+        ------
+        InputError
+            If one of the two is not a device of the topology.
+        InfeasibleError
+            If no links join them.
+        """
+        for name in (source, target):
+            if name not in self.topology.device_index:
+                raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+        if source not in self._ways:
+            self._ways[source] = self._search(source, relay=False)
+            if len(self._ways[source]) + 1 < len(self.topology.devices):
+                self._ways[source] = {**self._search(source, relay=True), **self._ways[source]}
+        if target not in self._ways[source]:
+            raise InfeasibleError(
+                f"devices {source!r} and {target!r} of topology {self.topology.name!r} are not joined by any links; "
+                "use devices of one connected part"
+            )
+        return self._ways[source][target]
+
+    def channel(self, source: str, target: str) -> AlphaBeta:
+        """The line of one message that has the links to itself; nothing from a device to itself."""
+        if source == target:
+            return FREE
+        links = [self.topology.link_between[hop] for hop in pairwise(self.route(source, target))]
+        return AlphaBeta(sum(link.latency_s for link in links), 1 / min(link.total_bytes_per_s for link in links))
+
+    def lanes(self, source: str, target: str) -> tuple[Lane, ...]:
+        """The lanes that a message occupies."""
+        if (source, target) not in self._lanes:
+            hops = pairwise(self.route(source, target))
+            self._lanes[source, target] = tuple(lane_of(hop, self.topology.link_between[hop]) for hop in hops)
+        return self._lanes[source, target]
+
+    def round(self, messages: Iterable[Message]) -> AlphaBeta:
+        """The line of messages that all start at once.
+
+        Messages share a lane by taking turns or splitting its rate, so that the lane with the most bytes for its rate
+        decides β; α is the largest latency of any of them. Messages to oneself cost nothing.
+        """
+        loads: dict[Lane, float] = defaultdict(float)
+        latency_s = 0.0
+        for source, target, share in messages:
+            if source != target:
+                for lane in self.lanes(source, target):
+                    loads[lane] += share
+                latency_s = max(latency_s, self.latency_s(source, target))
+        return AlphaBeta(latency_s, max((load / self.rate(lane) for lane, load in loads.items()), default=0.0))
+
+    def rate(self, lane: Lane) -> float:
+        """Bytes per second that a lane carries."""
+        return self.topology.link_between[lane].total_bytes_per_s
+
+    def latency_s(self, source: str, target: str) -> float:
+        """Σ of the latencies along the way."""
+        return sum(self.topology.link_between[lane].latency_s for lane in self.lanes(source, target))
+
+    def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
+        """Target device → its way: of the highest rate, then of least latency."""
+        widths = self._widths(source, relay)
+        ways = {}
+        for width in set(widths.values()):
+            paths = self._quickest(source, width, relay)
+            ways.update({name: paths[name] for name in widths if widths[name] == width and name in paths})
+        return {name: way for name, way in ways.items() if name in self.topology.device_index and name != source}
+
+    def _widths(self, source: str, relay: bool) -> dict[str, float]:
+        """Node → rate of the widest way."""
+        widths: dict[str, float] = {}
+        waiting = [(-float("inf"), source)]
+        while waiting:
+            negative, node = heapq.heappop(waiting)
+            if node in widths:
+                continue
+            widths[node] = -negative
+            for other, rate, _ in self._neighbours[node] if self._forwards(node, source, relay) else ():
+                if other not in widths:
+                    heapq.heappush(waiting, (-min(-negative, rate), other))
+        return widths
+
+    def _quickest(self, source: str, width: float, relay: bool) -> dict[str, tuple[str, ...]]:
+        """Node → way of least latency over links at least this wide."""
+        ways: dict[str, tuple[str, ...]] = {}
+        waiting: list[tuple[float, int, tuple[str, ...]]] = [(0.0, 1, (source,))]
+        while waiting:
+            latency_s, _, way = heapq.heappop(waiting)
+            if way[-1] in ways:
+                continue
+            ways[way[-1]] = way
+            for other, rate, hop_s in self._neighbours[way[-1]] if self._forwards(way[-1], source, relay) else ():
+                if rate >= width and other not in ways:
+                    heapq.heappush(waiting, (latency_s + hop_s, len(way) + 1, (*way, other)))
+        return ways
+
+    def _forwards(self, node: str, source: str, relay: bool) -> bool:
+        return relay or node == source or node not in self.topology.device_index
+
+
+def lane_of(hop: tuple[str, str], link: Link) -> Lane:
+    """The lane of a hop over a link."""
+    return hop if link.duplex == "full" else (min(hop), max(hop))
+
+
+def narrowest_pair(wiring: Wiring, devices: Sequence[str]) -> AlphaBeta:
+    """The line of the worst pair of these devices: the lowest rate and the largest latency of any; free for one."""
+    lines = [wiring.channel(a, b) for a in devices for b in devices if a != b]
+    return AlphaBeta(
+        max((line.latency_s for line in lines), default=0.0), max((line.s_per_byte for line in lines), default=0.0)
+    )

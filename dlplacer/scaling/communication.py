@@ -1,0 +1,178 @@
+"""Step times of data-parallel workers: in closed form, or over the links of a real machine."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.costs.exchange import Exchange, exchanges
+from dlplacer.costs.machine import MachineCosts
+from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.exact import best_groups
+from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_group
+from dlplacer.dataparallel.groups.timeline import makespan_s
+from dlplacer.errors import InputError
+from dlplacer.scaling.efficiency import ScalingEfficiency
+from dlplacer.scaling.layout import Layout
+from dlplacer.scaling.split import Split
+from dlplacer.scaling.work import Work
+
+GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
+"""How gradients are grouped into messages → the cuts of a chain."""
+
+_SMALLER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One way to exchange gradients and the step time with it.
+
+    Attributes
+    ----------
+    algorithm
+        Of the all-reduce; empty where there is none.
+    grouping, groups
+        How gradients are grouped, and into how many messages.
+    period
+        Steps between exchanges.
+    step_s
+        Seconds of a step on average.
+    exposed_s
+        Of these, what the exchange adds to the computation.
+    """
+
+    codec: str
+    transport: str
+    algorithm: str
+    grouping: str
+    groups: int
+    period: int
+    step_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Devices in equal workers.
+
+    Attributes
+    ----------
+    degree
+        M: devices of a worker.
+    split
+        How a worker's devices share its step.
+    """
+
+    devices: int
+    degree: int
+    split: Split
+
+    @property
+    def workers(self) -> int:
+        """Data-parallel workers: devices ÷ degree."""
+        return self.devices // self.degree
+
+
+class StepTimes(Protocol):
+    """Where step times come from."""
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
+        """Every way to exchange gradients among the workers, at these periods."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
+
+    efficiency: ScalingEfficiency
+
+    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
+        """The one way that the form knows."""
+        compute_s = work.step_s / team.split.speedup
+        step_s = compute_s / self.efficiency.efficiency(team.workers)
+        yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
+
+
+class OnMachine:
+    """Step times over the links of a machine.
+
+    With overlap a group of gradients is sent as soon as all of it is ready, one group after another, while the backward
+    pass goes on; without, everything is sent at the end. Coding takes time on the device. With a period τ above 1 the
+    weights are averaged in one message every τ steps, hidden behind nothing.
+
+    Parameters
+    ----------
+    overlap
+        Whether the exchange may run beside the backward pass.
+    groupings
+        Keys of `GROUPINGS`; ``optimal`` is never worse than the others.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ways: Sequence[Exchange] | None = None,
+        *,
+        overlap: bool = True,
+        groupings: Sequence[str] = ("optimal",),
+    ) -> None:
+        for name in groupings:
+            if name not in GROUPINGS:
+                raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
+        self.layout, self.overlap = layout, overlap
+        self.ways = tuple(exchanges(_memory_rate(layout)) if ways is None else ways)
+        self.groupings = tuple(groupings) if overlap else ("single",)
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
+        """Every exchange with its fastest algorithm, every grouping and period."""
+        compute_s, workers = work.step_s / team.split.speedup, team.workers
+        if workers == 1 or not work.gradient_bytes:
+            yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
+            return
+        costs = self._costs(team)
+        for way in (way for way in self.ways if way.fits(workers)):
+            coding = way.codec_s_per_byte(workers)
+            for algorithm, line in _lines(costs, way, work.gradient_bytes):
+                wire = AlphaBeta(line.latency_s, line.s_per_byte - coding)
+                for grouping in self.groupings:
+                    groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
+                    yield StepTime(way.codec, way.transport, algorithm, grouping, groups, 1, step_s, step_s - compute_s)
+                for period in (period for period in periods if period > 1):
+                    exposed_s = line.time_s(work.gradient_bytes) / period
+                    step_s = compute_s + exposed_s
+                    yield StepTime(way.codec, way.transport, algorithm, "single", 1, period, step_s, exposed_s)
+
+    def _costs(self, team: Team) -> MachineCosts:
+        groups = tuple(zip(*self.layout.workers(team.devices, team.degree), strict=True))
+        held, degree = team.split.shares, team.degree
+        shares = held if len(held) == degree else (1 / degree,) * degree
+        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
+
+
+def _memory_rate(layout: Layout) -> float | None:
+    """The slowest memory among the devices, as far as it is known."""
+    from dlplacer.costs.roofline import rates_of
+
+    known = [rates.memory_bytes_per_s for device in layout.topology.devices if (rates := rates_of(device)) is not None]
+    return min((rate for rate in known if rate is not None), default=None)
+
+
+def _lines(costs: MachineCosts, way: Exchange, size_bytes: float) -> list[tuple[str, AlphaBeta]]:
+    """The lines of an exchange with the collectives that suit one large message, and many smaller ones."""
+    sums = any(name == "all-reduce" for name, _ in way.steps(costs.devices))
+    found = {}
+    for size in (size_bytes, size_bytes / _SMALLER):
+        algorithm = costs.all_reduce(size)[0] if sums else ""
+        found[algorithm] = way.line(costs.collectives(size), costs.devices)
+    return list(found.items())
+
+
+def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
+    """Number of groups and step time; the chain lists layers in the order of the forward pass."""
+    layers = list(reversed(work.layers))
+    sizes = tuple(layer.gradient_bytes for layer in layers)
+    computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)
+    chain = Chain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
+    cuts = GROUPINGS[grouping](chain)
+    before_s = (work.step_s - work.backward_s) / speedup
+    return len(cuts), before_s + makespan_s(chain, cuts, "backward")

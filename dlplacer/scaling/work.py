@@ -1,0 +1,144 @@
+"""A training step on one device, as far as scaling asks: its time, and when which gradients are ready."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dlplacer.errors import InputError
+from dlplacer.graph import Op, OpGraph
+
+_GRADIENT = "gradient"
+_FLOAT_BYTES = 4
+_BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class GradientLayer:
+    """Gradients that are ready together.
+
+    Attributes
+    ----------
+    backward_s
+        Seconds of backward ops since the gradients before.
+    gradient_bytes
+        As float32, which is what codecs start from.
+    """
+
+    backward_s: float
+    gradient_bytes: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step of one worker on one device.
+
+    Attributes
+    ----------
+    step_s
+        The whole step: forward, backward and update.
+    layers
+        Gradients in the order in which the backward pass makes them; empty where there are none.
+    mini_batch
+        Samples of a step, if known.
+    """
+
+    step_s: float
+    layers: tuple[GradientLayer, ...] = field(default=(), repr=False)
+    mini_batch: int | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_s < float("inf"):
+            raise InputError(f"work {self.name!r}: step_s is {self.step_s}; it must be positive and finite")
+        if self.backward_s > self.step_s * (1 + 1e-9):
+            raise InputError(
+                f"work {self.name!r}: its layers take {self.backward_s:g} s of backward, more than the "
+                f"{self.step_s:g} s of the step; correct one of them"
+            )
+
+    @cached_property
+    def gradient_bytes(self) -> int:
+        """Bytes that data-parallel workers average at every step, as float32."""
+        return sum(layer.gradient_bytes for layer in self.layers)
+
+    @cached_property
+    def backward_s(self) -> float:
+        """Seconds from the first backward op to the last gradient."""
+        return sum(layer.backward_s for layer in self.layers)
+
+
+def work_of(graph: OpGraph, device_type: str) -> Work:
+    """The step of a captured graph, all ops one after another on one device of a type.
+
+    Gradients are ready when the op that makes them has run. Where the graph does not tell which op makes a parameter's
+    gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
+
+    Raises
+    ------
+    InputError
+        If an op has no time on the type, or the whole graph takes none.
+    """
+    spent_s, ready = 0.0, []
+    sources = {edge.target: edge.source for edge in graph.edges}
+    made_at: dict[str, float] = {}
+    backward_from_s: float | None = None
+    for op_id in serial_order(graph):
+        op = graph.op(op_id)
+        time_s = _time_s(op, device_type)
+        if op.phase == "backward" and time_s > 0 and backward_from_s is None:
+            backward_from_s = spent_s
+        spent_s += time_s
+        made_at[op_id] = spent_s
+        if op.kind == _GRADIENT and op.colocate in graph.index:
+            size = _as_float32(graph.op(op.colocate or ""))
+            if size:
+                ready.append((made_at.get(sources.get(op_id, ""), spent_s), size))
+    if not spent_s > 0:
+        raise InputError(f"graph {graph.name!r} takes no time on a {device_type!r}; profile it first")
+    known = sum(size for _, size in ready)
+    rest = sum(_as_float32(op) for op in graph.ops if op.kind != _GRADIENT) - known
+    if rest > 0:
+        ready.append((spent_s, rest))
+    start_s = spent_s if backward_from_s is None else backward_from_s
+    return Work(spent_s, _layers(sorted(ready), start_s), _mini_batch(graph), graph.name)
+
+
+def serial_order(graph: OpGraph) -> Sequence[str]:
+    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
+    if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
+        return [op.id for op in graph.ops]
+    return graph.topological_order
+
+
+def _layers(ready: Sequence[tuple[float, int]], start_s: float) -> tuple[GradientLayer, ...]:
+    layers: list[GradientLayer] = []
+    before_s = start_s
+    for at_s, size in ready:
+        if layers and at_s <= before_s:
+            layers[-1] = GradientLayer(layers[-1].backward_s, layers[-1].gradient_bytes + size)
+        else:
+            layers.append(GradientLayer(max(0.0, at_s - before_s), size))
+            before_s = max(before_s, at_s)
+    return tuple(layers)
+
+
+def _as_float32(op: Op) -> int:
+    width = _BYTES_OF.get(op.outputs[0].dtype if op.outputs else op.dtype or "", _FLOAT_BYTES)
+    return op.gradient_bytes * _FLOAT_BYTES // width
+
+
+def _time_s(op: Op, device_type: str) -> float:
+    time_s = op.time_on(device_type)
+    if time_s is None:
+        raise InputError(
+            f"op {op.id!r} has no time on a {device_type!r}; profile the model on one, or give the device's rates"
+        )
+    return time_s
+
+
+def _mini_batch(graph: OpGraph) -> int | None:
+    for argument in (graph.capture or {}).get("args", ()):
+        shape = argument.get("shape")
+        if shape:
+            return int(shape[0])
+    return None
