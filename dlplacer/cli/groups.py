@@ -5,8 +5,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.options import quantity_of
 from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_seconds, parse_quantity
+from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.dataparallel.groups.chain import Chain
@@ -58,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     total_bytes = sum(op.weight_bytes for op in graph.ops)
     line = costs.collectives(total_bytes)[collective]
     chain = chain_of(graph, topology.devices[0].type, line, arguments.direction)
-    cap_bytes = None if arguments.cap is None else int(parse_quantity(arguments.cap, "bytes"))
+    cap_bytes = None if arguments.cap is None else int(quantity_of("--cap", arguments.cap, "bytes"))
     found = compare_groupings(chain, arguments.direction, cap_bytes)
     if arguments.json:
         print(json.dumps(_object(chain, found, arguments.direction, collective)))

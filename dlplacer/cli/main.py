@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import capture, check, compare, groups, profile, run, show, solve
+from dlplacer.cli import advise, capture, check, compare, groups, hybrid, profile, run, show, solve
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -18,6 +18,8 @@ _COMMANDS = {
     "run": run,
     "profile": profile,
     "groups": groups,
+    "hybrid": hybrid,
+    "advise": advise,
 }
 _INTERRUPTED = 130
 _EPILOG = (

@@ -4,6 +4,7 @@ import argparse
 
 from dlplacer.errors import InputError
 from dlplacer.options import CHOICES, Options
+from dlplacer.units import parse_quantity
 
 _MEANING = {
     "contention": "whether a link direction carries one transfer at a time",
@@ -51,3 +52,17 @@ def options_of(arguments: argparse.Namespace) -> Options:
                 f"--{name} {value} contradicts --paper, which means --{name} {paper[name]}; leave out one of the two"
             )
     return Options.paper()
+
+
+def quantity_of(option: str, text: str, dimension: str) -> float:
+    """The value of an option such as ``--load "249 MB"``, in SI base units.
+
+    Raises
+    ------
+    InputError
+        If the text is not a quantity of this dimension.
+    """
+    try:
+        return parse_quantity(text, dimension)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from error

@@ -31,7 +31,7 @@ class BatchPlan:
     step_s: float | None
     memory_bytes: int | None
     recomputed: tuple[str, ...]
-    epochs: float
+    epochs: float | None
     training_s: float | None
     reason: str = ""
 
@@ -45,7 +45,7 @@ def plan_batches(
     steps: Mapping[int, StepChoices],
     memory_bytes: int,
     dataset_size: int = 1,
-    epochs: Callable[[int], float] = lambda batch: 1.0,
+    epochs: Callable[[int], float | None] = lambda batch: 1.0,
 ) -> tuple[BatchPlan, ...]:
     """Every mini-batch with its best ways, the one of least training time first, those that do not fit last.
 
@@ -58,7 +58,7 @@ def plan_batches(
     dataset_size
         |D|: samples of an epoch.
     epochs
-        E(X): epochs until the target accuracy.
+        E(X): epochs until the target accuracy; None where training does not get there.
 
     Raises
     ------
@@ -73,7 +73,9 @@ def plan_batches(
     return tuple(sorted(plans, key=lambda plan: math.inf if plan.training_s is None else plan.training_s))
 
 
-def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int, epochs: float) -> BatchPlan:
+def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int, epochs: float | None) -> BatchPlan:
+    if epochs is None:
+        return BatchPlan(batch, None, None, (), None, None, "nothing is known of training with so large a batch")
     bound_bytes = memory_bytes - step.fixed_bytes
     try:
         if bound_bytes < 0:

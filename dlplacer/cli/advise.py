@@ -1,0 +1,208 @@
+"""``dlplacer advise``: mini-batch and recomputation, number of GPUs, number of servers."""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dlplacer.cli.model import add_job_options, graph_of, is_entry
+from dlplacer.cli.options import quantity_of
+from dlplacer.errors import InputError
+from dlplacer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.scaling.advise.minibatch import BatchPlan
+    from dlplacer.topology import Device
+
+HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    topics = parser.add_subparsers(dest="topic", required=True, metavar="TOPIC")
+    _configure_minibatch(topics.add_parser("minibatch", help="mini-batch of least training time in a device's memory"))
+    _configure_gpus(topics.add_parser("gpus", help="GPUs for a speedup, or the overhead that an efficiency allows"))
+    _configure_servers(topics.add_parser("servers", help="servers or loaders that hide a load behind computation"))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Answer one topic."""
+    answer: Callable[[argparse.Namespace], None] = arguments.advise
+    answer(arguments)
+    return 0
+
+
+def _configure_minibatch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or one that ships")
+    parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or one that ships")
+    parser.add_argument("--device", metavar="NAME", help="device to fit on (the topology's first)")
+    parser.add_argument(
+        "--batch-sizes", metavar="N[,N…]", help="mini-batches to try; a graph file has one of its own and takes none"
+    )
+    parser.add_argument("--dataset-size", type=int, default=1, metavar="N", help="samples of an epoch (1)")
+    parser.add_argument("--epochs", metavar="FILE", help="dlplacer.epochs/1 file: epochs that a batch needs (always 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(advise=_minibatch)
+    add_job_options(parser)
+
+
+def _configure_gpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overhead", type=float, metavar="R", help="R_O = overhead / compute on one GPU: 0.1 is 10 %%")
+    parser.add_argument("--speedup", type=float, metavar="S", help="wanted speedup over one GPU")
+    parser.add_argument("--efficiency", type=float, metavar="A", help="wanted efficiency: 0.8 is 80 %%")
+    parser.add_argument("--gpus", type=int, metavar="G", help="number of GPUs of that efficiency")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(advise=_gpus)
+
+
+def _configure_servers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--load", required=True, metavar="SIZE", help='parameters, or bytes of a batch: "249 MB"')
+    parser.add_argument("--workers", type=int, metavar="N", help="workers that pull and push; without, a plain load")
+    parser.add_argument("--rate", required=True, metavar="RATE", help='of one server or loader, in bytes: "1.25 GB/s"')
+    parser.add_argument("--compute", required=True, metavar="TIME", help='computation of a step: "0.5 s"')
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(advise=_servers)
+
+
+def _minibatch(arguments: argparse.Namespace) -> None:
+    from dlplacer.costs.times import with_times
+    from dlplacer.load import load_topology
+    from dlplacer.scaling.advise.minibatch import plan_batches
+    from dlplacer.scaling.advise.recompute import StepChoices, step_choices
+    from dlplacer.scaling.work import work_of
+
+    topology = load_topology(arguments.topology)
+    device = _device(topology.devices, arguments.device)
+    if device.memory_bytes is None:
+        raise InputError(f"device {device.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
+    steps: dict[int, StepChoices] = {}
+    for batch in _batches(arguments):
+        arguments.batch_size = batch
+        graph = with_times(graph_of(arguments), topology)
+        steps[batch or work_of(graph, device.type).mini_batch or 1] = step_choices(graph, device.type)
+    epochs = _epochs(arguments.epochs)
+    plans = plan_batches(steps, device.memory_bytes, arguments.dataset_size, epochs)
+    if arguments.json:
+        print(json.dumps({"device": device.id, "batches": [_batch_object(plan) for plan in plans]}))
+        return
+    rows = [
+        (
+            str(plan.batch),
+            plan.reason if plan.step_s is None else format_seconds(plan.step_s),
+            "-" if plan.samples_per_s is None else f"{plan.samples_per_s:.1f}",
+            "-" if plan.memory_bytes is None else format_bytes(plan.memory_bytes),
+            str(len(plan.recomputed)),
+            "-" if plan.training_s is None else format_seconds(plan.training_s),
+        )
+        for plan in plans
+    ]
+    heads = ("batch", "step", "samples/s", "memory", "recomputed modules", "training")
+    _print_rows(heads, rows, f"{device.id}, {format_bytes(device.memory_bytes)}: least training time first")
+
+
+def _gpus(arguments: argparse.Namespace) -> None:
+    from dlplacer.scaling.advise.gpus import most_overhead_ratio
+    from dlplacer.scaling.efficiency import SerialOverhead
+
+    if arguments.overhead is not None and arguments.speedup is not None:
+        overhead = SerialOverhead(arguments.overhead)
+        gpus = overhead.workers_for(arguments.speedup)
+        found: dict[str, float] = {
+            "gpus": gpus,
+            "speedup": gpus * overhead.efficiency(gpus),
+            "efficiency": overhead.efficiency(gpus),
+            "speedup_ceiling": overhead.speedup_ceiling,
+        }
+    elif arguments.efficiency is not None and arguments.gpus is not None:
+        found = {"overhead_ratio": most_overhead_ratio(arguments.efficiency, arguments.gpus)}
+    elif arguments.overhead is not None and arguments.gpus is not None:
+        overhead = SerialOverhead(arguments.overhead)
+        efficiency = overhead.efficiency(arguments.gpus)
+        found = {
+            "speedup": arguments.gpus * efficiency,
+            "efficiency": efficiency,
+            "speedup_ceiling": overhead.speedup_ceiling,
+        }
+    else:
+        raise InputError(
+            "advise gpus needs two of its figures: --overhead with --speedup or --gpus, or --efficiency with --gpus"
+        )
+    _print_found(found, arguments.json)
+
+
+def _servers(arguments: argparse.Namespace) -> None:
+    from dlplacer.scaling.advise.servers import fewest_lanes, fewest_servers, transfer_s
+
+    load_bytes = quantity_of("--load", arguments.load, "bytes")
+    rate = quantity_of("--rate", arguments.rate, "bytes_per_s")
+    compute_s = quantity_of("--compute", arguments.compute, "seconds")
+    if arguments.workers is None:
+        count = fewest_lanes(load_bytes, rate, compute_s)
+        found = {"loaders": count, "transfer_s": load_bytes / (count * rate), "compute_s": compute_s}
+    else:
+        count = fewest_servers(load_bytes, arguments.workers, rate, compute_s)
+        found = {
+            "servers": count,
+            "transfer_s": transfer_s(load_bytes, arguments.workers, rate, count),
+            "compute_s": compute_s,
+        }
+    _print_found(found, arguments.json)
+
+
+def _device(devices: "tuple[Device, ...]", name: str | None) -> "Device":
+    known = {device.id: device for device in devices}
+    if name is None:
+        return devices[0]
+    if name not in known:
+        raise InputError(f"--device {name!r} is not in the topology; it has {', '.join(known)}")
+    return known[name]
+
+
+def _batches(arguments: argparse.Namespace) -> list[int | None]:
+    if not arguments.batch_sizes:
+        return [arguments.batch_size]
+    if not is_entry(arguments.model):
+        raise InputError(
+            f"--batch-sizes needs module:callable, which can be captured again; {arguments.model!r} is a graph file"
+        )
+    sizes = arguments.batch_sizes.split(",")
+    for size in sizes:
+        if not size.strip().isdecimal() or int(size) < 1:
+            raise InputError(f"--batch-sizes has {size!r}; write whole numbers of at least 1, as in 8,16,32")
+    return [int(size) for size in sizes]
+
+
+def _epochs(path: str | None) -> Callable[[int], float | None]:
+    if path is None:
+        return lambda batch: 1.0
+    from dlplacer.scaling.epochs_file import read_epochs
+
+    data = read_epochs(path)
+    if data.mini_batch is None:
+        raise InputError(f"{path}: 'mini_batch' is missing; it tells how many samples one unit of the table stands for")
+    mini_batch, base = data.mini_batch, data.efficiency.base
+    return lambda batch: base.epochs(batch / mini_batch)
+
+
+def _batch_object(plan: "BatchPlan") -> Mapping[str, object]:
+    from dataclasses import asdict
+
+    return asdict(plan)
+
+
+def _print_found(found: Mapping[str, float], as_json: bool) -> None:
+    if as_json:
+        # JSON has no infinity: no ceiling is null.
+        print(json.dumps({name: None if value == float("inf") else value for name, value in found.items()}))
+    else:
+        _print_rows(("figure", "value"), [(name, f"{value:.6g}") for name, value in found.items()], "")
+
+
+def _print_rows(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*heads, title=title or None)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
