@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
+from dlplacer.dispatch import issue_times
 from dlplacer.errors import MismatchError
 from dlplacer.graph import OpGraph
 from dlplacer.network import Network
@@ -16,7 +17,7 @@ from dlplacer.topology import Topology
 
 
 def replay(
-    problem: Problem, device: Sequence[int], order: Iterable[int]
+    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
@@ -29,13 +30,15 @@ def replay(
         [op] → position of its device.
     order
         All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
+    dispatch_s
+        Seconds in which the one process that feeds all devices issues an op; see `dlplacer.dispatch`.
 
     Raises
     ------
     MismatchError
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    clock = _Clock(problem, device, list(order))
+    clock = _Clock(problem, device, list(order), dispatch_s)
     while clock.running:
         clock.finish_next()
     if len(clock.done) < problem.op_count:
@@ -48,7 +51,7 @@ def replay(
 class _Clock:
     """The state of a replay: what runs, what is waited for, what is done."""
 
-    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch_s: float) -> None:
         self.problem, self.device = problem, device
         self.rank = {op: position for position, op in enumerate(order)}
         later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
@@ -57,6 +60,7 @@ class _Clock:
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
             self.queues[device[op]].append(op)
+        self.issued_s = self._issued(dispatch_s) if dispatch_s else [0.0] * problem.op_count
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
         self.free_s = [0.0] * problem.device_count
@@ -105,16 +109,24 @@ class _Clock:
                 return
             queue.pop()
             node, kind = self.problem.graph.ops[op], self.problem.topology.devices[here].type
-            start_s = max(self.free_s[here], self.ready_s[op], self.barrier_s if op in self.behind_barrier else 0.0)
+            gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
+            start_s = max(self.free_s[here], self.ready_s[op], gate_s)
             end_s = self.free_s[here] = start_s + (node.time_on(kind) or 0.0)
             self.done.append(ScheduledOp(node.id, self._name(here), start_s, end_s))
             heappush(self.running, (end_s, self.rank[op], op))
+
+    def _issued(self, dispatch_s: float) -> list[float]:
+        """[op] → when it has been issued; behind a barrier counted from there, since the host waits for it."""
+        queues = [list(reversed(queue)) for queue in self.queues]
+        parts = [[[op for op in queue if (op in self.behind_barrier) == later] for queue in queues] for later in (0, 1)]
+        first, second = (issue_times(self.problem, self.device, part, dispatch_s) for part in parts)
+        return [max(times) for times in zip(first, second, strict=True)]
 
     def _name(self, device: int) -> str:
         return self.problem.topology.devices[device].id
 
 
-def replay_plan(plan: Plan, graph: OpGraph, topology: Topology) -> Plan:
+def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
     """The same placement and order under the costs of another graph and topology; without bound and gap.
 
     The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order.
@@ -134,7 +146,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology) -> Plan:
     problem = build_problem(graph, topology, plan.options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
-    ops, transfers = replay(problem, device, [graph.index[scheduled.op] for scheduled in in_order(plan)])
+    ops, transfers = replay(problem, device, [graph.index[scheduled.op] for scheduled in in_order(plan)], dispatch_s)
     makespan_s = max(entry.end_s for entry in ops)
     return replace(
         plan,

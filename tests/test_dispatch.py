@@ -1,0 +1,89 @@
+"""One process that issues all ops, in the replay and as a bound."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.random_graphs import random_graph, random_order
+from runtime.random_plans import machine, with_unit_times
+
+from dlplacer.dispatch import dispatch_bound_s, issue_times
+from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.options import Options
+from dlplacer.problem import Problem, build_problem
+from dlplacer.simulate import replay
+
+
+def problem_of(graph: OpGraph, step: str = "joint", devices: int = 2) -> Problem:
+    return build_problem(graph, machine(devices), replace(Options.paper(), step=step))
+
+
+def ends(graph: OpGraph, device: list[int], dispatch_s: float, step: str = "joint") -> dict[str, float]:
+    ops, _ = replay(problem_of(graph, step), device, range(len(graph.ops)), dispatch_s)
+    return {entry.op: entry.end_s for entry in ops}
+
+
+# Two independent ops of 10 s on two devices; issuing takes 4 s: a runs 4 to 14, b 8 to 18. For nothing both end at 10.
+def test_ops_are_issued_one_after_another() -> None:
+    graph = OpGraph((Op("a", "x", time_s=10.0), Op("b", "x", time_s=10.0)), ())
+    assert ends(graph, [0, 1], 4.0) == {"a": 14.0, "b": 18.0}
+    assert ends(graph, [0, 1], 0.0) == {"a": 10.0, "b": 10.0}
+
+
+# On one device issuing runs ahead of the device: a is issued at 1, b at 2, and b starts when a ends.
+def test_issuing_runs_ahead_of_a_busy_device() -> None:
+    graph = OpGraph((Op("a", "x", time_s=10.0), Op("b", "x", time_s=10.0)), ())
+    assert ends(graph, [0, 0], 1.0) == {"a": 11.0, "b": 21.0}
+
+
+# b waits on the other thread until a has been issued, not until it has run; c, which is free, goes first.
+def test_a_thread_waits_until_the_producer_is_issued() -> None:
+    graph = OpGraph(
+        (Op("z", "x", time_s=0.0), Op("a", "x", time_s=10.0), Op("b", "x", time_s=10.0), Op("c", "x", time_s=1.0)),
+        (Edge("a", "b", 0),),
+    )
+    problem = problem_of(graph, devices=3)
+    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], 2.0) == [0.0, 2.0, 6.0, 4.0]
+
+
+# f takes 10 s; behind the barrier a and b, on two devices, are issued from 11 s on.
+def test_issuing_starts_anew_behind_a_barrier() -> None:
+    graph = OpGraph(
+        (
+            Op("f", "x", time_s=10.0, phase="forward"),
+            Op("a", "x", time_s=5.0, phase="backward"),
+            Op("b", "x", time_s=5.0, phase="backward"),
+        ),
+        (),
+    )
+    assert ends(graph, [0, 0, 1], 1.0, "autograd") == {"f": 11.0, "a": 17.0, "b": 18.0}
+
+
+def test_the_bound_counts_the_ops_that_take_time() -> None:
+    graph = OpGraph((Op("p", "x", time_s=0.0), Op("a", "x", time_s=3.0), Op("b", "x", time_s={"A": 2.0, "B": 5.0})), ())
+    assert dispatch_bound_s(graph, 1.0, ["A", "B"]) == 4.0
+    assert dispatch_bound_s(graph, 0.0, ["A", "B"]) == 0.0
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1e-5, 1e-3, 5e-3]))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_dispatch_never_helps_and_never_beats_its_bound(seed: int, dispatch_s: float) -> None:
+    graph = with_unit_times(random_graph(seed))
+    graph = replace(graph, ops=tuple(replace(op, colocate=None) for op in graph.ops))
+    order = random_order(graph, seed, ["d0", "d1"])
+    home = {op: position for position, ops in enumerate(order.values()) for op in ops}
+    problem = problem_of(graph)
+    device = [home[op.id] for op in graph.ops]
+    in_order = [graph.index[op] for op in graph.topological_order]
+    plain, _ = replay(problem, device, in_order)
+    issued, _ = replay(problem, device, in_order, dispatch_s)
+    length_s = max(entry.end_s for entry in issued)
+    assert length_s >= max(entry.end_s for entry in plain) - 1e-12
+    assert length_s >= dispatch_bound_s(graph, dispatch_s, ["cpu-core"]) - 1e-12
+    assert length_s <= max(entry.end_s for entry in plain) + len(graph.ops) * dispatch_s + 1e-9
+
+
+def test_a_fast_host_changes_nothing_on_a_busy_device() -> None:
+    graph = OpGraph(tuple(Op(f"o{i}", "x", time_s=1.0) for i in range(5)), ())
+    assert ends(graph, [0] * 5, 1e-9)["o4"] == pytest.approx(5.0)
