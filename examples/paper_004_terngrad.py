@@ -1,0 +1,87 @@
+"""Numbers of TernGrad (Wen et al. 2017) that its text determines.
+
+Run it: ``python examples/paper_004_terngrad.py``; with ``--json`` it prints a list of {name, paper, here}.
+"""
+
+import numpy as np
+from _paper_table import Number, Unreproducible, report
+
+from dlplacer.dataparallel.ternary.codec import ternarize
+from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
+from dlplacer.dataparallel.ternary.performance import Cluster, Workload, ternary_speedups
+from dlplacer.dataparallel.ternary.transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
+
+CLIP = 2.5
+ALEXNET_GROUPED, ALEXNET_LAST = 60_965_224, 4096 * 1000 + 1000
+# An example, not the paper's: a step of 0.3 s on one GPU, 4 GPUs to a machine on a PCIe switch, 1 Gbit/s between them.
+EXAMPLE = Cluster(4, 10e9, 6e9, 0.125e9, 50e-6)
+STEP_S, BATCH = 0.3, 128
+
+
+def main() -> None:
+    """Print the table."""
+    noise = gaussian_noise(CLIP)
+    sampled = ternarize(np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32), key=(0, 0, 0, 0))
+    numbers = [
+        Number("Section 3: reduction of pushed gradients, 32 / log2 3", 20.19, ideal_push_ratio(), "as 'over 20x'"),
+        Number("Section 3: reduction with 2 bits for a code", 16, 32 / 2),
+        *(
+            Number(f"Section 3: reduction of pulled gradients, {workers} workers", None, ideal_pull_ratio(workers))
+            for workers in (2, 8, 64, 512)
+        ),
+        Number("Section 3.3: clipping at 2.5 σ shortens by, percent", 1.128, 100 * noise.length_loss, _GAUSSIAN),
+        Number("Section 3.3: clipping at 2.5 σ turns by, degrees", 2.746, noise.turned_degrees, _GAUSSIAN),
+        Number("Zeros among the codes, percent, closed form", 68.2, 100 * noise.zero_share, _GAUSSIAN, note=_ZEROS),
+        Number(
+            "Zeros among the codes, percent, a million draws", 68.2, 100 * float(np.mean(sampled.codes == 0)), _GAUSSIAN
+        ),
+        Number("Variance that ternarizing adds, in σ²", None, noise.added_variance),
+        Number("Steps with ternary gradients over exact ones at the noise scale", None, steps_ratio(512, 512)),
+        Number("Table 1: million images, 300 K iterations of 128", 38.4, 300e3 * 128 / 1e6),
+        Number("Table 1: million images, 18.75 K iterations of 2048", 38.4, 18.75e3 * 2048 / 1e6),
+        *(
+            Number(
+                f"Table 2: million images, {thousands:g} K iterations of {batch}", 94.72, thousands * 1e3 * batch / 1e6
+            )
+            for thousands, batch in ((370, 256), (185, 512), (92.5, 1024))
+        ),
+        Number(
+            "Last layer of AlexNet, percent of its parameters",
+            6.7,
+            100 * ALEXNET_LAST / ALEXNET_GROUPED,
+            "architecture",
+        ),
+        Number(
+            "Codes gathered by all stop paying against float32, ranks", None, stops_paying_at("ternary/all-gather") or 0
+        ),
+        *_performance(),
+    ]
+    report("TernGrad: ternary gradients", numbers, _MISSING)
+
+
+def _performance() -> list[Number]:
+    work = Workload(STEP_S, BATCH, 4 * ALEXNET_GROUPED)
+    speedups = ternary_speedups(EXAMPLE, work, (8, 64, 512))
+    return [
+        Number(
+            f"Appendix B: gain of AlexNet on {gpus} GPUs of an example cluster",
+            None,
+            gain,
+            "no: T_ps and rates assumed",
+        )
+        for gpus, gain in speedups.items()
+    ]
+
+
+_GAUSSIAN = "no: lost in the text; a Gaussian gradient assumed"
+_ZEROS = "71.32 % were measured in AlexNet's fc6, whose gradients have heavier tails"
+_MISSING = (
+    Unreproducible("Tables 1 to 3: accuracies", "training on CIFAR-10 and ImageNet; needs GPUs and the data"),
+    Unreproducible("Figure 5", "T_ps and bandwidths of its clusters are not in the text"),
+    Unreproducible("ResNet-152's last layer, 3.99 %", "60.19 M parameters give 3.40 %"),
+    Unreproducible("Table 3, 512/300K", "twice the images of the other rows, against 'the same epochs'"),
+)
+
+
+if __name__ == "__main__":
+    main()
