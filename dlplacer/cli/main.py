@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import advise, capture, check, compare, groups, hybrid, profile, run, show, solve
+from dlplacer.cli import advise, capture, check, compare, explain, groups, hybrid, profile, run, show, solve
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -15,6 +15,7 @@ _COMMANDS = {
     "check": check,
     "compare": compare,
     "show": show,
+    "explain": explain,
     "run": run,
     "profile": profile,
     "groups": groups,

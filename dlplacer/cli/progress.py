@@ -47,6 +47,19 @@ def progress_line() -> Iterator[Callable[["Progress"], None]]:
         yield lambda progress: status.update(_text(progress))
 
 
+@contextlib.contextmanager
+def count_line(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows how many of all are done on one line of a terminal; silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status(what, console=Console(stderr=True)) as status:
+        yield lambda done, total: status.update(f"{done} of {total} {what}")
+
+
 def _text(progress: "Progress") -> str:
     best = "none yet" if progress.makespan_s is None else format_seconds(progress.makespan_s)
     gap = "" if progress.gap is None else f"  gap {100 * progress.gap:.2f} %"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlplacer.plot.comparison import plot_comparison
     from dlplacer.plot.gantt import plot_gantt
+    from dlplacer.plot.hybrid import plot_hybrid
     from dlplacer.plot.memory import plot_memory
     from dlplacer.plot.page import html_page
     from dlplacer.plot.placement import plot_placement
@@ -19,6 +20,7 @@ _MODULE_OF = {
     "html_page": "page",
     "plot_comparison": "comparison",
     "plot_gantt": "gantt",
+    "plot_hybrid": "hybrid",
     "plot_memory": "memory",
     "plot_placement": "placement",
     "plot_run": "run",
@@ -31,6 +33,7 @@ __all__ = [
     "html_page",
     "plot_comparison",
     "plot_gantt",
+    "plot_hybrid",
     "plot_memory",
     "plot_placement",
     "plot_run",

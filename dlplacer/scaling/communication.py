@@ -7,6 +7,7 @@ from typing import Protocol
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.exchange import Exchange, exchanges
 from dlplacer.costs.machine import MachineCosts
+from dlplacer.costs.roofline import rates_of
 from dlplacer.dataparallel.groups.chain import Chain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_group
@@ -16,6 +17,7 @@ from dlplacer.scaling.efficiency import ScalingEfficiency
 from dlplacer.scaling.layout import Layout
 from dlplacer.scaling.split import Split
 from dlplacer.scaling.work import Work
+from dlplacer.topology import Topology
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
 """How gradients are grouped into messages → the cuts of a chain."""
@@ -120,7 +122,7 @@ class OnMachine:
             if name not in GROUPINGS:
                 raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
         self.layout, self.overlap = layout, overlap
-        self.ways = tuple(exchanges(_memory_rate(layout)) if ways is None else ways)
+        self.ways = tuple(exchanges(memory_rate(layout.topology)) if ways is None else ways)
         self.groupings = tuple(groupings) if overlap else ("single",)
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
@@ -149,11 +151,9 @@ class OnMachine:
         return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
 
 
-def _memory_rate(layout: Layout) -> float | None:
-    """The slowest memory among the devices, as far as it is known."""
-    from dlplacer.costs.roofline import rates_of
-
-    known = [rates.memory_bytes_per_s for device in layout.topology.devices if (rates := rates_of(device)) is not None]
+def memory_rate(topology: Topology) -> float | None:
+    """Bytes per second of the slowest memory among the devices; None where no rate is known."""
+    known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
     return min((rate for rate in known if rate is not None), default=None)
 
 

@@ -1,0 +1,201 @@
+"""``dlplacer hybrid``."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.cli.hybrid_table import print_hybrid
+from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.errors import InputError
+
+if TYPE_CHECKING:
+    from dlplacer.scaling.communication import StepTimes
+    from dlplacer.scaling.hybrid import HybridProblem
+    from dlplacer.scaling.scaling_fit import ScalingFits
+    from dlplacer.topology import Topology
+
+HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_problem_arguments(parser)
+    parser.add_argument("--devices", type=int, required=True, metavar="N", help="plan for every budget from 1 to N")
+    parser.add_argument(
+        "--epochs", type=Path, required=True, metavar="FILE", help="epochs per batch (dlplacer.epochs/1)"
+    )
+    parser.add_argument("--degrees", metavar="M[,M...]", help="model-parallel degrees to consider (2 to 8)")
+    parser.add_argument(
+        "--speedup", action="append", default=[], metavar="M=S", help="known speedup of M devices, in place of solving"
+    )
+    scaling = parser.add_argument_group("step times of data parallelism (default: over the links of the topology)")
+    scaling.add_argument("--scaling-efficiency", type=float, metavar="SE", help="a constant; the paper assumes 1")
+    scaling.add_argument("--overhead-ratio", type=float, metavar="R", help="Lemma 3.1: (1 + R) / (1 + N R)")
+    scaling.add_argument("--measured", metavar="N=S,...", help="measured step seconds per device count, to be fitted")
+    scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
+    scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
+    scaling.add_argument("--codecs", metavar="C[,C...]", help="some of none, fp16, ternary (all)")
+    scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
+    add_solver_arguments(parser, "each solve")
+    parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
+    parser.add_argument("--picture", metavar="F", type=Path, help="speedup over devices, as .png, .svg or .pdf")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan, draw the picture, and print the table."""
+    from dlplacer.cli.progress import count_line
+    from dlplacer.scaling.hybrid import plan_hybrid
+
+    if arguments.devices < 1:
+        raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
+    problem, fits = _problem(arguments)
+    with count_line("device counts") as report:
+        plan = plan_hybrid(problem, arguments.devices, report)
+    if arguments.picture is not None:
+        _draw(arguments.picture, plan)
+    if arguments.json:
+        extra: dict[str, Any] = {} if fits is None else {"scaling_fit": _fit_object(fits)}
+        print(json.dumps(plan.to_dict() | extra))
+    else:
+        print_hybrid(plan)
+        if fits is not None:
+            print(f"scaling efficiency  {fits.verdict}")
+    return 0
+
+
+def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits | None]":
+    from dataclasses import replace
+
+    from dlplacer.costs.times import with_times
+    from dlplacer.load import load_topology
+    from dlplacer.scaling.epochs_file import read_epochs
+    from dlplacer.scaling.hybrid import DEGREES, HybridProblem
+    from dlplacer.scaling.split import Placed, SpeedupTable
+    from dlplacer.scaling.work import work_of
+
+    epochs = read_epochs(arguments.epochs)
+    box = load_topology(arguments.topology)
+    graph = with_times(graph_of(arguments), box)
+    step_times, fits = _closed_form(arguments)
+    topology = box if step_times is not None else _machine(arguments, box)
+    work = min((work_of(graph, kind) for kind in box.device_types), key=lambda each: each.step_s)
+    if epochs.mini_batch is not None and work.mini_batch not in (None, epochs.mini_batch):
+        raise InputError(
+            f"{arguments.epochs} is for mini-batches of {epochs.mini_batch}, the graph for {work.mini_batch}; capture "
+            f"the model with --batch-size {epochs.mini_batch}, or correct the file"
+        )
+    work = replace(work, mini_batch=work.mini_batch or epochs.mini_batch)
+    placed = Placed(
+        graph,
+        work.step_s,
+        options_of(arguments),
+        method=arguments.method,
+        time_limit_s=arguments.time_limit,
+        workers=arguments.workers,
+    )
+    speedups = _speedups(arguments.speedup)
+    problem = HybridProblem(
+        work,
+        epochs.efficiency,
+        SpeedupTable(speedups) if speedups else placed,
+        topology,
+        step_times or _on_machine(arguments, topology),
+        _degrees(arguments.degrees) or tuple(speedups) or DEGREES,
+        None if speedups else placed,
+        epochs.samples,
+        f"{graph.name or 'graph'} on {arguments.devices} devices of {topology.name}",
+    )
+    return problem, fits
+
+
+def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
+    from dlplacer.scaling.communication import ClosedForm
+    from dlplacer.scaling.efficiency import ConstantEfficiency, SerialOverhead
+    from dlplacer.scaling.scaling_fit import fit_scaling
+
+    names = ("scaling_efficiency", "overhead_ratio", "measured", "network")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} both say where step times come from; give one of them")
+    if arguments.scaling_efficiency is not None:
+        return ClosedForm(ConstantEfficiency(arguments.scaling_efficiency)), None
+    if arguments.overhead_ratio is not None:
+        return ClosedForm(SerialOverhead(arguments.overhead_ratio)), None
+    if arguments.measured is not None:
+        fits = fit_scaling(list(_pairs("--measured", arguments.measured.split(","))))
+        return ClosedForm(fits.best.model), fits
+    return None, None
+
+
+def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
+    from dlplacer.scaling.cluster import cluster
+
+    if arguments.network is not None:
+        rate = quantity_of("--network", arguments.network, "bytes_per_s")
+        latency_s = quantity_of("--network-latency", arguments.network_latency, "seconds")
+        return cluster(box, -(-arguments.devices // len(box.devices)), rate, latency_s)
+    if arguments.devices > len(box.devices):
+        raise InputError(
+            f"--devices is {arguments.devices}; topology {arguments.topology!r} has {len(box.devices)}: join copies of it "
+            'with --network "12.5 GB/s", or assume a scaling efficiency with --scaling-efficiency 1'
+        )
+    return box
+
+
+def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
+    from dlplacer.costs.exchange import exchanges
+    from dlplacer.scaling.communication import OnMachine, memory_rate
+    from dlplacer.scaling.layout import Layout
+
+    layout = Layout(topology)
+    ways = exchanges(memory_rate(topology))
+    if arguments.codecs is not None:
+        chosen = [name for name in arguments.codecs.split(",") if name]
+        known = tuple(dict.fromkeys(way.codec for way in ways))
+        for name in chosen:
+            if name not in known:
+                raise InputError(f"--codecs: there is no codec {name!r}; use some of {', '.join(known)}")
+        ways = tuple(way for way in ways if way.codec in chosen)
+    return OnMachine(layout, ways, overlap=not arguments.no_overlap)
+
+
+def _degrees(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in (text or "").split(",") if part)
+    except ValueError:
+        raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4") from None
+
+
+def _speedups(texts: list[str]) -> dict[int, float]:
+    return dict(_pairs("--speedup", texts))
+
+
+def _pairs(option: str, texts: list[str]) -> list[tuple[int, float]]:
+    found = []
+    for text in texts:
+        count, _, value = text.partition("=")
+        try:
+            found.append((int(count), float(value)))
+        except ValueError:
+            raise InputError(f"{option} {text!r} is not understood; write devices=number, as in 2=1.32") from None
+    return found
+
+
+def _fit_object(fits: "ScalingFits") -> dict[str, Any]:
+    forms = [
+        {"form": fit.form, "parameters": vars(fit.model), "single_s": fit.single_s, "residuals": fit.residuals}
+        for fit in fits.fits
+    ]
+    return {"verdict": fits.verdict, "forms": forms}
+
+
+def _draw(path: Path, plan: Any) -> None:
+    from dlplacer.plot import plot_hybrid, save_picture
+
+    save_picture(path, plot_hybrid, plan)
+    print(f"wrote {path}", file=sys.stderr)
