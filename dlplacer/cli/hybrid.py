@@ -141,8 +141,8 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
         return cluster(box, -(-arguments.devices // len(box.devices)), rate, latency_s)
     if arguments.devices > len(box.devices):
         raise InputError(
-            f"--devices is {arguments.devices}; topology {arguments.topology!r} has {len(box.devices)}: join copies of it "
-            'with --network "12.5 GB/s", or assume a scaling efficiency with --scaling-efficiency 1'
+            f"--devices is {arguments.devices}; topology {arguments.topology!r} has {len(box.devices)}: join copies "
+            'of it with --network "12.5 GB/s", or assume a scaling efficiency with --scaling-efficiency 1'
         )
     return box
 
