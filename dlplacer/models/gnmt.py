@@ -58,7 +58,7 @@ class Decoder(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
-        states = self.layers[0](self.dropout(embedded))[0]
+        states: torch.Tensor = self.layers[0](self.dropout(embedded))[0]
         context = self.attention(states, encoded)
         for position, layer in enumerate(self.layers[1:]):
             output = layer(torch.cat([self.dropout(states), context], dim=2))[0]
@@ -93,7 +93,8 @@ class Gnmt(nn.Module):
 
 def sequence_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy over all tokens, for logits (N, T, vocabulary) and tokens (N, T)."""
-    return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    loss: torch.Tensor = functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    return loss
 
 
 def gnmt(

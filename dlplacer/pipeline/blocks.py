@@ -1,0 +1,322 @@
+"""The parts of a model that a pipeline cannot tear: ops grouped into blocks, and the tensors between blocks."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dlplacer.errors import InfeasibleError
+from dlplacer.graph import Op, OpGraph
+
+FED = ("input", "constant", "tangent")
+"""Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""
+
+_WEIGHTS = ("parameter", "buffer")
+_LATER = ("backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A tensor of the forward pass that ops of other blocks, or backward ops, read.
+
+    Attributes
+    ----------
+    maker, readers
+        Positions of blocks; the maker is not among the readers.
+    bytes
+        For the whole batch.
+    gradient_bytes
+        What travels back for it: its bytes if a weight comes before it, else nothing.
+    stashed
+        Whether a backward op reads it, so that it stays until then.
+    """
+
+    name: str
+    maker: int
+    readers: frozenset[int]
+    bytes: int
+    gradient_bytes: int
+    stashed: bool
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The forward ops of a graph in blocks, in an order in which blocks can run.
+
+    Attributes
+    ----------
+    members
+        [block] → positions of its forward ops, weights among them.
+    backward
+        [block] → positions of the backward and optimizer ops that run where the block runs.
+    before
+        [block] → the blocks whose tensors it reads.
+    """
+
+    graph: OpGraph
+    members: tuple[tuple[int, ...], ...]
+    backward: tuple[tuple[int, ...], ...]
+    before: tuple[frozenset[int], ...]
+    passed: tuple[Passed, ...]
+
+    @cached_property
+    def weight_bytes(self) -> tuple[int, ...]:
+        """[block] → weights, gradients and optimizer state."""
+        ops = self.graph.ops
+        return tuple(
+            sum(ops[op].weight_bytes + ops[op].gradient_bytes + ops[op].state_bytes for op in (*ahead, *behind))
+            for ahead, behind in zip(self.members, self.backward, strict=True)
+        )
+
+    @cached_property
+    def workspace_bytes(self) -> tuple[int, ...]:
+        """[block] → the largest workspace of its ops, for the whole batch."""
+        ops = self.graph.ops
+        return tuple(
+            max((ops[op].workspace_bytes for op in (*ahead, *behind)), default=0)
+            for ahead, behind in zip(self.members, self.backward, strict=True)
+        )
+
+    @property
+    def trains(self) -> bool:
+        """Whether the graph has a backward pass."""
+        return any(self.graph.ops[op].phase == "backward" for group in self.backward for op in group)
+
+
+def blocks_of(graph: OpGraph) -> Blocks:
+    """The finest blocks that a pipeline can cut between.
+
+    In one block are: a weight and all forward ops that read it (tied weights too), a colocation group, and an op that
+    needs data of the stage itself alone (a fill, a cast of an input) with its first reader. Blocks that wait for each
+    other become one.
+
+    Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
+    weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
+    the gradients that they read.
+    """
+    forward = [at for at, op in enumerate(graph.ops) if op.phase not in _LATER and op.kind not in FED]
+    joined = _Joined(forward)
+    _join_weights(graph, joined)
+    _join_groups(graph, joined)
+    _join_fills(graph, joined)
+    members, before = _ordered(graph, joined)
+    block_of = {op: block for block, group in enumerate(members) for op in group}
+    backward = _backward(graph, block_of, len(members))
+    return Blocks(graph, members, backward, before, tuple(_passed(graph, block_of)))
+
+
+class _Joined:
+    """Disjoint sets of ops."""
+
+    def __init__(self, items: Iterable[int]) -> None:
+        self._parent = {item: item for item in items}
+
+    def __contains__(self, item: int) -> bool:
+        return item in self._parent
+
+    def find(self, item: int) -> int:
+        while self._parent[item] != item:
+            self._parent[item] = self._parent[self._parent[item]]
+            item = self._parent[item]
+        return item
+
+    def join(self, items: Sequence[int]) -> None:
+        for item in items[1:]:
+            self._parent[self.find(item)] = self.find(items[0])
+
+    def sets(self) -> list[list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for item in self._parent:
+            found[self.find(item)].append(item)
+        return list(found.values())
+
+
+def _join_weights(graph: OpGraph, joined: _Joined) -> None:
+    for at, op in enumerate(graph.ops):
+        if op.kind in _WEIGHTS and at in joined:
+            readers = (graph.index[edge.target] for edge in graph.edges_from[op.id])
+            joined.join([at, *(reader for reader in readers if reader in joined)])
+
+
+def _join_groups(graph: OpGraph, joined: _Joined) -> None:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for at, op in enumerate(graph.ops):
+        if op.colocate is not None and at in joined:
+            groups[op.colocate].append(at)
+    for group in groups.values():
+        joined.join(group)
+
+
+def _join_fills(graph: OpGraph, joined: _Joined) -> None:
+    for name in reversed(graph.topological_order):
+        at = graph.index[name]
+        fed = not any(graph.index[edge.source] in joined for edge in graph.edges_into[name])
+        if at in joined and fed and graph.ops[at].kind not in _WEIGHTS:
+            readers = sorted(
+                reader for edge in graph.edges_from[name] if (reader := graph.index[edge.target]) in joined
+            )
+            if readers:
+                joined.join([at, readers[0]])
+
+
+def _ordered(graph: OpGraph, joined: _Joined) -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:
+    """Sets that wait for each other become one; then all in an order in which they can run."""
+    import networkx as nx
+
+    sets = joined.sets()
+    set_of = {op: number for number, group in enumerate(sets) for op in group}
+    quotient = nx.DiGraph()
+    quotient.add_nodes_from(range(len(sets)))
+    quotient.add_edges_from(
+        (set_of[graph.index[edge.source]], set_of[graph.index[edge.target]])
+        for edge in graph.edges
+        if graph.index[edge.source] in set_of and graph.index[edge.target] in set_of
+    )
+    quotient.remove_edges_from([(node, node) for node in quotient])
+    condensed = nx.condensation(quotient)
+    first = {node: min(min(sets[number]) for number in data["members"]) for node, data in condensed.nodes(data=True)}
+    order = list(nx.lexicographical_topological_sort(condensed, key=first.__getitem__))
+    place = {node: position for position, node in enumerate(order)}
+    members = tuple(
+        tuple(sorted(op for number in condensed.nodes[node]["members"] for op in sets[number])) for node in order
+    )
+    before = tuple(frozenset(place[other] for other in condensed.predecessors(node)) for node in order)
+    return members, before
+
+
+def _backward(graph: OpGraph, block_of: Mapping[int, int], count: int) -> tuple[tuple[int, ...], ...]:
+    """[block] → its backward and update ops."""
+    groups = {graph.ops[op].colocate: block for op, block in block_of.items() if graph.ops[op].colocate is not None}
+    modules: dict[str, Counter[int]] = defaultdict(Counter)
+    for at, op in enumerate(graph.ops):
+        if op.module and at in block_of:
+            modules[op.module][block_of[at]] += 1
+    home: dict[int, int] = {}
+    found: list[list[int]] = [[] for _ in range(count)]
+    for name in graph.topological_order:
+        at = graph.index[name]
+        op = graph.ops[at]
+        if op.phase in _LATER and op.kind not in FED:
+            home[at] = _home(graph, op, block_of, groups, modules, home)
+            found[home[at]].append(at)
+    return tuple(map(tuple, found))
+
+
+def _home(
+    graph: OpGraph,
+    op: Op,
+    block_of: Mapping[int, int],
+    groups: Mapping[str | None, int],
+    modules: Mapping[str, Counter[int]],
+    home: Mapping[int, int],
+) -> int:
+    if op.colocate in groups:
+        return groups[op.colocate]
+    for edge in graph.edges_from[op.id]:
+        target = graph.op(edge.target)
+        if target.kind == "gradient" and target.colocate in groups:
+            return groups[target.colocate]
+    read = [graph.index[edge.source] for edge in graph.edges_into[op.id]]
+    gradients = [home[at] for at in read if at in home]
+    stashed = [block_of[at] for at in read if at in block_of]
+    if op.module is not None and op.module in modules:
+        own = modules[op.module]
+        wanted = max((block for block in stashed if block in own), default=max(own, key=own.__getitem__))
+    elif stashed:
+        wanted = max(stashed)
+    else:
+        wanted = min(gradients, default=max(block_of.values(), default=0))
+    return min([wanted, *gradients])
+
+
+def _passed(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Passed]:
+    differentiable = _after_weights(graph, block_of)
+    for at, block in block_of.items():
+        op = graph.ops[at]
+        if op.kind in _WEIGHTS:
+            continue
+        readers: dict[int, set[int]] = defaultdict(set)
+        stashed: dict[int, bool] = defaultdict(bool)
+        size: dict[int, int] = {}
+        for edge in graph.edges_from[op.id]:
+            target = graph.index[edge.target]
+            size[edge.output] = max(edge.bytes, size.get(edge.output, 0))
+            if target in block_of:
+                readers[edge.output].add(block_of[target])
+            else:
+                stashed[edge.output] = True
+        for output, size_bytes in size.items():
+            others = frozenset(readers[output] - {block})
+            if others or stashed[output]:
+                returns = at in differentiable and _is_floating(op, output)
+                name = f"{op.id}:{output}"
+                yield Passed(name, block, others, size_bytes, size_bytes if returns else 0, stashed[output])
+
+
+def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
+    """Ops whose results depend on a trained weight; all, if the graph does not say which weights are trained."""
+    trained = {edge.colocate for edge in graph.ops if edge.kind == "gradient"}
+    if not trained:
+        return set(block_of)
+    after: set[int] = set()
+    for name in graph.topological_order:
+        at = graph.index[name]
+        op = graph.ops[at]
+        if (op.kind == "parameter" and op.colocate in trained) or any(
+            graph.index[edge.source] in after for edge in graph.edges_into[name]
+        ):
+            after.add(at)
+    return after
+
+
+def _is_floating(op: Op, output: int) -> bool:
+    return output >= len(op.outputs) or "float" in op.outputs[output].dtype
+
+
+def merged(blocks: Blocks, group: Sequence[int]) -> Blocks:
+    """The blocks with those of one group made one; no two groups may wait for each other.
+
+    Parameters
+    ----------
+    group
+        [block] → a number.
+    """
+    first = {number: position for position, number in reversed(list(enumerate(group)))}
+    needs: dict[int, set[int]] = {number: set() for number in first}
+    for position, before in enumerate(blocks.before):
+        needs[group[position]].update(group[other] for other in before if group[other] != group[position])
+    place: dict[int, int] = {}
+    while len(place) < len(first):
+        ready = [number for number in first if number not in place and needs[number] <= place.keys()]
+        place[min(ready, key=first.__getitem__)] = len(place)
+    order = sorted(first, key=place.__getitem__)
+    members, backward = (
+        tuple(
+            tuple(sorted(op for position, number in enumerate(group) if number == wanted for op in parts[position]))
+            for wanted in order
+        )
+        for parts in (blocks.members, blocks.backward)
+    )
+    block_of = {op: position for position, ops in enumerate(members) for op in ops}
+    needed = tuple(frozenset(place[other] for other in needs[number]) for number in order)
+    return Blocks(blocks.graph, members, backward, needed, tuple(_passed(blocks.graph, block_of)))
+
+
+def require_stages(blocks: Blocks, stages: int) -> None:
+    """A graph can be cut into so many stages only if it has as many blocks.
+
+    Raises
+    ------
+    InfeasibleError
+        Naming a weight that holds the largest block together, if one does.
+    """
+    if len(blocks.members) >= stages:
+        return
+    ops = blocks.graph.ops
+    largest = max(blocks.members, key=len)
+    ties = [ops[op].id for op in largest if ops[op].kind in _WEIGHTS and len(blocks.graph.edges_from[ops[op].id]) > 1]
+    reason = f"; weight {ties[0]!r} is read from its first op to its last and cannot be in two stages" if ties else ""
+    raise InfeasibleError(
+        f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
+        f"{stages} stages asked for{reason}; use fewer stages"
+    )

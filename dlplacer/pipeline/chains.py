@@ -1,0 +1,145 @@
+"""Which device takes which stage: the sequences of devices worth trying."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from dlplacer.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.costs.links import Lane, Wiring
+from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.topology import Device
+
+MOST_CHAINS = 20_000
+MOST_KEPT = 32
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Devices in the order of the stages, stage k on device k mod p, with the ways between neighbours.
+
+    Attributes
+    ----------
+    forward, backward
+        [rank] → cost of the way to the next rank (the last one's leads to the first) and of the way back.
+    """
+
+    devices: tuple[Device, ...]
+    forward: tuple[AlphaBeta, ...]
+    backward: tuple[AlphaBeta, ...]
+    forward_lanes: tuple[tuple[Lane, ...], ...]
+    backward_lanes: tuple[tuple[Lane, ...], ...]
+
+    @property
+    def _kind(self) -> tuple[tuple[str, int | None], ...]:
+        return tuple((device.type, device.memory_bytes) for device in self.devices)
+
+    def ways(self, wraps: bool) -> tuple[float, ...]:
+        """The numbers of all ways that stages use; smaller is better."""
+        count = len(self.devices) if wraps else len(self.devices) - 1
+        lines = (*self.forward[:count], *self.backward[:count])
+        return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
+
+
+def chains_of(wiring: Wiring, ranks: int, wraps: bool) -> tuple[list[Chain], bool]:
+    """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
+
+    Of two sequences with the same types and memories, one whose ways are all at least as cheap makes every split at
+    least as good, so the other is left out.
+
+    Parameters
+    ----------
+    wraps
+        Whether a stage on the last device hands over to one on the first.
+
+    Raises
+    ------
+    InputError
+        If there are not so many devices.
+    InfeasibleError
+        If no sequence of them is joined by links.
+    """
+    count = len(wiring.topology.devices)
+    if not 1 <= ranks <= count:
+        raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
+    found: dict[tuple[object, tuple[float, ...]], Chain] = {}
+    sequences = list(islice(_sequences(wiring, ranks), MOST_CHAINS + 1))
+    for names in sequences[:MOST_CHAINS]:
+        chain = _chain(wiring, names)
+        if chain is not None:
+            found.setdefault((chain._kind, chain.ways(wraps)), chain)
+    if not found:
+        raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
+    best = sorted(found.values(), key=lambda chain: sum(chain.ways(wraps)))
+    kept: list[Chain] = []
+    for chain in best:
+        ways = chain.ways(wraps)
+        if not any(
+            other._kind == chain._kind and all(a <= b for a, b in zip(other.ways(wraps), ways, strict=True))
+            for other in kept
+        ):
+            kept.append(chain)
+    return kept[:MOST_KEPT], len(sequences) <= MOST_CHAINS and len(kept) <= MOST_KEPT
+
+
+def _chain(wiring: Wiring, names: tuple[str, ...]) -> Chain | None:
+    following = (*names[1:], names[0])
+    try:
+        forward = tuple(wiring.channel(a, b) if a != b else FREE for a, b in zip(names, following, strict=True))
+        backward = tuple(wiring.channel(b, a) if a != b else FREE for a, b in zip(names, following, strict=True))
+        there = tuple(wiring.lanes(a, b) if a != b else () for a, b in zip(names, following, strict=True))
+        back = tuple(wiring.lanes(b, a) if a != b else () for a, b in zip(names, following, strict=True))
+    except InfeasibleError:
+        return None
+    return Chain(tuple(map(wiring.topology.device, names)), forward, backward, there, back)
+
+
+def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
+    """All sequences of different devices; of devices that nothing tells apart the first unused one stands for all."""
+    names = [device.id for device in wiring.topology.devices]
+    group = _twins(wiring, names)
+
+    def extend(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if len(chosen) == ranks:
+            yield chosen
+            return
+        tried = set()
+        for name in names:
+            if name not in chosen and group[name] not in tried:
+                tried.add(group[name])
+                yield from extend((*chosen, name))
+
+    return extend(())
+
+
+def _twins(wiring: Wiring, names: list[str]) -> dict[str, int]:
+    """Device → number of its group: same type, same memory, and the same ways to and from all others."""
+    group: dict[str, int] = {}
+    leaders: list[str] = []
+    for name in names:
+        for number, leader in enumerate(leaders):
+            if _are_twins(wiring, name, leader, names):
+                group[name] = number
+                break
+        else:
+            group[name] = len(leaders)
+            leaders.append(name)
+    return group
+
+
+def _are_twins(wiring: Wiring, one: str, other: str, names: list[str]) -> bool:
+    first, second = wiring.topology.device(one), wiring.topology.device(other)
+    if (first.type, first.memory_bytes) != (second.type, second.memory_bytes):
+        return False
+    rest = [name for name in names if name not in (one, other)]
+    return _line(wiring, one, other) == _line(wiring, other, one) and all(
+        _line(wiring, one, name) == _line(wiring, other, name)
+        and _line(wiring, name, one) == _line(wiring, name, other)
+        for name in rest
+    )
+
+
+def _line(wiring: Wiring, source: str, target: str) -> AlphaBeta | None:
+    try:
+        return wiring.channel(source, target)
+    except InfeasibleError:
+        return None

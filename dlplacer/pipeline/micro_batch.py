@@ -1,0 +1,84 @@
+"""What an op costs for a micro-batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dlplacer.costs.roofline import Rates, rates_of, roofline_s
+from dlplacer.errors import InputError
+from dlplacer.graph import Op, OpGraph
+from dlplacer.topology import Topology
+
+WEIGHTS = ("parameter", "buffer")
+"""Kinds of ops whose bytes do not shrink with the batch."""
+
+
+@dataclass(frozen=True)
+class MicroBatchCosts:
+    """Seconds of ops when the batch is cut into micro-batches.
+
+    Where the graph was measured at the size of a micro-batch, that counts. Else the op's time shrinks as its roofline
+    does: FLOPs and bytes by the share of the batch, but neither the weights that it reads nor the weight gradients that
+    it makes, nor the least time of an op. Where no rates are known, the time shrinks by the share. Updates do not
+    shrink.
+
+    Attributes
+    ----------
+    graph
+        With times for the whole batch.
+    at
+        Micro-batches per step → the graph with times for one of them; the same ops.
+    """
+
+    graph: OpGraph
+    topology: Topology
+    at: Mapping[int, OpGraph] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for count, graph in self.at.items():
+            if graph.index.keys() != self.graph.index.keys():
+                differs = sorted(graph.index.keys() ^ self.graph.index.keys())[0]
+                raise InputError(f"the graph for {count} micro-batches has other ops: {differs!r} is in one alone")
+
+    def times(self, device_type: str, micro_batches: int) -> list[float]:
+        """[op] → seconds for one micro-batch on a type of device.
+
+        Raises
+        ------
+        InputError
+            If an op has no time on it.
+        """
+        measured = self.at.get(micro_batches)
+        rates = self._rates(device_type)
+        times = []
+        for op in self.graph.ops:
+            known = None if measured is None else measured.op(op.id).time_on(device_type)
+            times.append(self._scaled(op, device_type, rates, micro_batches) if known is None else known)
+        return times
+
+    def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
+        whole_s = op.time_on(device_type)
+        if whole_s is None:
+            raise InputError(
+                f"op {op.id!r} has no time on device type {device_type!r}; profile the model there, or use a type of "
+                "the device table"
+            )
+        if not whole_s or micro_batches == 1 or op.phase == "optimizer":
+            return whole_s
+        if rates is None or not (op.flops or op.bytes_accessed) or not rates.cover(op):
+            return whole_s / micro_batches
+        fixed = min(op.bytes_accessed, self._weight_bytes(op))
+        moved = fixed + (op.bytes_accessed - fixed) / micro_batches
+        part = replace(op, flops=op.flops / micro_batches, bytes_accessed=moved)
+        full_s = roofline_s(op, rates)
+        return whole_s * roofline_s(part, rates) / full_s if full_s else whole_s / micro_batches
+
+    def _weight_bytes(self, op: Op) -> int:
+        read = sum(edge.bytes for edge in self.graph.edges_into[op.id] if self.graph.op(edge.source).kind in WEIGHTS)
+        made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
+        return read + sum(made.values())
+
+    def _is_gradient(self, op_id: str) -> bool:
+        return self.graph.op(op_id).kind == "gradient"
+
+    def _rates(self, device_type: str) -> Rates | None:
+        return next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)

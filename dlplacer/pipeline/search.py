@@ -1,0 +1,213 @@
+"""The front door of pipelining: graph and machine in, the best pipeline out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dlplacer.costs.links import Wiring
+from dlplacer.costs.times import with_times
+from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.graph import OpGraph
+from dlplacer.pipeline.action import in_flight
+from dlplacer.pipeline.blocks import blocks_of, require_stages
+from dlplacer.pipeline.chains import Chain, chains_of
+from dlplacer.pipeline.coarsen import searchable_cuts
+from dlplacer.pipeline.cuts import MOST_CUTS, Cuts
+from dlplacer.pipeline.micro_batch import MicroBatchCosts
+from dlplacer.pipeline.plan import PipelinePlan
+from dlplacer.pipeline.schedules import SCHEDULES, order_of
+from dlplacer.pipeline.settle import settled
+from dlplacer.pipeline.split import Split, SplitProblem, best_split, least_memory_bytes
+from dlplacer.topology import Topology
+from dlplacer.units import format_bytes
+
+_MOST_PER_DEVICE = 16
+_MOST_PLAYED = 4
+
+
+def plan_pipeline(
+    graph: OpGraph,
+    topology: Topology,
+    *,
+    stages: int | None = None,
+    micro_batches: int | None = None,
+    schedule: str | None = None,
+    at_micro_batches: Mapping[int, OpGraph] | None = None,
+    most_cuts: int = MOST_CUTS,
+) -> PipelinePlan:
+    """The pipeline of least predicted step time.
+
+    Parameters
+    ----------
+    stages
+        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
+    micro_batches
+        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
+    schedule
+        A key of `dlplacer.pipeline.schedules.SCHEDULES`; None tries all.
+    at_micro_batches
+        Micro-batches per step → the graph with times measured, or computed, for one of them.
+    most_cuts
+        Beyond this many cuts, not all are searched.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or an op has no time on a device.
+    InfeasibleError
+        If no split fits the memories; names the least that the fullest stage needs.
+    """
+    search = Search(graph, topology, at_micro_batches or {}, most_cuts)
+    ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
+    names = [schedule] if schedule is not None else list(SCHEDULES)
+    if not search.trains:
+        names = names[:1] if schedule is not None else ["gpipe"]
+    best: PipelinePlan | None = None
+    reason: InfeasibleError | None = None
+    for rank_count in ranks:
+        for count in [micro_batches] if micro_batches is not None else batch_parts(graph, rank_count):
+            for name in names:
+                if schedule is None and name == "interleaved" and count % rank_count:
+                    continue
+                try:
+                    found = search.plan(rank_count, count, name)
+                except InfeasibleError as error:
+                    reason = reason or error
+                    continue
+                if best is None or found.step_s < best.step_s:
+                    best = found
+    if best is None:
+        raise reason or InputError("no number of stages or micro-batches to try; give --stages and --micro-batches")
+    return best
+
+
+def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
+    """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
+    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
+    batch = next((int(shape[0]) for shape in shapes if shape), None)
+    most = _MOST_PER_DEVICE * ranks
+    if batch is None:
+        return [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
+    return [count for count in range(1, min(batch, most) + 1) if batch % count == 0]
+
+
+class Search:
+    """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
+
+    def __init__(
+        self, graph: OpGraph, topology: Topology, at: Mapping[int, OpGraph] | None = None, most_cuts: int = MOST_CUTS
+    ) -> None:
+        self.graph, self.topology, self.most_cuts = with_times(graph, topology), topology, most_cuts
+        self.wiring = Wiring(topology)
+        self.costs = MicroBatchCosts(self.graph, topology, dict(at or {}))
+        self.blocks = blocks_of(self.graph)
+        self._chains: dict[tuple[int, bool], tuple[list[Chain], bool]] = {}
+        self._times: dict[tuple[str, int], list[float]] = {}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the graph has a backward pass."""
+        return self.blocks.trains
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The cuts to choose from."""
+        times = self.times(self.topology.devices[0].type, 1)
+        return searchable_cuts(self.blocks, self._per_block(times), self.most_cuts)
+
+    def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
+        """The best pipeline over so many devices under a schedule.
+
+        Raises
+        ------
+        InputError, InfeasibleError
+            As `plan_pipeline` does.
+        """
+        order = order_of(schedule, ranks, micro_batches, self.trains)
+        held = in_flight(order)
+        require_stages(self.blocks, len(held))
+        if (ranks, len(held) > ranks) not in self._chains:
+            self._chains[ranks, len(held) > ranks] = chains_of(self.wiring, ranks, len(held) > ranks)
+        chains, all_tried = self._chains[ranks, len(held) > ranks]
+        compute = {
+            kind: self.cuts.total(self._per_block(self.times(kind, micro_batches)))
+            for kind in self.topology.device_types
+        }
+        holds = [held[stage] for stage in range(len(held))]
+        problems = [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains]
+        splits = [(problem, split) for problem in problems if (split := best_split(problem)) is not None]
+        if not splits:
+            raise InfeasibleError(self._no_room(problems))
+        splits.sort(key=lambda pair: _estimate_s(pair[1], micro_batches))
+        name = schedule if self.trains else "forward"
+        plans = [settled(self, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
+        fitting = [plan for plan in plans if self._fits(plan)]
+        if not fitting:
+            raise InfeasibleError(self._no_room(problems))
+        best = min(fitting, key=lambda plan: plan.step_s)
+        return best if all_tried and self.cuts.exact else _inexact(best)
+
+    def times(self, device_type: str, micro_batches: int) -> list[float]:
+        """[op] → seconds for one micro-batch on a type of device."""
+        if (device_type, micro_batches) not in self._times:
+            self._times[device_type, micro_batches] = self.costs.times(device_type, micro_batches)
+        return self._times[device_type, micro_batches]
+
+    @cached_property
+    def rank(self) -> dict[int, int]:
+        """Op → its place in topological order."""
+        return {self.graph.index[name]: place for place, name in enumerate(self.graph.topological_order)}
+
+    def _per_block(self, times: Sequence[float]) -> Any:
+        ops = self.graph.ops
+        return np.array(
+            [
+                sum(times[op] for op in (*ahead, *behind) if ops[op].phase != "optimizer")
+                for ahead, behind in zip(self.blocks.members, self.blocks.backward, strict=True)
+            ]
+        )
+
+    @cached_property
+    def single_device_s(self) -> float | None:
+        """The whole batch on the best device whose memory holds all; None if none does."""
+        blocks = self.blocks
+        kept = sum(tensor.bytes for tensor in blocks.passed if tensor.stashed)
+        need = sum(blocks.weight_bytes) + kept + max(blocks.workspace_bytes, default=0)
+        return min(
+            (
+                sum(self.times(device.type, 1))
+                for device in self.topology.devices
+                if device.memory_bytes is None or need <= device.memory_bytes
+            ),
+            default=None,
+        )
+
+    def _fits(self, plan: PipelinePlan) -> bool:
+        """A device with several stages needs room for all of them."""
+        for device in self.topology.devices:
+            need = sum(stage.memory_bytes for stage in plan.stages if stage.device == device.id)
+            if device.memory_bytes is not None and need > device.memory_bytes:
+                return False
+        return True
+
+    def _no_room(self, problems: Sequence[SplitProblem]) -> str:
+        problem = problems[0]
+        need = format_bytes(min(map(least_memory_bytes, problems)))
+        largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
+        return (
+            f"no split into {problem.stages} stages fits: in the best one the fullest stage needs {need} with "
+            f"{max(problem.held)} of {problem.micro_batches} micro-batches in flight, and the largest device "
+            f"{largest.id!r} has {format_bytes(largest.memory_bytes or 0)}; use more stages, more micro-batches, or "
+            "the schedule 1f1b"
+        )
+
+
+def _estimate_s(split: Split, micro_batches: int) -> float:
+    return (micro_batches - 1) * split.bottleneck_s + split.sum_s
+
+
+def _inexact(plan: PipelinePlan) -> PipelinePlan:
+    return replace(plan, exact=False)
