@@ -3,6 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlplacer.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
 
@@ -14,6 +18,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--placement", metavar="F", type=Path, help="the graph coloured by device")
     parser.add_argument("--memory", metavar="F", type=Path, help="memory over time")
     parser.add_argument("--trace", metavar="F", type=Path, help="Chrome trace (JSON), for ui.perfetto.dev")
+    parser.add_argument(
+        "--device-map", metavar="F", type=Path, help="Hugging Face device_map (JSON): module path to device"
+    )
+    parser.add_argument(
+        "--device-map-rule",
+        choices=("majority", "exact"),
+        default="majority",
+        help="a module spread over devices goes where most of its parameters are (default), or is refused",
+    )
     parser.add_argument("--html", metavar="F", type=Path, help="one page with everything")
     parser.add_argument("--color-by", choices=("phase", "module"), default="phase", help="colours of the Gantt chart")
 
@@ -39,12 +52,26 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.trace import chrome_trace
 
         write_json(arguments.trace, chrome_trace(plan))
+    if arguments.device_map:
+        _write_device_map(arguments, plan)
     if arguments.html:
         from dlplacer.files import write_text
         from dlplacer.plot import html_page
 
         write_text(arguments.html, html_page(plan))
-    for path in (getattr(arguments, name) for name in ("gantt", "placement", "memory", "trace", "html")):
+    for path in (getattr(arguments, name) for name in ("gantt", "placement", "memory", "trace", "device_map", "html")):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
     return 0
+
+
+def _write_device_map(arguments: argparse.Namespace, plan: "Plan") -> None:
+    from dlplacer.export.device_map import device_map, spread_modules
+    from dlplacer.files import write_json
+
+    write_json(arguments.device_map, device_map(plan, rule=arguments.device_map_rule))
+    spread = spread_modules(plan)
+    if spread:
+        print(
+            f"dlplacer: {len(spread)} modules are spread over devices in the plan; the map names one", file=sys.stderr
+        )
