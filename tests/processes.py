@@ -6,7 +6,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 
 
 def run_ranks(count: int, work: Callable[[int], Any], limit_s: float = LIMIT_S) -> list[Any]:
-    """What `work(rank)` returns, or ("error", type name, message), on every rank of a new group.
+    """What `work(rank)` returns on every rank of a new group, or ("error", type name, message), or ("ended",).
 
     Raises
     ------
@@ -34,20 +34,21 @@ def run_ranks(count: int, work: Callable[[int], Any], limit_s: float = LIMIT_S) 
     for process in processes:
         process.start()
     deadline = time.monotonic() + limit_s
-    results: list[Any] = []
     try:
-        for rank, (reader, _) in enumerate(pipes):
-            if not reader.poll(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError(f"rank {rank} is still running after {limit_s:g} s")
-            results.append(pickle.loads(reader.recv_bytes()))
-        for process in processes:
-            process.join(max(0.1, deadline - time.monotonic()))
+        return [_result(rank, processes[rank], pipes[rank][0], deadline) for rank in range(count)]
     finally:
         for process in processes:
+            process.join(max(0.1, min(5.0, deadline - time.monotonic())))
             if process.is_alive():
                 process.kill()
                 process.join()
-    return results
+
+
+def _result(rank: int, process: Any, reader: Any, deadline: float) -> Any:
+    ready = connection.wait([reader, process.sentinel], max(0.0, deadline - time.monotonic()))
+    if not ready:
+        raise TimeoutError(f"rank {rank} is still running at the time limit")
+    return pickle.loads(reader.recv_bytes()) if reader.poll() else ("ended",)
 
 
 def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], Any]) -> None:

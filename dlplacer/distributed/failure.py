@@ -86,8 +86,8 @@ class Failure:
         while self.error is None and not self._closed.is_set() and time.monotonic() < deadline:
             time.sleep(_POLL_S / 2)
         if not self._closed.is_set():
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            self.fail(RunError(f"rank {self.rank} lost the connection during {what}: {reason}"))
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(". This is typ")[0]
+            self.fail(RunError(f"rank {self.rank} failed at {what}; a process has ended or is out of reach: {reason}"))
 
     def linger(self) -> None:
         """Give the other processes time to read what was posted before this one, which may hold the store, ends."""
@@ -123,4 +123,5 @@ class Failure:
 
 def _told(posted: str) -> RunError:
     told = json.loads(posted)
-    return RunError(f"rank {told['rank']}: {told['message']}")
+    where = f"rank {told['rank']}"
+    return RunError(told["message"] if told["message"].startswith(where) else f"{where}: {told['message']}")

@@ -13,6 +13,7 @@ from dlplacer.frontend.executable import OpCode
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.executor import Executor, StepState
+from dlplacer.runtime.guards import require_home
 from dlplacer.runtime.lower import Order, lower, lower_stages
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.update import Updater
@@ -78,6 +79,7 @@ class Variant:
         bound: dict[str, Any] = {}
         for code in self.captured.executable.codes.values():
             if code.role in ("parameter", "buffer", "mutation"):
+                require_home(code.name, tensors[code.name], self._torch_device(code.op))
                 bound[code.op] = tensors[code.name].detach()
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
