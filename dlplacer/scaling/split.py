@@ -134,13 +134,17 @@ class Placed:
 
 def split_of(plan: Plan, single_s: float) -> Split:
     """A plan as a split: its speedup over the step on one device, and what part of the gradients each device holds."""
+    return Split(single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
+
+
+def gradient_shares(plan: Plan) -> tuple[float, ...]:
+    """What part of the gradients each device holds, in the order of the topology; empty where there are none."""
     device_of = {entry.op: entry.device for entry in plan.ops}
     held = dict.fromkeys(plan.topology.device_index, 0)
     for op in plan.graph.ops:
         held[device_of[op.id]] += op.gradient_bytes
     total = sum(held.values())
-    shares = tuple(size / total for size in held.values()) if total else ()
-    return Split(single_s / plan.makespan_s, "placement", 1, shares)
+    return tuple(size / total for size in held.values()) if total else ()
 
 
 class Several:
