@@ -52,7 +52,7 @@ def test_a_chain_is_limited_by_its_critical_path() -> None:
     assert found.transfers == ()
 
 
-# Ops of 1, 1 and 1.25 s on two devices need 2 s; the work says 1.625 s, in whole ticks of 0.25 s 1.75; the solver knows.
+# Ops of 1, 1 and 1.25 s on two devices need 2 s; the work says 1.625 s, or 1.75 s in whole ticks of 0.25 s.
 def test_what_only_the_search_can_prove() -> None:
     found = explain(planned(*(Op(name, "k", 1.0) for name in "ab"), Op("c", "k", 1.25)))
     assert found.limits_s["search"] == pytest.approx(2.0)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import advise, capture, check, compare, explain, groups, hybrid, profile, run, show, solve
+from dlplacer.cli import advise, capture, check, compare, explain, groups, hybrid, profile, run, selftest, show, solve, topology
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -18,6 +18,8 @@ _COMMANDS = {
     "explain": explain,
     "run": run,
     "profile": profile,
+    "selftest": selftest,
+    "topology": topology,
     "groups": groups,
     "hybrid": hybrid,
     "advise": advise,

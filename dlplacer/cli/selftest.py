@@ -1,0 +1,87 @@
+"""``dlplacer selftest``."""
+
+import argparse
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dlplacer.errors import CheckError, InputError
+
+if TYPE_CHECKING:
+    from dlplacer.fidelity.selftest import Build, Selftest
+
+HELP = "Try the runtime on devices of this machine: numbers, races, link speeds, predictions."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument(
+        "--devices", required=True, metavar="D[,D…]", help="cpu:0,cpu:1 or cuda:0,cuda:1 or cuda:0/0,cuda:0/1"
+    )
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs with pauses for each small model (5)")
+    parser.add_argument(
+        "--largest-error",
+        type=float,
+        default=0.15,
+        metavar="E",
+        help="largest error of a prediction that passes (0.15)",
+    )
+    parser.add_argument("--no-predictions", action="store_true", help="leave out the timed models, which take minutes")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans and pauses (0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Try everything and print; exit code 5 if a check failed."""
+    from dlplacer.fidelity.selftest import selftest
+
+    if arguments.repeats < 1 or not arguments.largest_error > 0:
+        raise InputError(
+            f"--repeats is {arguments.repeats} and --largest-error {arguments.largest_error:g}; at least 1 and more "
+            "than 0 are needed"
+        )
+    done = selftest(
+        _small_models(),
+        {} if arguments.no_predictions else _timed_models(),
+        arguments.devices.split(","),
+        repeats=arguments.repeats,
+        largest_error=arguments.largest_error,
+        seed=arguments.seed,
+    )
+    if arguments.json:
+        print(json.dumps(done.to_dict()))
+    else:
+        _print(done)
+    return 0 if done.passed else CheckError.exit_code
+
+
+def _small_models() -> "dict[str, Build]":
+    from dlplacer import models
+
+    return {
+        "branches": partial(models.branches, batch_size=4, image_size=16),
+        "mlp": partial(models.mlp, batch_size=8),
+    }
+
+
+def _timed_models() -> "dict[str, Build]":
+    from dlplacer import models
+
+    return {
+        "branches": partial(models.branches, batch_size=32, image_size=48, count=4),
+        "mlp": partial(models.mlp, batch_size=256, features=1024, width=1024),
+        "inception_v3": partial(models.inception_v3, batch_size=2),
+    }
+
+
+def _print(done: "Selftest") -> None:
+    from rich.table import Table
+
+    from dlplacer.cli.tables import print_table
+
+    table = Table("check", "of", "measured", "at most", "")
+    for check in done.checks:
+        limit = "" if check.limit is None else f"{check.limit:.3g}"
+        told = "" if check.limit is None else "passed" if check.passed else "FAILED"
+        table.add_row(check.name, check.subject, f"{check.value:.3g} {check.unit}", limit, told)
+    print_table(table)

@@ -1,0 +1,84 @@
+"""A device that hesitates: random pauses wherever devices meet, to bring races to light."""
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from dlplacer.devices.base import Device
+
+
+class DelayedDevice:
+    """Another device with a pause, as often as not, before it sends and after it receives.
+
+    Where the order of work is not enforced, some other order happens sooner or later. On CUDA the stream pauses, not
+    the thread, if the device can (`Device` with ``pause``).
+
+    Parameters
+    ----------
+    most_s
+        The longest pause.
+    seed
+        Decides the pauses of this device.
+    """
+
+    def __init__(self, device: Device, most_s: float, seed: int) -> None:
+        self._device = device
+        self._most_s = most_s
+        self._chooser = random.Random(f"{seed}/{device.name}")
+        self.name: str = device.name
+        self.type: str = device.type
+        self.torch_device: torch.device = device.torch_device
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        """See `Device.submit`; pauses before the function."""
+
+        def hesitant() -> Any:
+            self._pause()
+            return work()
+
+        return self._device.submit(hesitant)
+
+    def send(self, tensor: Any, target: Device) -> Any:
+        """See `Device.send`."""
+        self._pause()
+        return self._device.send(tensor, target)
+
+    def receive(self, parcel: Any) -> Any:
+        """See `Device.receive`."""
+        tensor = self._device.receive(parcel)
+        self._pause()
+        return tensor
+
+    def settle(self) -> None:
+        """See `Device.settle`."""
+        self._device.settle()
+
+    def synchronize(self) -> None:
+        """See `Device.synchronize`."""
+        self._device.synchronize()
+
+    def now(self) -> Any:
+        """See `Device.now`."""
+        return self._device.now()
+
+    def elapsed_s(self, begin: Any, end: Any) -> float:
+        """See `Device.elapsed_s`."""
+        return self._device.elapsed_s(begin, end)
+
+    def close(self) -> None:
+        """See `Device.close`."""
+        self._device.close()
+
+    def _pause(self) -> None:
+        if self._chooser.random() < 0.5:
+            return
+        pause_s = self._chooser.uniform(0, self._most_s)
+        on_stream = getattr(self._device, "pause", None)
+        if on_stream is not None and self._chooser.random() < 0.5:
+            on_stream(pause_s)
+        else:
+            time.sleep(pause_s)

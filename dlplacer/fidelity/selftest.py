@@ -1,0 +1,184 @@
+"""Whether devices of this machine do what plans expect of them: numbers, races, links, predictions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import nn
+
+from dlplacer.devices.allocator import reserve_heap
+from dlplacer.devices.base import Device
+from dlplacer.devices.delayed import DelayedDevice
+from dlplacer.devices.open import open_devices
+from dlplacer.errors import InputError
+from dlplacer.fidelity.eager import EagerStep
+from dlplacer.fidelity.random_plan import random_plan
+from dlplacer.fidelity.run import run
+from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
+from dlplacer.frontend.job import Job
+from dlplacer.placement import place
+from dlplacer.plan import Plan
+from dlplacer.profile.link_times import measured_topology
+from dlplacer.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.placed import PlacedModule
+from dlplacer.topology import Device as TopologyDevice
+from dlplacer.topology import Link, Topology
+
+Build = Callable[[], Job]
+
+_TOLERANCE = 1e-4
+_LONGEST_PAUSE_S = 2e-3
+_NOMINAL_BYTES_PER_S = 1e10
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Attributes
+    ----------
+    value, limit
+        What was measured and what it may be at most; None if it is only reported.
+    """
+
+    name: str
+    subject: str
+    value: float
+    limit: float | None
+    unit: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value is within its limit."""
+        return self.limit is None or self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """All checks, in the order in which they were tried."""
+
+    devices: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer selftest --json`` prints."""
+        checks = [{**asdict(check), "passed": check.passed} for check in self.checks]
+        return {"devices": list(self.devices), "passed": self.passed, "checks": checks}
+
+
+def selftest(
+    small: Mapping[str, Build],
+    timed: Mapping[str, Build],
+    devices: Sequence[str],
+    *,
+    repeats: int = 5,
+    largest_error: float = 0.15,
+    seed: int = 0,
+) -> Selftest:
+    """Try plans on the devices.
+
+    Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
+    there. Races: the same plans again, with random pauses on every device, must give the same bits. Links: latency and
+    rate, reported only. Predictions: plans of the timed models, profiled and run.
+
+    Parameters
+    ----------
+    small, timed
+        Name → builder of a training job; the same call builds the same job.
+    repeats
+        Runs with pauses for each small model.
+    largest_error
+        Largest relative error of a prediction that passes.
+    """
+    if repeats < 1:
+        raise InputError(f"repeats is {repeats}; at least 1 is needed")
+    opened = open_devices(devices)
+    try:
+        checks: list[Check] = []
+        for position, (name, build) in enumerate(small.items()):
+            checks += _numbers(name, build, opened, repeats, seed + position)
+        topology = measured_topology(opened)
+        checks += _links(topology)
+        for name, build in timed.items():
+            plan = _planned(build(), opened, topology)
+            report = run(build(), plan, [device.name for device in opened], steps=10, warmup=3).report
+            checks.append(Check("prediction", name, report.prediction_error, largest_error, "relative error"))
+        return Selftest(tuple(device.name for device in opened), tuple(checks))
+    finally:
+        for device in opened:
+            device.close()
+
+
+def _numbers(name: str, build: Build, devices: Sequence[Device], repeats: int, seed: int) -> Iterator[Check]:
+    """One random plan: against plain PyTorch, against one device, and against itself with pauses."""
+    captured = capture_job(build(), default_rewrites())
+    plan = random_plan(captured.graph, _nominal(devices), seed)
+    ours = _outcome(build(), plan, captured, devices)
+    plain = _plain_outcome(build(), devices[0])
+    yield Check("numbers", f"{name} against plain PyTorch", _difference(ours, plain), _TOLERANCE, "largest difference")
+    serial = random_plan(captured.graph, _nominal(devices[:1]), seed)
+    alone = _outcome(build(), serial, captured, devices[:1])
+    yield Check("numbers", f"{name} against one device", _difference(ours, alone), _TOLERANCE, "largest difference")
+    differing = 0
+    for number in range(repeats):
+        hesitant = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = _outcome(build(), plan, captured, hesitant)
+        differing += not all(torch.equal(ours[key], again[key]) for key in ours)
+    yield Check("races", f"{name}, {repeats} runs with pauses", float(differing), 0.0, "runs that differ")
+
+
+def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Device]) -> dict[str, torch.Tensor]:
+    """Loss, gradients and buffers after one step of a plan."""
+    named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
+    placed = PlacedModule(job, plan, captured, named)
+    return _results(placed.step(*job.args, *job.targets, **job.kwargs), placed)
+
+
+def _plain_outcome(job: Job, device: Device) -> dict[str, torch.Tensor]:
+    plain = EagerStep(job, job.module, device.torch_device)
+
+    def step() -> torch.Tensor:
+        loss = plain()
+        device.synchronize()
+        return loss
+
+    return _results(device.submit(step).result(), job.module)
+
+
+def _results(loss: torch.Tensor, module: nn.Module) -> dict[str, torch.Tensor]:
+    gradients = {name: tensor.grad for name, tensor in module.named_parameters() if tensor.grad is not None}
+    found = {"loss": loss, **gradients, **dict(module.named_buffers())}
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
+
+
+def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def _links(topology: Topology) -> Iterator[Check]:
+    for link in topology.links:
+        ends = f"{link.source} to {link.target}"
+        yield Check("link", ends, link.latency_s, None, "s latency")
+        yield Check("link", ends, link.bytes_per_s, None, "bytes/s")
+
+
+def _planned(job: Job, devices: Sequence[Device], topology: Topology) -> Plan:
+    captured = capture_job(job, default_rewrites())
+    if all(device.torch_device.type == "cpu" for device in devices):
+        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
+    graph = with_measured_times(captured.graph, profile_ops(job, captured, devices))
+    return place(graph, topology, method="heft", time_limit_s=30).plan
+
+
+def _nominal(devices: Sequence[Device]) -> Topology:
+    """The devices, each joined to each by a link of some speed: for plans whose times do not matter."""
+    nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
+    links = tuple(Link(one.id, other.id, _NOMINAL_BYTES_PER_S) for one, other in combinations(nodes, 2))
+    return Topology(nodes, (), links)

@@ -1,0 +1,130 @@
+"""What the self-test finds on good devices, and on broken ones."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from frontend.small_models import build
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.cli.main import main
+from dlplacer.devices.cpu import CpuDevice
+from dlplacer.devices.delayed import DelayedDevice
+from dlplacer.errors import InputError
+from dlplacer.fidelity.random_plan import random_plan
+from dlplacer.fidelity.selftest import Check, Selftest, selftest
+from dlplacer.frontend import capture
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+CPUS = ["cpu:0", "cpu:1"]
+SMALL = {"branches": lambda: build("branches"), "recurrent": lambda: build("recurrent")}
+
+
+def test_good_devices_pass() -> None:
+    done = selftest(SMALL, {"linear": lambda: build("linear")}, CPUS, repeats=2, largest_error=1e9)
+    assert done.passed
+    assert done.devices == tuple(CPUS)
+    names = [(check.name, check.subject) for check in done.checks]
+    assert names == [
+        ("numbers", "branches against plain PyTorch"),
+        ("numbers", "branches against one device"),
+        ("races", "branches, 2 runs with pauses"),
+        ("numbers", "recurrent against plain PyTorch"),
+        ("numbers", "recurrent against one device"),
+        ("races", "recurrent, 2 runs with pauses"),
+        ("link", "cpu:0 to cpu:1"),
+        ("link", "cpu:0 to cpu:1"),
+        ("prediction", "linear"),
+    ]
+    assert json.loads(json.dumps(done.to_dict()))["passed"] is True
+
+
+def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
+    """A `CpuDevice.send` that adds something to what it sends."""
+
+    def send(self: CpuDevice, tensor: Any, target: Any) -> Any:
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            return tensor + amount()
+        return tensor
+
+    return send
+
+
+def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    done = selftest(SMALL, {}, CPUS, repeats=1)
+    failed = {check.name for check in done.checks if not check.passed}
+    assert failed == {"numbers"}
+    assert not done.passed
+
+
+# Every run differs from the first by less than any tolerance, but not by nothing.
+def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [0]
+
+    def tiny() -> float:
+        sent[0] += 1
+        return 1e-6 * (sent[0] % 97)
+
+    monkeypatch.setattr(CpuDevice, "send", noisy(tiny))
+    done = selftest(SMALL, {}, CPUS, repeats=2)
+    assert "races" in {check.name for check in done.checks if not check.passed}
+
+
+def test_a_bad_prediction_fails() -> None:
+    assert not Check("prediction", "x", 0.2, 0.15, "").passed
+    assert Check("prediction", "x", 0.15, 0.15, "").passed
+    assert Check("link", "x", 5.0, None, "").passed
+    assert Selftest((), (Check("link", "x", 5.0, None, ""),)).passed
+
+
+def test_no_repeats_are_refused() -> None:
+    with pytest.raises(InputError, match="repeats is 0; at least 1 is needed"):
+        selftest(SMALL, {}, CPUS, repeats=0)
+
+
+def test_the_command_ends_with_5_if_a_check_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["selftest", "--devices", "cpu:0,cpu:1", "--no-predictions", "--repeats", "1"]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    assert main(command) == 5
+    assert "FAILED" in capsys.readouterr().out
+    assert main([*command, "--largest-error", "0"]) == 2
+
+
+def test_random_plans_are_valid_and_differ() -> None:
+    from dlplacer.check import violations
+    from dlplacer.fidelity.selftest import _nominal
+
+    devices = [CpuDevice(0), CpuDevice(1)]
+    try:
+        graph = capture(build("branches"))
+        plans = [random_plan(graph, _nominal(devices), seed) for seed in range(3)]
+    finally:
+        for device in devices:
+            device.close()
+    assert all(not violations(plan) for plan in plans)
+    assert plans[0].placement != plans[1].placement
+    assert random_plan(graph, plans[0].topology, 0).order == plans[0].order
+
+
+def test_a_delayed_device_does_what_its_device_does() -> None:
+    device = CpuDevice(0)
+    delayed = DelayedDevice(device, 1e-4, seed=1)
+    try:
+        tensor = torch.ones(3)
+        assert [delayed.receive(delayed.send(tensor, delayed)) is tensor for _ in range(10)] == [True] * 10
+        assert delayed.submit(lambda: 5).result() == 5
+        assert delayed.elapsed_s(delayed.now(), delayed.now()) >= 0
+        delayed.settle()
+        delayed.synchronize()
+        assert (delayed.name, delayed.type, delayed.torch_device) == ("cpu:0", "cpu-core", torch.device("cpu"))
+    finally:
+        delayed.close()
+    with pytest.raises(InputError, match="is closed"):
+        device.submit(lambda: None)
