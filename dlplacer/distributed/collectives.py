@@ -74,7 +74,7 @@ def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def unpack(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """The parts of a vector in their shapes, sharing its memory."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    return [part.view(*shape) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+    return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
 
 
 def with_collectives(captured: Captured, plan: Plan) -> Captured:

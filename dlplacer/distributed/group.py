@@ -69,6 +69,15 @@ class RankGroup:
         self.call(("host", "host"), "an exchange of settings", gather)
         return found
 
+    def merged(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Name → tensor, from all processes of this replica; those of other processes are in the host's memory."""
+        own = dict(tensors)
+        found: dict[str, torch.Tensor] = {}
+        for rank, part in enumerate(self.gathered({name: tensor.detach().cpu() for name, tensor in own.items()})):
+            if self.ranks.replica_of(rank) == self.replica:
+                found.update(part)
+        return {**found, **own}
+
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Return if all processes have the same settings.
 

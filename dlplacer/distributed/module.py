@@ -12,7 +12,7 @@ from dlplacer.distributed.collectives import with_collectives, with_group
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.distributed.variant import RankVariant, local_part
-from dlplacer.errors import RunError
+from dlplacer.errors import InputError, RunError
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
@@ -49,6 +49,10 @@ class RankModule(PlacedModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The loss, as `PlacedModule.forward`; call ``backward()`` on every process."""
+        if self.training and torch.is_grad_enabled() and not self._primary.captured.executable.of_role("gradient"):
+            raise InputError(
+                f"rank {self.group.rank} holds no parameter, so that backward() has nothing to start from; use step()"
+            )
         try:
             return super().forward(*inputs, **kwargs)
         except RunError as error:
@@ -66,12 +70,9 @@ class RankModule(PlacedModule):
 
     def gathered_state_dict(self) -> dict[str, torch.Tensor]:
         """The plain module's state dict, put together from all processes of this replica; call it on every process."""
-        mine = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items() if not tensor.is_meta}
-        found: dict[str, torch.Tensor] = {}
-        for rank, part in enumerate(self.group.gathered(mine)):
-            if self.group.ranks.replica_of(rank) == self.group.replica:
-                found.update(part)
-        return {name: found[name] for name in self.state_dict() if name in found}
+        state = self.state_dict()
+        found = self.group.merged({name: tensor for name, tensor in state.items() if not tensor.is_meta})
+        return {name: found[name] for name in state if name in found}
 
     def _capture(self, job: Job) -> Captured:
         captured = super()._capture(job)

@@ -1,8 +1,8 @@
 """A machine with its network as one more device: collectives run there one at a time, beside all compute.
 
 Nothing travels to that device: a collective reads and writes the memory of the devices themselves, so the edges to it
-carry no bytes. Its links only join the graph; they are no faster than any way between two devices, so that no tensor
-ever takes them as a short cut.
+carry no bytes. Its links only join the graph; both together are slower than any way between two devices, so that no
+tensor ever takes them as a short cut. What the plan charges for them is taken off the time of the collective.
 """
 
 from dataclasses import replace
@@ -13,6 +13,8 @@ from dlplacer.routes import least_delay_routes, route_line
 from dlplacer.topology import Device, Link, Topology
 
 _SIZE_BYTES = 2**20
+_SLOWER = 1.25
+_LEAST_LATENCY_S = 1e-9
 
 
 def with_network(topology: Topology, delay: str) -> Topology:
@@ -45,10 +47,10 @@ def way_in_s(topology: Topology) -> float:
 
 
 def _slowest_way(topology: Topology, delay: str) -> tuple[float, float]:
-    """The most latency and the most seconds per byte of any way between two devices."""
+    """More latency than any way between two devices has, and the most seconds per byte of any."""
     names = [device.id for device in topology.devices]
     if len(names) == 1:
-        return 0.0, 1e-12
+        return 0.0, 1e-12  # there is no way that could be cut short
     table = least_delay_routes(topology, [_SIZE_BYTES], delay)[_SIZE_BYTES]
     missing = [(a, b) for a in names for b in names if a != b and (a, b) not in table]
     if missing:
@@ -57,4 +59,5 @@ def _slowest_way(topology: Topology, delay: str) -> tuple[float, float]:
             "whose devices are all joined"
         )
     lines = [route_line(topology, route, delay) for route in table.values()]
-    return float(max(latency for _, latency in lines)), float(max(rate for rate, _ in lines))
+    latency_s, s_per_byte = (float(max(values)) for values in zip(*((late, rate) for rate, late in lines), strict=True))
+    return _SLOWER * latency_s + _LEAST_LATENCY_S, s_per_byte

@@ -11,7 +11,7 @@ from dlplacer.runtime.apply import device_names
 NETWORK = "network"
 """Name of the pseudo-device of a plan on which collectives run, one at a time."""
 
-_RANKED = re.compile(r"(?:rank(?P<rank>\d+)/)?(?P<device>.+)")
+_RANKED = re.compile(r"(?:rank(?P<rank>\d+)/)?(?P<device>(?!rank)\S+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,17 +118,18 @@ def _replayed(
 ) -> Plan:
     position = topology.device_index
     home = {op: position[device] for op, device in plan.placement.items()}
-    last: dict[str, tuple[float, int, int]] = {}
+    place_of = {entry.op: (entry.start_s, number, 0) for number, entry in enumerate(plan.ops)}
     for number, bucket in enumerate(buckets):
         bucket_ready_s = max(ready_s[name] for name in bucket.parameters)
-        for place, op in enumerate((f"pack.{number}", f"all_reduce.{number}")):
-            last[op] = bucket_ready_s, len(plan.ops) + number, place
+        makers = (place_of[plan.graph.edges_into[f"{name}.grad"][0].source] for name in bucket.parameters)
+        behind = max((place[1] for place in makers if place[0] == bucket_ready_s), default=-1)
+        for op in (f"pack.{number}", f"all_reduce.{number}"):
+            place_of[op] = bucket_ready_s, behind, 1 + number
         home[f"pack.{number}"] = home[f"unpack.{number}"] = position[bucket.device]
         home[f"all_reduce.{number}"] = position[NETWORK]
         readers = [op for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update") if op in graph.index]
         for place, op in enumerate((f"unpack.{number}", *readers)):
-            last[op] = math.inf, number, place
-    place_of = {scheduled.op: (scheduled.start_s, number, 0) for number, scheduled in enumerate(plan.ops)} | last
+            place_of[op] = math.inf, number, place
     order = sorted(graph.index, key=lambda op: place_of[op])
     problem = build_problem(graph, topology, plan.options)
     ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])

@@ -29,13 +29,21 @@ class RankVariant(Variant):
     whole: Captured
 
     def outputs(self, state: StepState) -> list[Any]:
-        """The loss on every process: the mean over the replicas; of an inference step what this process has."""
+        """The loss as the mean over replicas, or what inference returns; the same on every process of a replica."""
         local = super().outputs(state)
-        if not self.whole.executable.trains:
-            return local
-        loss = self.group.mean_over_replicas(local[0] if local else None)
-        spec = self.whole.graph.op(self.whole.executable.producer[self.whole.executable.outputs[0]]).outputs[0]
-        return [loss.to(getattr(torch, spec.dtype))]
+        executable = self.whole.executable
+        if executable.trains:
+            spec = self.whole.graph.op(executable.producer[executable.outputs[0]]).outputs[0]
+            loss = self.group.mean_over_replicas(local[0] if local else None)
+            return [loss.to(getattr(torch, spec.dtype))]
+        mine = dict(zip(self.captured.executable.outputs, local, strict=True))
+        found = self.group.merged(mine)
+        tensors = iter([found[name] for name in executable.outputs])
+        count = len(executable.outputs) + len(executable.constants)
+        return [
+            executable.constants[position] if position in executable.constants else next(tensors)
+            for position in range(count)
+        ]
 
     def _executor(self, program: Program, updater: Updater) -> Executor:
         links = Exchange(program, self.group)
@@ -50,4 +58,4 @@ def local_part(whole: Captured, order: Order, group: RankGroup) -> Captured:
     executable = whole.executable
     codes = {op: code for op, code in executable.codes.items() if op in here}
     outputs = tuple(name for name in executable.outputs if executable.producer[name] in here)
-    return replace(whole, executable=replace(executable, codes=codes, outputs=outputs))
+    return replace(whole, executable=replace(executable, codes=codes, outputs=outputs, constants={}))
