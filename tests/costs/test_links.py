@@ -1,0 +1,183 @@
+"""Messages over real links: ways, sharing, rings, and collectives on machines that ship."""
+
+import math
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.costs import collectives
+from dlplacer.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.costs.links import Wiring, narrowest_pair
+from dlplacer.costs.machine import MachineCosts, server_line
+from dlplacer.costs.rings import rings, widest_ring
+from dlplacer.costs.rounds import ring_half
+from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.load import load_topology
+from dlplacer.topology import Device, Link, Router, Topology
+
+RATE, LATENCY_S = 1e9, 1e-6
+
+
+def star(count: int, duplex: str = "full") -> Topology:
+    """Devices on one switch that never blocks: every pair two hops apart."""
+    devices = tuple(Device(f"d{n}") for n in range(count))
+    links = tuple(Link(device.id, "switch", RATE, LATENCY_S / 2, duplex) for device in devices)
+    return Topology(devices, (Router("switch"),), links, name="star")
+
+
+def names(topology: Topology) -> tuple[str, ...]:
+    return tuple(topology.device_index)
+
+
+def costs_on(topology: Topology) -> MachineCosts:
+    return MachineCosts(Wiring(topology), (names(topology),))
+
+
+def same(line: AlphaBeta, other: AlphaBeta) -> bool:
+    return math.isclose(line.latency_s, other.latency_s, rel_tol=1e-9) and math.isclose(
+        line.s_per_byte, other.s_per_byte, rel_tol=1e-9
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 13])
+def test_on_a_switch_every_collective_is_its_closed_form(count: int) -> None:
+    channel, machine = AlphaBeta.of_rate(LATENCY_S, RATE), costs_on(star(count))
+    for name, form in collectives.ALL_REDUCE.items():
+        assert same(machine.all_reduces[name], form(channel, count)), name
+    assert same(machine.ring_half, collectives.ring_all_gather(channel, count))
+    assert same(machine.doubling_gather, collectives.doubling_all_gather(channel, count))
+    assert same(machine.all_to_all, collectives.pairwise_all_to_all(channel, count))
+    workers, servers = names(star(count))[1:], names(star(count))[:1]
+    form_of_servers = collectives.parameter_server(channel, count - 1, 1)
+    assert same(server_line(Wiring(star(count)), workers, servers), form_of_servers)
+
+
+def test_the_hierarchical_all_reduce_shares_the_uplink() -> None:
+    # two boxes of 2 devices; inside 10 GB/s and no latency, between the boxes one link of 1 GB/s for both devices
+    devices = tuple(Device(name) for name in ("a0", "a1", "b0", "b1"))
+    routers = (Router("a"), Router("b"))
+    inside = tuple(Link(device.id, device.id[0], 10e9) for device in devices)
+    topology = Topology(devices, routers, (*inside, Link("a", "b", 1e9)), name="boxes")
+    machine = MachineCosts(Wiring(topology), (names(topology),), islands=((0, 1), (2, 3)))
+    form = collectives.hierarchical_all_reduce(AlphaBeta.of_rate(0, 10e9), AlphaBeta.of_rate(0, 0.5e9), 2, 2)
+    assert same(machine.all_reduces["hierarchical"], form)
+    # by hand: 2 · (1/2)/10 inside and 2 · (1/2) of the half vector at 0.5 GB/s across: 0.1 + 1.0 ns per byte
+    assert form.s_per_byte == pytest.approx(1.1e-9)
+
+
+def test_a_message_takes_the_widest_way_through_routers_and_devices_relay_only_where_there_is_none() -> None:
+    devices = tuple(Device(name) for name in "abcd")
+    links = (Link("a", "r", 1e9, 1e-6), Link("r", "b", 1e9, 1e-6), Link("a", "c", 9e9), Link("c", "b", 9e9))
+    wiring = Wiring(Topology(devices, (Router("r"),), (*links, Link("d", "c", 2e9))))
+    assert wiring.route("a", "b") == ("a", "r", "b")
+    assert wiring.route("a", "d") == ("a", "c", "d")
+    assert wiring.channel("a", "b") == AlphaBeta(2e-6, 1e-9)
+    assert wiring.channel("a", "a") == FREE
+
+
+def test_among_ways_of_one_rate_the_quickest_is_taken() -> None:
+    devices = (Device("a"), Device("b"))
+    slow = (Link("a", "s", 5e9, 9e-6), Link("s", "b", 5e9, 9e-6))
+    quick = (Link("a", "q", 5e9, 1e-6), Link("q", "b", 6e9, 1e-6))
+    wide_but_late = (Link("a", "w", 5.5e9, 1e-3), Link("w", "b", 5.5e9, 1e-3))
+    routers = (Router("s"), Router("q"), Router("w"))
+    assert Wiring(Topology(devices, routers[:2], slow + quick)).route("a", "b") == ("a", "q", "b")
+    assert Wiring(Topology(devices, routers, slow + quick + wide_but_late)).route("a", "b") == ("a", "w", "b")
+
+
+@pytest.mark.parametrize(("duplex", "factor"), [("full", 1), ("half", 2)])
+def test_messages_share_lanes(duplex: str, factor: int) -> None:
+    topology = Topology((Device("a"), Device("b")), (), (Link("a", "b", RATE, 0.0, duplex),))
+    both = Wiring(topology).round([("a", "b", 1.0), ("b", "a", 1.0)])
+    assert both.s_per_byte == pytest.approx(factor / RATE)
+    twice = Wiring(topology).round([("a", "b", 1.0), ("a", "b", 0.5)])
+    assert twice.s_per_byte == pytest.approx(1.5 / RATE)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+def test_the_widest_ring_is_the_best_of_all_orders(count: int, random: object) -> None:
+    rates = {pair: random.choice([0.0, 1.0, 2.0, 3.0, 5.0]) for pair in pairs(count)}  # type: ignore[attr-defined]
+    devices = tuple(Device(f"d{n}") for n in range(count))
+    uplinks = tuple(Link(device.id, "switch", 0.5, 0.0, "half") for device in devices)
+    links = tuple(Link(f"d{a}", f"d{b}", rate) for (a, b), rate in rates.items() if rate)
+    wiring = Wiring(Topology(devices, (Router("switch"),), (*links, *uplinks)))
+    found = widest_ring(wiring, [device.id for device in devices])
+    assert found is not None
+    assert sorted(found.order) == sorted(device.id for device in devices)
+
+    def ring_rate(order: tuple[str, ...]) -> float:
+        hops = ((a, b, 1.0) for a, b in pairwise((*order, order[0])))
+        return 1 / wiring.round(hops).s_per_byte
+
+    first, *rest = (device.id for device in devices)
+    assert found.bytes_per_s == pytest.approx(max(ring_rate((first, *order)) for order in permutations(rest)))
+    assert ring_rate(found.order) == pytest.approx(found.bytes_per_s)
+
+
+def pairs(count: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(count) for b in range(a + 1, count)]
+
+
+def test_rings_side_by_side_never_overload_a_link() -> None:
+    for name in ("dgx1-v100-4gpu", "dgx1-v100-8gpu", "dgx2-v100", "pcie-4gpu"):
+        topology = load_topology(name)
+        wiring = Wiring(topology)
+        loads: dict[tuple[str, str], float] = {}
+        for ring in rings(wiring, names(topology)):
+            for a, b in pairwise((*ring.order, ring.order[0])):
+                for lane in wiring.lanes(a, b):
+                    loads[lane] = loads.get(lane, 0.0) + ring.bytes_per_s
+        assert all(load <= wiring.rate(lane) * (1 + 1e-9) for lane, load in loads.items())
+
+
+def test_the_cube_mesh_of_a_dgx1_carries_six_nvlinks_of_rings() -> None:
+    # each V100 has six NVLinks of 20.75 GB/s: no set of rings can carry more, and these four carry that
+    found = rings(Wiring(load_topology("dgx1-v100-8gpu")), [f"gpu{n}" for n in range(8)])
+    assert sum(ring.bytes_per_s for ring in found) == pytest.approx(6 * 20.75e9)
+    assert [ring.bytes_per_s for ring in found] == pytest.approx([41.5e9, 41.5e9, 20.75e9, 20.75e9])
+
+
+def test_a_ring_is_never_slower_for_knowing_the_links() -> None:
+    for name in ("dgx1-v100-8gpu", "dgx-a100", "pcie-4gpu", "mixed-2gpu"):
+        machine = costs_on(load_topology(name))
+        given_order = machine.rounds(ring_half(machine.devices))
+        assert machine.ring_half.s_per_byte <= given_order.s_per_byte * (1 + 1e-9)
+
+
+def test_groups_that_communicate_together_share_the_links() -> None:
+    topology = star(4)
+    apart = MachineCosts(Wiring(topology), (("d0", "d1"), ("d2", "d3")), (0.5, 0.5))
+    alone = MachineCosts(Wiring(topology), (("d0", "d1"),))
+    assert apart.ring_half.s_per_byte == pytest.approx(alone.ring_half.s_per_byte / 2)
+    unequal = MachineCosts(Wiring(topology), (("d0", "d1"), ("d2", "d3")), (0.9, 0.1))
+    assert unequal.ring_half.s_per_byte == pytest.approx(0.9 * alone.ring_half.s_per_byte)
+
+
+def test_one_device_communicates_for_nothing() -> None:
+    machine = costs_on(Topology((Device("a"),)))
+    assert machine.all_reduce(1e9)[1] == FREE
+    assert all(line == FREE for line in machine.collectives(1e9).values())
+
+
+def test_the_worst_pair() -> None:
+    wiring = Wiring(load_topology("dgx1-v100-4gpu"))
+    assert narrowest_pair(wiring, ["gpu0", "gpu1"]).s_per_byte == pytest.approx(1 / 41.5e9)
+    assert narrowest_pair(wiring, ["gpu0", "gpu1", "gpu2"]).s_per_byte == pytest.approx(1 / 20.75e9)
+    assert narrowest_pair(wiring, ["gpu0"]) == FREE
+
+
+def test_mistakes() -> None:
+    apart = Topology((Device("a"), Device("b")), name="apart")
+    with pytest.raises(InfeasibleError, match="'a' and 'b' of topology 'apart' are not joined by any links"):
+        Wiring(apart).route("a", "b")
+    with pytest.raises(InputError, match="'c' is no device of topology 'apart'"):
+        Wiring(apart).route("a", "c")
+    with pytest.raises(InputError, match="groups must be of one size"):
+        MachineCosts(Wiring(apart), (("a",), ("a", "b")), (0.5, 0.5))
+    with pytest.raises(InputError, match="must be one per group and add up to 1"):
+        MachineCosts(Wiring(apart), (("a",), ("b",)), (0.5, 0.6))
+    with pytest.raises(InputError, match="'a' is both worker and parameter server"):
+        server_line(Wiring(apart), ["a", "b"], ["a"])
