@@ -5,7 +5,21 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlplacer.cli import advise, capture, check, compare, explain, groups, hybrid, profile, run, selftest, show, solve, topology
+from dlplacer.cli import (
+    advise,
+    capture,
+    check,
+    compare,
+    explain,
+    groups,
+    hybrid,
+    profile,
+    run,
+    selftest,
+    show,
+    solve,
+    topology,
+)
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 

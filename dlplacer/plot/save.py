@@ -14,29 +14,30 @@ from matplotlib.figure import Figure
 
 from dlplacer.errors import InputError
 from dlplacer.files.text import write_bytes
-from dlplacer.plan import Plan
 from dlplacer.plot.gantt import gantt_size, plot_gantt
 from dlplacer.plot.memory import memory_size, plot_memory
 from dlplacer.plot.placement import placement_size, plot_placement
+from dlplacer.plot.topology import plot_topology, topology_size
 
 FORMATS = ("png", "svg", "pdf")
 DPI = 110
 _DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-_SIZES: dict[Callable[..., Axes], Callable[[Plan], tuple[float, float]]] = {
+_SIZES: dict[Callable[..., Axes], Callable[[Any], tuple[float, float]]] = {
     plot_gantt: gantt_size,
     plot_memory: memory_size,
     plot_placement: placement_size,
+    plot_topology: topology_size,
 }
 
 
-def recommended_size(plot_function: Callable[..., Axes], plan: Plan) -> tuple[float, float]:
-    """Width and height in inches at which a picture of the plan is readable."""
+def recommended_size(plot_function: Callable[..., Axes], subject: Any) -> tuple[float, float]:
+    """Width and height in inches at which a picture of it is readable."""
     size = _SIZES.get(plot_function)
-    return (12.0, 7.0) if size is None else size(plan)
+    return (12.0, 7.0) if size is None else size(subject)
 
 
-def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], plan: Plan, **options: Any) -> None:
-    """Draw a plan with a plot function and write the picture; the suffix chooses the format.
+def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], subject: Any, **options: Any) -> None:
+    """Draw a plan or a topology with a plot function and write the picture; the suffix chooses the format.
 
     Parameters
     ----------
@@ -51,14 +52,14 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], 
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
-    write_bytes(Path(path), render(plot_function, plan, suffix, **options))
+    write_bytes(Path(path), render(plot_function, subject, suffix, **options))
 
 
-def render(plot_function: Callable[..., Axes], plan: Plan, picture_format: str, **options: Any) -> bytes:
-    """The picture as the bytes of a file; the same plan gives the same bytes. No pyplot figure is made."""
-    figure = Figure(figsize=recommended_size(plot_function, plan), layout="constrained")
+def render(plot_function: Callable[..., Axes], subject: Any, picture_format: str, **options: Any) -> bytes:
+    """The picture as the bytes of a file; the same subject gives the same bytes. No pyplot figure is made."""
+    figure = Figure(figsize=recommended_size(plot_function, subject), layout="constrained")
     FigureCanvasAgg(figure)
-    plot_function(plan, figure.add_subplot(), **options)
+    plot_function(subject, figure.add_subplot(), **options)
     return figure_bytes(figure, picture_format, plot_function.__name__)
 
 

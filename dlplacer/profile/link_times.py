@@ -2,7 +2,7 @@
 
 import itertools
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -22,6 +22,38 @@ def measured_topology(devices: Sequence[Device]) -> Topology:
     links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
+
+
+def copy_timer(devices: Mapping[str, Device]) -> Callable[[str, str, int], float]:
+    """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
+
+    Between devices it is half a round trip from thread to thread; to the host it is the copy of a CUDA device.
+    """
+
+    def time_s(first: str, second: str, size_bytes: int) -> float:
+        if second != "host":
+            return _one_way_s(devices[first], devices[second], size_bytes)
+        return _to_host_s(devices[first], size_bytes)
+
+    return time_s
+
+
+def _to_host_s(device: Device, size_bytes: int) -> float:
+    """Seconds of a copy to memory of the host; on a CPU core there is nothing to copy, and the call's time is left."""
+
+    def copies() -> list[float]:
+        tensor = torch.zeros(max(1, size_bytes // 4), device=device.torch_device)
+        times = []
+        for _ in range(_ROUND_TRIPS):
+            device.synchronize()
+            begin = device.now()
+            tensor.to("cpu", non_blocking=True)
+            end = device.now()
+            device.synchronize()
+            times.append(device.elapsed_s(begin, end))
+        return times
+
+    return max(1e-9, float(median(device.submit(copies).result()[_ROUND_TRIPS // 4 :])))
 
 
 def _link(first: Device, second: Device) -> Link:

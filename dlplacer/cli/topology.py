@@ -1,0 +1,128 @@
+"""``dlplacer topology``: detect, show, import."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlplacer.errors import InputError
+from dlplacer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.topology import Topology
+
+HELP = "Detect this machine, show a topology, or import one from another tool."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    actions = parser.add_subparsers(dest="topology_action", required=True, metavar="ACTION")
+    detect = actions.add_parser("detect", help="GPUs (NVML) or, without any, the CPU cores of this host")
+    detect.add_argument("--kind", choices=("auto", "gpu", "cpu"), default="auto", help="which devices (auto)")
+    detect.add_argument("--measure", action="store_true", help="fit latency and rate of every link to timed copies")
+    show = actions.add_parser("show", help="a table, and a picture")
+    show.add_argument("topology", metavar="T", help="a topology file, or the name of one that ships")
+    show.add_argument("--picture", metavar="F", type=Path, help="picture to write, as .png, .svg or .pdf")
+    imported = actions.add_parser(
+        "import", help="nvidia-smi topo -m text, NCCL topology XML, or networkx node-link JSON"
+    )
+    imported.add_argument("file", metavar="FILE", type=Path, help="what the other tool wrote")
+    imported.add_argument(
+        "--type", metavar="TYPE", help="device type where the file does not tell: V100, A100, H100, …"
+    )
+    for action in (detect, imported):
+        action.add_argument("-o", "--output", metavar="T", type=Path, help="topology file to write")
+    for action in (detect, show, imported):
+        action.add_argument("--json", action="store_true", help="print the topology file")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Find the topology, write it where asked, and print it."""
+    topology = _ACTIONS[arguments.topology_action](arguments)
+    if getattr(arguments, "output", None) is not None:
+        from dlplacer.files import write_topology
+
+        write_topology(arguments.output, topology)
+    if getattr(arguments, "picture", None) is not None:
+        from dlplacer.plot.save import save_picture
+        from dlplacer.plot.topology import plot_topology
+
+        save_picture(arguments.picture, plot_topology, topology)
+    if arguments.json:
+        from dlplacer.files.topology_file import topology_to_dict
+
+        print(json.dumps(topology_to_dict(topology)))
+    else:
+        _print(topology)
+    return 0
+
+
+def _detect(arguments: argparse.Namespace) -> "Topology":
+    from dlplacer.machines.host import host_topology
+    from dlplacer.machines.nvml import has_gpus, nvml_topology
+
+    gpus = arguments.kind == "gpu" or (arguments.kind == "auto" and has_gpus())
+    topology = nvml_topology() if gpus else host_topology()
+    if not arguments.measure:
+        return topology
+    from dlplacer.devices import open_devices
+    from dlplacer.machines.measure import measured
+    from dlplacer.profile.link_times import copy_timer
+
+    runtime = {device.id: f"{'cuda' if gpus else 'cpu'}:{place}" for place, device in enumerate(topology.devices)}
+    opened = dict(zip(runtime, open_devices(list(runtime.values())), strict=True))
+    try:
+        return measured(topology, copy_timer(opened))
+    finally:
+        for device in opened.values():
+            device.close()
+
+
+def _show(arguments: argparse.Namespace) -> "Topology":
+    from dlplacer.load import load_topology
+
+    return load_topology(arguments.topology)
+
+
+def _import(arguments: argparse.Namespace) -> "Topology":
+    from dlplacer.machines.importing import import_topology
+
+    if arguments.type is not None and not arguments.type.strip():
+        raise InputError("--type is empty; write the type of the devices, as in V100")
+    return import_topology(arguments.file, arguments.type)
+
+
+_ACTIONS = {"detect": _detect, "show": _show, "import": _import}
+
+
+def _print(topology: "Topology") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    devices = Table("device", "type", "memory", "float32", "memory rate", title=topology.name or None)
+    for device in topology.devices:
+        rates = device.flops_per_s
+        flops = rates.get("float32") if not isinstance(rates, (int, float, type(None))) else rates
+        devices.add_row(
+            device.id,
+            device.type,
+            "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes),
+            "-" if flops is None else f"{flops / 1e12:.4g} TFLOP/s",
+            "-" if device.memory_bytes_per_s is None else f"{format_bytes(device.memory_bytes_per_s)}/s",
+        )
+    links = Table("link", "", "rate", "latency", "duplex")
+    for link in topology.links:
+        count = f"{link.count} × " if link.count > 1 else ""
+        links.add_row(
+            link.source,
+            link.target,
+            f"{count}{format_bytes(link.bytes_per_s)}/s",
+            format_seconds(link.latency_s),
+            link.duplex,
+        )
+    console = Console()
+    console.print(devices)
+    if topology.links:
+        console.print(links)
+    if topology.source:
+        console.print(topology.source, highlight=False, markup=False)

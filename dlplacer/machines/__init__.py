@@ -1,0 +1,1 @@
+"""Topologies of real machines: this host, NVIDIA's tools and libraries, other programs' graphs."""

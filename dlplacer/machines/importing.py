@@ -1,0 +1,55 @@
+"""A file of another tool as a topology, whatever the tool."""
+
+import json
+from pathlib import Path
+
+from dlplacer.errors import FileFormatError, InputError
+from dlplacer.machines.from_matrix import topology_of_matrix
+from dlplacer.machines.matrix import parse_matrix
+from dlplacer.machines.nccl_xml import parse_nccl_xml
+from dlplacer.machines.node_link import topology_of_node_link
+from dlplacer.topology import Topology
+
+MAX_BYTES = 64 * 2**20
+"""A description of a machine is far smaller; what is larger is some other file."""
+
+
+def import_topology(path: Path, device_type: str | None = None) -> Topology:
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph, told by its content.
+
+    Parameters
+    ----------
+    device_type
+        Type of the GPUs, where the file does not tell (``nvidia-smi topo -m``).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        If its content is none of these, with the place.
+    """
+    text = _read(path)
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<"):
+        return parse_nccl_xml(text, str(path), path.stem)
+    if start.startswith(("{", "[")):
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise FileFormatError(str(path), [f"not JSON: {error}"]) from error
+        return topology_of_node_link(value, str(path), path.stem)
+    return topology_of_matrix(parse_matrix(text, str(path)), device_type or "gpu", path.stem)
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(
+                f"{path} has {path.stat().st_size} bytes; a description of a machine has at most {MAX_BYTES}"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text"]) from error

@@ -1,0 +1,228 @@
+"""NCCL's topology file (``NCCL_TOPO_DUMP_FILE``): sockets, PCIe trees, GPUs, NVLinks and network devices."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from xml.etree import ElementTree
+
+from dlplacer.errors import FileFormatError
+from dlplacer.machines.rates import (
+    NVLINK_LATENCY_S,
+    PCIE_HOP_LATENCY_S,
+    SOCKET_LATENCY_S,
+    TYPE_OF_SM,
+    generation_of,
+    pcie_bytes_per_s,
+)
+from dlplacer.topology import Device, Link, Router, Topology
+
+_BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+_SPEED = re.compile(r"([0-9.]+)\s*GT/s")
+_NVSWITCH_CLASSES, _CPU_CLASS = ("0x068000",), "0x068001"
+_SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "arm64": 6e9, "ppc64": 32e9}
+"""Between sockets, by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s where neither is known."""
+_NETWORK, _SWITCH = "network", "nvswitch"
+
+
+@dataclass
+class _Found:
+    """What a walk over the file collects."""
+
+    devices: dict[str, Device] = field(default_factory=dict)
+    routers: dict[str, Router] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    gpu_at: dict[str, str] = field(default_factory=dict)
+    nvlinks: list[tuple[str, str, int, str]] = field(default_factory=list)
+    sockets: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    network: list[Link] = field(default_factory=list)
+
+
+def parse_nccl_xml(text: str, where: str, name: str = "") -> Topology:
+    """The machine that NCCL saw. Network devices join hosts where the file has several.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no such file, naming the line; a document type, which could define entities, is refused.
+    """
+    if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
+        raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise FileFormatError(where, [f"line {error.position[0]}, column {error.position[1]}: {error}"]) from error
+    if root.tag != "system":
+        raise FileFormatError(where, [f"the outermost element is <{root.tag}>; NCCL's is <system>"])
+    mistakes: list[str] = []
+    found = _Found()
+    for cpu in root.iter("cpu"):
+        _read_cpu(cpu, found, mistakes)
+    if not found.devices and not mistakes:
+        mistakes.append("no <gpu> element; dump the file on a machine with GPUs")
+    if mistakes:
+        raise FileFormatError(where, mistakes)
+    _join_sockets(found)
+    _join_nvlinks(found, where)
+    if len(found.sockets) > 1 and found.network:
+        found.routers[_NETWORK] = Router(_NETWORK)
+        found.links += found.network
+    return Topology(
+        tuple(found.devices.values()),
+        tuple(found.routers.values()),
+        tuple(found.links),
+        name=name,
+        source="NCCL topology file; rates of NVLinks and sockets by NCCL's constants",
+    )
+
+
+def _read_cpu(cpu: ElementTree.Element, found: _Found, mistakes: list[str]) -> None:
+    host = cpu.get("host_hash", "")
+    hosts = [*found.sockets, host] if host not in found.sockets else list(found.sockets)
+    prefix = f"host{hosts.index(host)}." if hosts.index(host) else ""
+    name = f"{prefix}cpu{cpu.get('numaid', '0')}"
+    while name in found.routers:
+        name += "'"
+    found.routers[name] = Router(name)
+    rate = _SOCKET_BYTES_PER_S.get(cpu.get("vendor", ""), _SOCKET_BYTES_PER_S.get(cpu.get("arch", ""), 10e9))
+    found.sockets.setdefault(host, []).append((name, rate))
+    for child in cpu:
+        _read_pci(child, name, prefix, found, mistakes)
+
+
+def _read_pci(element: ElementTree.Element, above: str, prefix: str, found: _Found, mistakes: list[str]) -> None:
+    """A PCIe device: a GPU, a network card, or a switch that leads to some."""
+    if element.tag == "nic":
+        _read_nic(element, above, found, None)
+        return
+    if element.tag != "pci":
+        return
+    bus = element.get("busid", "")
+    if not _BUS.fullmatch(bus.lower()):
+        mistakes.append(f"<pci busid={bus!r}>: the bus id is not of the form 0000:1a:00.0")
+        return
+    rate = _pci_rate(element, bus, mistakes)
+    gpu = element.find("gpu")
+    if gpu is not None:
+        _read_gpu(gpu, bus, above, rate, prefix, found, mistakes)
+        return
+    nic = element.find("nic")
+    if nic is not None:
+        _read_nic(nic, above, found, rate)
+        return
+    if any(True for _ in element.iter("gpu")) or any(True for _ in element.iter("net")):
+        name = f"{prefix}pcie-{bus.lower()}"
+        found.routers[name] = Router(name)
+        found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
+        for child in element:
+            _read_pci(child, name, prefix, found, mistakes)
+
+
+def _pci_rate(element: ElementTree.Element, bus: str, mistakes: list[str]) -> float:
+    speed = _SPEED.search(element.get("link_speed", ""))
+    width = element.get("link_width", "")
+    # NCCL writes an empty speed or a width of 0 for devices that do not tell: it takes generation 3 and 16 lanes.
+    lanes = int(width) if width.isdecimal() and int(width) else 16
+    if width and not width.isdecimal():
+        mistakes.append(f"<pci busid={bus!r}>: link_width is {width!r}; it must be a whole number")
+    return pcie_bytes_per_s(float(speed.group(1)) if speed else 8.0, lanes)
+
+
+def _read_gpu(
+    gpu: ElementTree.Element,
+    bus: str,
+    above: str,
+    rate: float,
+    prefix: str,
+    found: _Found,
+    mistakes: list[str],
+) -> None:
+    numbers = {name: gpu.get(name, "") for name in ("dev", "sm")}
+    for name, value in numbers.items():
+        if not value.isdecimal():
+            mistakes.append(f"<gpu> at {bus}: {name} is {value!r}; it must be a whole number")
+            return
+    sm = int(numbers["sm"])
+    name = f"{prefix}gpu{numbers['dev']}"
+    if name in found.devices:
+        mistakes.append(f"<gpu> at {bus}: dev {numbers['dev']} is given twice")
+        return
+    found.devices[name] = Device(name, TYPE_OF_SM.get(sm, f"sm{sm}"), meta={"busid": bus})
+    found.gpu_at[bus.lower()] = name
+    found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
+    for nvlink in gpu.findall("nvlink"):
+        count = nvlink.get("count", "")
+        if not count.isdecimal() or int(count) < 1:
+            mistakes.append(f"<nvlink> of {name}: count is {count!r}; it must be a whole number of at least 1")
+            continue
+        kind = nvlink.get("tclass", "").lower()
+        found.nvlinks.append((name, nvlink.get("target", "").lower(), int(count), kind))
+    for c2c in gpu.findall("c2c"):
+        bandwidth, count = c2c.get("bw", ""), c2c.get("count", "1")
+        if not (bandwidth.isdecimal() and count.isdecimal() and int(bandwidth) and int(count)):
+            mistakes.append(
+                f"<c2c> of {name}: bw {bandwidth!r} and count {count!r} must be whole numbers of at least 1"
+            )
+            continue
+        # The chip-to-chip link replaces the way over PCIe to the CPU that it leads to.
+        found.links[-1] = Link(name, above, int(bandwidth) * 1e6, NVLINK_LATENCY_S.value, count=int(count))
+
+
+def _read_nic(nic: ElementTree.Element, above: str, found: _Found, rate: float | None) -> None:
+    for net in nic.findall("net"):
+        speed = net.get("speed", "")
+        latency = net.get("latency", "0")
+        if above in found.routers and speed.isdecimal() and int(speed):
+            own = int(speed) * 1e6 / 8
+            latency_s = float(latency) * 1e-6 if re.fullmatch(r"[0-9.]+", latency) else 0.0
+            found.network.append(Link(above, _NETWORK, min(own, rate or own), latency_s))
+    merged = Counter((link.source, link.bytes_per_s, link.latency_s) for link in found.network)
+    best: dict[str, Link] = {}
+    for (source, bytes_per_s, latency_s), count in merged.items():
+        if source not in best or bytes_per_s * count > best[source].total_bytes_per_s:
+            best[source] = Link(source, _NETWORK, bytes_per_s, latency_s)
+    # Ports behind one switch share its way up: they count as one link of that switch.
+    found.network[:] = list(best.values())
+
+
+def _join_sockets(found: _Found) -> None:
+    for sockets in found.sockets.values():
+        for (one, rate), (other, _) in combinations(sockets, 2):
+            found.links.append(Link(one, other, rate, SOCKET_LATENCY_S.value))
+
+
+def _join_nvlinks(found: _Found, where: str) -> None:
+    direct: Counter[tuple[str, str]] = Counter()
+    switched: Counter[str] = Counter()
+    to_cpu: Counter[str] = Counter()
+    for name, target, count, kind in found.nvlinks:
+        peer = found.gpu_at.get(target)
+        if peer is not None and not kind.startswith("0x0680"):
+            direct[name, peer] += count
+        elif kind.startswith(_CPU_CLASS):
+            to_cpu[name] += count
+        elif kind.startswith(_NVSWITCH_CLASSES) or target.startswith("fffffff"):
+            switched[name] += count
+        else:
+            raise FileFormatError(
+                where, [f"<nvlink> of {name}: target {target!r} is neither a GPU of the file nor a switch"]
+            )
+    found.links += list(_direct_links(found, direct))
+    for name, count in switched.items():
+        found.routers.setdefault(_SWITCH, Router(_SWITCH))
+        found.links.append(_nvlink(found, name, _SWITCH, count, NVLINK_LATENCY_S.value / 2))
+    for name, count in to_cpu.items():
+        position = next(place for place, link in enumerate(found.links) if link.source == name)
+        found.links[position] = _nvlink(found, name, found.links[position].target, count, NVLINK_LATENCY_S.value)
+
+
+def _direct_links(found: _Found, direct: "Counter[tuple[str, str]]") -> Iterator[Link]:
+    for (one, other), count in direct.items():
+        if one < other or (other, one) not in direct:
+            yield _nvlink(found, one, other, count, NVLINK_LATENCY_S.value)
+
+
+def _nvlink(found: _Found, name: str, target: str, count: int, latency_s: float) -> Link:
+    rate = generation_of(found.devices[name].type).nvlink_bytes_per_s.value
+    return Link(name, target, rate, latency_s, count=count)

@@ -1,0 +1,161 @@
+"""The GPUs of this host as NVIDIA's management library (NVML) reports them."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from dlplacer.costs.device_table import DEVICE_TABLE
+from dlplacer.errors import InputError
+from dlplacer.machines.from_matrix import SWITCH, pcie_tree
+from dlplacer.machines.matrix import TopoMatrix
+from dlplacer.machines.rates import GENERATIONS, NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
+from dlplacer.topology import Device, Link, Router, Topology
+
+_ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t → the way as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
+
+
+def nvml_topology(nvml: Any = None) -> Topology:
+    """Devices ``gpu0``… with type, memory, NVLinks and PCIe tree.
+
+    Parameters
+    ----------
+    nvml
+        The module ``pynvml``, or what stands in for it; None imports it.
+
+    Raises
+    ------
+    InputError
+        If the library is not installed, there is no driver, or there are no GPUs.
+    """
+    library = _library() if nvml is None else nvml
+    try:
+        library.nvmlInit()
+    except library.NVMLError as error:
+        raise InputError(
+            f"NVML does not start ({error}): this host has no NVIDIA driver; on the machine with the GPUs run "
+            "`dlplacer topology detect`, or `nvidia-smi topo -m` and `dlplacer topology import` its output"
+        ) from error
+    try:
+        return _read(library)
+    finally:
+        library.nvmlShutdown()
+
+
+def has_gpus() -> bool:
+    """Whether NVML starts and reports a GPU."""
+    try:
+        nvml_topology()
+    except InputError:
+        return False
+    return True
+
+
+def type_of_name(name: str) -> str:
+    """The device type in a product name: ``Tesla V100-SXM2-16GB`` → ``V100``; an unknown product keeps its name."""
+    known = sorted({*GENERATIONS, *(kind for kind in DEVICE_TABLE if kind != "cpu-core")}, key=len, reverse=True)
+    found = re.search(rf"\b({'|'.join(known)})\b", name.replace("-", " "))
+    return found[1] if found else name
+
+
+def _library() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise InputError("reading GPUs needs the package nvidia-ml-py: pip install 'dlplacer[nvml]'") from error
+    return pynvml
+
+
+def _read(nvml: Any) -> Topology:
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    if not handles:
+        raise InputError("NVML reports no GPUs; check nvidia-smi and CUDA_VISIBLE_DEVICES")
+    devices = tuple(_device(nvml, index, handle) for index, handle in enumerate(handles))
+    cells = [["X"] * len(handles) for _ in handles]
+    for one, other in combinations(range(len(handles)), 2):
+        level = nvml.nvmlDeviceGetTopologyCommonAncestor(handles[one], handles[other])
+        cells[one][other] = cells[other][one] = _ANCESTORS.get(int(level), "SYS")
+    numa = tuple(_optional(nvml, "nvmlDeviceGetNumaNodeId", handle) for handle in handles)
+    matrix = TopoMatrix(
+        tuple(device.id.upper() for device in devices),
+        tuple(map(tuple, cells)),
+        tuple(None if node is None else str(node) for node in numa),
+    )
+    slots = [_slot(nvml, handle, device.type) for handle, device in zip(handles, devices, strict=True)]
+    links, routers = pcie_tree(matrix, [device.id for device in devices], min(slots))
+    own = {device.id: slot for device, slot in zip(devices, slots, strict=True)}
+    links = [replace(link, bytes_per_s=own.get(link.source, link.bytes_per_s)) for link in links]
+    nvlinks = _nvlinks(nvml, handles, devices)
+    if any(link.target == SWITCH for link in nvlinks):
+        routers = [Router(SWITCH), *routers]
+    return Topology(devices, tuple(routers), (*nvlinks, *links), source="NVML; rates by generation")
+
+
+def _device(nvml: Any, index: int, handle: Any) -> Device:
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    kind = type_of_name(name)
+    table = DEVICE_TABLE.get(kind)
+    return Device(
+        f"gpu{index}",
+        kind,
+        int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        None if table is None else {dtype: figure.value for dtype, figure in table.flops_per_s.items()},
+        None if table is None else table.memory_bytes_per_s.value,
+        {"product": name, "busid": _bus(nvml, handle)},
+    )
+
+
+def _slot(nvml: Any, handle: Any, device_type: str) -> float:
+    generation = _optional(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle) or generation_of(device_type).pcie
+    width = _optional(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle) or 16
+    return pcie_slot_bytes_per_s(int(generation), int(width))
+
+
+def _nvlinks(nvml: Any, handles: list[Any], devices: tuple[Device, ...]) -> list[Link]:
+    """Direct links counted from both ends, and links into the switch."""
+    at_bus = {_bus(nvml, handle): index for index, handle in enumerate(handles)}
+    direct: Counter[tuple[int, int]] = Counter()
+    switched: Counter[int] = Counter()
+    for index, handle in enumerate(handles):
+        for number in range(int(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 36))):
+            if not _optional(nvml, "nvmlDeviceGetNvLinkState", handle, number):
+                continue
+            kind = _optional(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, number)
+            remote = _optional(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, number)
+            peer = None if remote is None else at_bus.get(_text(remote.busId).lower())
+            if peer is not None:
+                direct[min(index, peer), max(index, peer)] += 1
+            elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                switched[index] += 1
+    links = [
+        _nvlink(devices[one], devices[other].id, max(1, count // 2), NVLINK_LATENCY_S.value)
+        for (one, other), count in direct.items()
+    ]
+    return links + [
+        _nvlink(devices[index], SWITCH, count, NVLINK_LATENCY_S.value / 2) for index, count in switched.items()
+    ]
+
+
+def _nvlink(device: Device, target: str, count: int, latency_s: float) -> Link:
+    return Link(device.id, target, generation_of(device.type).nvlink_bytes_per_s.value, latency_s, count=count)
+
+
+def _bus(nvml: Any, handle: Any) -> str:
+    return _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+
+
+def _optional(nvml: Any, name: str, *arguments: Any) -> Any:
+    """What a query says, or None where driver or library do not know it."""
+    query = getattr(nvml, name, None)
+    if query is None:
+        return None
+    try:
+        return query(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,90 @@
+"""Outputs of other tools, as machines print them."""
+
+DGX1 = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tmlx5_1\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\tSYS\t0-19,40-59\t0
+GPU1\tNV1\t X \tNV2\tNV1\tSYS\tNV2\tSYS\tSYS\tPIX\tSYS\t0-19,40-59\t0
+GPU2\tNV1\tNV2\t X \tNV2\tSYS\tSYS\tNV1\tSYS\tPHB\tSYS\t0-19,40-59\t0
+GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\tSYS\t0-19,40-59\t0
+GPU4\tNV2\tSYS\tSYS\tSYS\t X \tNV1\tNV1\tNV2\tSYS\tPIX\t20-39,60-79\t1
+GPU5\tSYS\tNV2\tSYS\tSYS\tNV1\t X \tNV2\tNV1\tSYS\tPIX\t20-39,60-79\t1
+GPU6\tSYS\tSYS\tNV1\tSYS\tNV1\tNV2\t X \tNV2\tSYS\tPHB\t20-39,60-79\t1
+GPU7\tSYS\tSYS\tSYS\tNV1\tNV2\tNV1\tNV2\t X \tSYS\tPHB\t20-39,60-79\t1
+mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X \tSYS
+mlx5_1\tSYS\tSYS\tSYS\tSYS\tPIX\tPIX\tPHB\tPHB\tSYS\t X
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+NVSWITCH = "\n".join(
+    [
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m",
+        *(
+            f"GPU{one}\t"
+            + "\t".join("X" if one == other else "NV18" for other in range(4))
+            + f"\tSYS\t0-47\t{one // 2}\tN/A"
+            for one in range(4)
+        ),
+        "NIC0\tSYS\tSYS\tSYS\tSYS\tX",
+        "",
+        "NIC Legend:",
+        "  NIC0: mlx5_0",
+    ]
+)
+
+PCIE_BOX = """\
+        GPU0    GPU1    GPU2    GPU3    GPU4    CPU Affinity
+GPU0     X      PIX     PXB     PHB     SOC     0-7
+GPU1    PIX      X      PXB     PHB     SOC     0-7
+GPU2    PXB     PXB      X      PHB     SOC     0-7
+GPU3    PHB     PHB     PHB      X      SOC     0-7
+GPU4    SOC     SOC     SOC     SOC      X      8-15
+"""
+
+NCCL_XML = """\
+<system version="1">
+  <cpu host_hash="0x1" numaid="0" affinity="0000,000fffff" arch="x86_64" vendor="GenuineIntel">
+    <pci busid="0000:11:00.0" class="0x060400" link_speed="8.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:15:00.0" class="0x030200" link_speed="8.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="70" rank="0" gdr="1">
+          <nvlink target="0000:16:00.0" count="2" tclass="0x030200"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:16:00.0" class="0x030200" link_speed="8.0 GT/s PCIe" link_width="8">
+        <gpu dev="1" sm="70" rank="1" gdr="1">
+          <nvlink target="0000:15:00.0" count="2" tclass="0x030200"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:17:00.0" class="0x020700" link_speed="8.0 GT/s PCIe" link_width="16">
+        <nic><net name="mlx5_0" dev="0" speed="100000" port="1" latency="0.0" gdr="1"/></nic>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu host_hash="0x1" numaid="1" affinity="ffff,fff00000" arch="x86_64" vendor="GenuineIntel">
+    <pci busid="0000:85:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="2" sm="90" rank="2" gdr="1">
+        <nvlink target="0000:c1:00.0" count="9" tclass="0x068000"/>
+        <nvlink target="0000:c2:00.0" count="9" tclass="0x068000"/>
+      </gpu>
+    </pci>
+  </cpu>
+</system>
+"""
+
+GRACE_XML = """\
+<system version="2">
+  <cpu host_hash="0x9" numaid="0" arch="arm64" vendor="">
+    <pci busid="0008:01:00.0" class="0x030200" link_speed="" link_width="0">
+      <gpu dev="0" sm="100" rank="0"><nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>
+        <c2c bw="44712" count="5"/></gpu>
+    </pci>
+    <pci busid="0009:01:00.0" class="0x030200" link_speed="" link_width="0">
+      <gpu dev="1" sm="100" rank="1"><nvlink target="fffffff:ff:ff.0" count="18"/></gpu>
+    </pci>
+  </cpu>
+</system>
+"""

@@ -1,0 +1,179 @@
+"""Descriptions of machines by other tools, in the variants that are around, and broken ones."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from machines.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX
+
+from dlplacer.cli.main import main
+from dlplacer.errors import FileFormatError, InputError
+from dlplacer.files import write_topology
+from dlplacer.load import load_topology
+from dlplacer.machines.importing import import_topology
+from dlplacer.topology import Topology
+
+
+@pytest.fixture
+def imported(tmp_path: Path):
+    def read(text: str, device_type: str | None = None) -> Topology:
+        path = tmp_path / "box.txt"
+        path.write_text(text)
+        found = import_topology(path, device_type)
+        write_topology(tmp_path / "box.json", found)
+        again = load_topology(tmp_path / "box.json")
+        assert again.links == found.links
+        return found
+
+    return read
+
+
+def links(topology: Topology) -> dict[tuple[str, str], tuple[int, float]]:
+    return {(link.source, link.target): (link.count, link.bytes_per_s / 1e9) for link in topology.links}
+
+
+def test_dgx1_has_its_cube_mesh_and_two_sockets(imported) -> None:
+    box = imported(DGX1, "V100")
+    found = links(box)
+    assert [device.id for device in box.devices] == [f"gpu{number}" for number in range(8)]
+    assert found["gpu0", "gpu3"] == (2, pytest.approx(20.75))
+    assert found["gpu0", "gpu1"][0] == 1
+    between = {ends: count for ends, (count, _) in found.items() if set(ends) <= set(box.device_index)}
+    assert [sum(count for ends, count in between.items() if gpu in ends) for gpu in box.device_index] == [6] * 8
+    assert [router.id for router in box.routers] == ["cpu0", "cpu1"]
+    assert found["cpu0", "cpu1"][1] == pytest.approx(10)
+    assert {ends for ends in found if "cpu1" in ends and ends[0].startswith("gpu")} == {
+        (f"gpu{number}", "cpu1") for number in range(4, 8)
+    }
+    assert box.meta["network_devices"] == ["mlx5_0", "mlx5_1"]
+
+
+def test_more_links_than_a_gpu_has_lead_into_a_switch(imported) -> None:
+    found = links(imported(NVSWITCH, "H100"))
+    assert found["gpu0", "nvswitch"] == (18, pytest.approx(20.75))
+    assert not any(ends[0].startswith("gpu") and ends[1].startswith("gpu") for ends in found)
+    assert found["gpu2", "cpu1"][1] == pytest.approx(48)
+
+
+def test_pcie_levels_become_a_tree(imported) -> None:
+    box = imported(PCIE_BOX)
+    found = links(box)
+    assert {("gpu0", "pcie0"), ("gpu1", "pcie0"), ("pcie0", "bridge0"), ("gpu2", "bridge0")} <= found.keys()
+    assert {("bridge0", "cpu0"), ("gpu3", "cpu0"), ("gpu4", "cpu1"), ("cpu0", "cpu1")} <= found.keys()
+    assert len(found) == 8
+    assert nx.is_connected(box.to_networkx())
+
+
+def test_nccl_file(imported) -> None:
+    box = imported(NCCL_XML)
+    found = links(box)
+    assert [(device.id, device.type) for device in box.devices] == [
+        ("gpu0", "V100"),
+        ("gpu1", "V100"),
+        ("gpu2", "H100"),
+    ]
+    assert found["gpu0", "gpu1"][0] == 2
+    assert found["gpu0", "pcie-0000:11:00.0"][1] == pytest.approx(12)
+    assert found["gpu1", "pcie-0000:11:00.0"][1] == pytest.approx(6)
+    assert found["gpu2", "cpu1"][1] == pytest.approx(24)
+    assert found["gpu2", "nvswitch"][0] == 18
+    assert found["cpu0", "cpu1"][1] == pytest.approx(10)
+    assert "network" not in {router.id for router in box.routers}
+
+
+def test_nccl_file_of_a_grace_machine(imported) -> None:
+    found = links(imported(GRACE_XML))
+    assert found["gpu0", "nvswitch"] == (18, pytest.approx(41.5))
+    assert found["gpu0", "cpu0"] == (5, pytest.approx(44.712))
+    assert found["gpu1", "cpu0"][1] == pytest.approx(12)
+
+
+def test_two_hosts_meet_over_their_network(imported) -> None:
+    second = NCCL_XML.replace('host_hash="0x1"', 'host_hash="0x2"').split("\n", 1)[1].rsplit("</system>", 1)[0]
+    box = imported(NCCL_XML.replace("</system>", second + "</system>"))
+    found = links(box)
+    assert len(box.devices) == 6
+    assert "host1.gpu0" in box.device_index
+    assert found["pcie-0000:11:00.0", "network"][1] == pytest.approx(12)
+    assert nx.is_connected(box.to_networkx())
+
+
+def test_node_link_of_networkx(imported) -> None:
+    graph = nx.Graph(name="pair")
+    graph.add_node("a", type="V100", memory_bytes="16 GiB", rack=7)
+    graph.add_node("s", kind="switch")
+    graph.add_node("b")
+    graph.add_edge("a", "s", bandwidth="25 GB/s", latency="2 us")
+    graph.add_edge("s", "b", bandwidth=1e9)
+    for edges in ("edges", "links"):
+        box = imported(json.dumps(nx.node_link_data(graph, edges=edges)))
+        assert links(box) == {("a", "s"): (1, 25.0), ("s", "b"): (1, 1.0)}
+        assert box.device("a").memory_bytes == 16 * 2**30
+        assert box.device("a").meta == {"rack": 7}
+        assert [router.id for router in box.routers] == ["s"]
+
+
+def test_directed_and_parallel_edges_are_merged(imported) -> None:
+    graph = nx.MultiDiGraph()
+    for pair in (("a", "b"), ("b", "a")):
+        graph.add_edges_from([(*pair, {"bandwidth": 5e9})] * 2)
+    assert links(imported(json.dumps(nx.node_link_data(graph, edges="edges")))) == {("a", "b"): (2, 5.0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no line with the columns GPU0"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tNV1\n", "no row for GPU1"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tNV1\n", "line 3: GPU1 has 1 entries for 2 columns"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tWAT\nGPU1\tNV1\tX\n", "line 2: GPU0 to GPU1 is 'WAT'"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV1\tX\n", "GPU1 to GPU0 is NV1, but GPU0 to GPU1 is NV2"),
+        ("\tGPU0\nGPU0\tX\nGPU1\tX\n", "line 3: GPU1 has no column"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "a DOCTYPE or ENTITY is not accepted"),
+        ("<system><cpu></system>", "line 1, column"),
+        ("<topology/>", "the outermost element is <topology>"),
+        ("<system/>", "no <gpu> element"),
+        ('<system><cpu><pci busid="x"><gpu/></pci></cpu></system>', "bus id is not of the form"),
+        ('<system><cpu><pci busid="0000:11:00.0"><gpu dev="a" sm="70"/></pci></cpu></system>', "dev is 'a'"),
+        (NCCL_XML.replace('count="2"', 'count="two"'), "count is 'two'"),
+        (NCCL_XML.replace('target="0000:15:00.0"', 'target="0000:99:00.0"'), "neither a GPU of the file nor a switch"),
+        ("{", "not JSON"),
+        ("[1]", "holds no object"),
+        ('{"nodes": 1}', "must be lists"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]: no object with a source and a target"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]: no rate"),
+        ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
+        (
+            '{"directed": true, "nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": 1},'
+            ' {"source": "b", "target": "a", "bw": 2}]}',
+            "the two directions differ",
+        ),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_broken_files_name_the_place(imported, text: str, message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        imported(text)
+
+
+def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        import_topology(tmp_path / "none")
+    (tmp_path / "binary").write_bytes(b"GPU0 \xff\xfe")
+    with pytest.raises(FileFormatError, match="byte 5: not UTF-8 text"):
+        import_topology(tmp_path / "binary")
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "topo.txt", tmp_path / "box.json"
+    source.write_text(DGX1)
+    assert main(["topology", "import", str(source), "--type", "V100", "-o", str(target), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
+    picture = tmp_path / "box.png"
+    assert main(["topology", "show", str(target), "--picture", str(picture)]) == 0
+    assert "gpu7" in capsys.readouterr().out
+    assert picture.stat().st_size > 10_000
+    source.write_text("no matrix")
+    assert main(["topology", "import", str(source)]) == 2
+    assert "topo.txt: 1 mistake" in capsys.readouterr().err
