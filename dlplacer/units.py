@@ -93,6 +93,14 @@ def format_bytes(value_bytes: float) -> str:
     return f"{value_bytes:.0f} B"
 
 
+def format_bytes_per_s(value_bytes_per_s: float) -> str:
+    """A rate to read, in decimal units as data sheets have it: ``20.75 GB/s``."""
+    for unit, factor in (("PB/s", 1e15), ("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if value_bytes_per_s >= factor:
+            return f"{value_bytes_per_s / factor:.4g} {unit}"
+    return f"{value_bytes_per_s:.4g} B/s"
+
+
 def exact(value: float | int) -> Fraction:
     """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
     return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.units import MAX_TICKS, UNITS, choose_tick, exact, format_bytes, format_seconds, parse_quantity, ticks
+from dlplacer.units import (
+    MAX_TICKS,
+    UNITS,
+    choose_tick,
+    exact,
+    format_bytes,
+    format_bytes_per_s,
+    format_seconds,
+    parse_quantity,
+    ticks,
+)
 
 TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}
 
@@ -217,3 +227,10 @@ def test_ticks_round_down() -> None:
     assert ticks(Fraction(3), Fraction(1)) == 3
     assert ticks(Fraction(0), Fraction(1, 3)) == 0
     assert ticks(Fraction(999, 1000), Fraction(1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(20.75e9, "20.75 GB/s"), (1e15, "1 PB/s"), (900e9, "900 GB/s"), (12.0, "12 B/s"), (0, "0 B/s")]
+)
+def test_rates_are_decimal(value: float, text: str) -> None:
+    assert format_bytes_per_s(value) == text

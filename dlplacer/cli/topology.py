@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.topology import Topology
@@ -108,7 +108,7 @@ def _print(topology: "Topology") -> None:
             device.type,
             "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes),
             "-" if flops is None else f"{flops / 1e12:.4g} TFLOP/s",
-            "-" if device.memory_bytes_per_s is None else f"{format_bytes(device.memory_bytes_per_s)}/s",
+            "-" if device.memory_bytes_per_s is None else format_bytes_per_s(device.memory_bytes_per_s),
         )
     links = Table("link", "", "rate", "latency", "duplex")
     for link in topology.links:
@@ -116,7 +116,7 @@ def _print(topology: "Topology") -> None:
         links.add_row(
             link.source,
             link.target,
-            f"{count}{format_bytes(link.bytes_per_s)}/s",
+            f"{count}{format_bytes_per_s(link.bytes_per_s)}",
             format_seconds(link.latency_s),
             link.duplex,
         )

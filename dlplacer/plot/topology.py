@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from dlplacer.plot.axes import axes_or_new, plain
 from dlplacer.plot.colors import TEXT, device_colors
 from dlplacer.topology import Topology
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
 
 _ROUTER = "#e4e4e4"
 
@@ -29,7 +29,7 @@ def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
         width = 1.0 + 4.0 * (link.total_bytes_per_s / widest) ** 0.5
         ax.plot([x0, x1], [y0, y1], color="#9a9a9a", linewidth=width, zorder=1, solid_capstyle="round")
         count = f"{link.count} × " if link.count > 1 else ""
-        label = f"{count}{format_bytes(link.bytes_per_s)}/s\n{format_seconds(link.latency_s)}"
+        label = f"{count}{format_bytes_per_s(link.bytes_per_s)}\n{format_seconds(link.latency_s)}"
         ax.text(
             x0 + 0.42 * (x1 - x0),
             y0 + 0.42 * (y1 - y0),
