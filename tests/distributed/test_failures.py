@@ -1,0 +1,128 @@
+"""A process that fails, ends or does not come: all processes end soon, with the error of the first."""
+
+import os
+import time
+
+import pytest
+import torch
+from processes import run_ranks
+from runtime.random_plans import needs_two_cores, random_plan
+
+from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.distributed import apply_ranks, replicated_plan
+from dlplacer.distributed import exchange as exchange_module
+from dlplacer.errors import DlplacerError
+from dlplacer.frontend import capture
+from dlplacer.models import mlp
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+
+NAMES = "rank0/cpu:0,rank1/cpu:1"
+SOON_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return replicated_plan(random_plan(capture(mlp(batch_size=4)), 2, seed=1), 2, AlphaBeta(1e-4, 1e-9), 40_000)
+
+
+def second_step(plan, culprit, timeout_s: float = 30.0):
+    """[rank] → (seconds, message) of the error in the second step, in which `culprit(rank, job)` gives the targets."""
+
+    def work(rank: int):
+        job = mlp(batch_size=4)
+        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=timeout_s)
+        placed.step(*job.args, *job.targets)
+        began = time.monotonic()
+        try:
+            placed.step(*job.args, culprit(rank, job))
+        except DlplacerError as error:
+            return time.monotonic() - began, str(error)
+        return None
+
+    return run_ranks(4, work)
+
+
+@pytest.mark.parametrize("culprit", [0, 3])
+def test_a_failing_op_ends_all_ranks_with_its_name(plan, culprit: int) -> None:
+    def bad_targets(rank: int, job) -> torch.Tensor:
+        return torch.full_like(job.targets[0], 77) if rank // 2 == culprit // 2 else job.targets[0]
+
+    found = second_step(plan, bad_targets)
+    for seconds, message in found:
+        assert "op 'nll_loss_forward' failed on cpu:" in message
+        assert "Target 77 is out of bounds" in message
+        assert seconds < SOON_S
+    named = [message.startswith("rank") for _, message in found]
+    assert named.count(False) == 1  # where it happened
+
+
+def test_a_process_that_is_gone_ends_the_others(plan) -> None:
+    def leave(rank: int, job) -> torch.Tensor:
+        if rank == 3:
+            os._exit(9)
+        return job.targets[0]
+
+    *found, gone = second_step(plan, leave)
+    assert gone == ("ended",)
+    for seconds, message in found:
+        assert "a process has ended or is out of reach" in message
+        assert seconds < SOON_S
+
+
+def test_a_process_that_does_not_come_is_waited_for_until_the_time_limit(plan) -> None:
+    def dawdle(rank: int, job) -> torch.Tensor:
+        if rank == 1:
+            time.sleep(4)
+        return job.targets[0]
+
+    found = second_step(plan, dawdle, timeout_s=2.0)
+    assert all("waited 2 s for" in message and "another rank is slow" in message for _, message in found)
+
+
+def test_ranks_with_different_plans_do_not_start(plan) -> None:
+    other = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2, seed=2), 2, AlphaBeta(1e-4, 1e-9), 40_000)
+
+    def work(rank: int):
+        apply_ranks(mlp(batch_size=4), other if rank == 2 else plan, NAMES, replicas=2, timeout_s=20)
+
+    for kind, name, message in run_ranks(4, work):
+        assert (kind, name) == ("error", "InputError")
+        assert "differ in" in message
+        assert "start all ranks with the same model, plan and options" in message
+
+
+def test_a_number_of_processes_that_does_not_fit_is_named(plan) -> None:
+    def work(rank: int):
+        apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2, timeout_s=20)
+
+    for _, name, message in run_ranks(2, work):
+        assert name == "InputError"
+        assert "the plan needs 4 processes (2 replicas of 2); 2 were started" in message
+
+
+def test_replicas_without_collectives_are_refused() -> None:
+    def work(rank: int):
+        apply_ranks(mlp(batch_size=4), random_plan(capture(mlp(batch_size=4)), 2), NAMES, replicas=2)
+
+    ((_, name, message),) = run_ranks(1, work)
+    assert name == "MismatchError"
+    assert "the plan was made for 1 replicas, and 2 are to run" in message
+
+
+def test_channels_in_an_order_that_would_hang_never_start(plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = exchange_module.by_channel
+
+    def reversed_channels(messages, rank_of, ordered_pairs):
+        return {channel: entries[::-1] for channel, entries in honest(messages, rank_of, False).items()}
+
+    monkeypatch.setattr(exchange_module, "by_channel", reversed_channels)
+    for _, name, message in second_step(plan, lambda rank, job: job.targets[0]):
+        assert name == "InternalError"
+        assert "the program would hang across processes" in message
+
+
+def test_without_a_launcher_the_way_to_start_is_named(plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(DlplacerError, match=r"RANK is not set: .* torchrun"):
+        apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2)
