@@ -6,8 +6,9 @@ optimum. In all other cases what is put together is only a candidate, whose true
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct
@@ -40,25 +41,26 @@ class Chain:
         self.instance, self.budget = instance, budget
         self.segments = find_segments(instance, last)
         self.series = couple(instance, self.segments)
+        joined = {number for series in self.series if len(series.segments) > 1 for number in series.segments}
+        self.alone = [Series((number,), self.segments[number].instance) for number in sorted(joined)]
         self.bounds: dict[Instance, Bounds] = {}
         self.incumbents: dict[Instance, Incumbent] = {}
         alone = [segment.instance for segment in self.segments]
         for part in (*alone, *(series.instance for series in self.series)):
             if part not in self.bounds:
                 self.bounds[part] = lower_bounds(part, _BOUND_SECONDS)
-        for series in self.series:
+        for series in (*self.alone, *self.series):
             if series.instance not in self.incumbents:
-                self.incumbents[series.instance] = self._begin(series.instance)
+                self.incumbents[series.instance] = self.begin(series.instance)
 
     @property
     def open(self) -> list[Series]:
         """The series whose best timetables are not proven yet, each once, the widest open first.
 
+        Before them come the segments of joined ones: what each takes by itself helps to prove what they take together.
         Series of very many ops are not worth a search.
         """
-        distinct = {series.instance: series for series in self.series if series.instance.op_count <= _LARGEST}
-        unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
-        return sorted(unproven, key=lambda series: -self._width(series))
+        return [*self._unproven(self.alone), *self._unproven(self.series)]
 
     def advance(self, work: float, stop_at: float, search: Callable[["Chain", Series, float], None]) -> None:
         """Spend some work on every open series, until a moment of `time.monotonic`."""
@@ -66,7 +68,7 @@ class Chain:
             left = min(stop_at - time.monotonic(), self.budget.left_s)
             if left <= 0:
                 return
-            self.incumbents[series.instance].budget = self._budget(left)
+            self.incumbents[series.instance].budget = self.budget_of(left)
             search(self, series, work)
 
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
@@ -91,20 +93,33 @@ class Chain:
         Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
         decides all times anew, with these ops last or by rank.
         """
-        instance = self.instance
-        site = [-1] * len(instance.members)
-        place: dict[int, float] = {}
-        names: dict[int, list[int]] = {}
-        offset = 0
+        parts: dict[int, tuple[Timetable, list[int]]] = {}
+        site = [-1] * len(self.instance.members)
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
             timetable = self.incumbents[series.instance].best
             if timetable is None:
                 return []
+            if series.segments[0] not in parts:
+                there = site[self.instance.block[segment.ops[0]]]
+                parts[series.segments[0]] = timetable, self._swap(timetable.device[first], there)
+            name = parts[series.segments[0]][1]
+            for position, op in enumerate(segment.ops, first):
+                if site[self.instance.block[op]] < 0:
+                    site[self.instance.block[op]] = name[timetable.device[position]]
+        return self.combined([parts[series.segments[0]] for series in self.series])
+
+    def combined(self, parts: Sequence[tuple[Timetable, Sequence[int]]]) -> list[Timetable]:
+        """Timetables of the whole from one for every series and new names for its devices."""
+        instance = self.instance
+        site = [-1] * len(instance.members)
+        place: dict[int, float] = {}
+        offset = 0
+        part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
+        for number, segment in enumerate(self.segments):
+            series, first = self._position[number]
+            timetable, name = part_of[series.segments]
             span = range(first, first + len(segment.ops))
-            name = names.setdefault(
-                series.segments[0], self._swap(timetable.device[first], site[instance.block[segment.ops[0]]])
-            )
             began = 0 if segment.begins else timetable.start[first]
             for op, position in zip(segment.ops, span, strict=True):
                 if site[instance.block[op]] < 0:
@@ -122,7 +137,13 @@ class Chain:
 
     def spans(self, series: Series) -> list[tuple[Segment, int]]:
         """The segments of a series, and where each begins in its instance."""
-        return [(self.segments[number], self._position[number][1]) for number in series.segments]
+        chosen = [self.segments[number] for number in series.segments]
+        return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
+
+    def least_ticks(self, segment: Segment) -> int:
+        """What is known of the time from the start of a segment's first cut op to the start of its last, at least."""
+        known = self.incumbents.get(segment.instance)
+        return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
 
     @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
@@ -140,7 +161,7 @@ class Chain:
         total = 0
         for series in self.series:
             inside = [number for number in series.segments if first <= number < last]
-            own = sum(self.bounds[self.segments[number].instance].makespan for number in inside)
+            own = sum(self.least_ticks(self.segments[number]) for number in inside)
             whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0
             total += max(own, whole)
         return total
@@ -152,17 +173,24 @@ class Chain:
             name[here], name[there] = there, here
         return name
 
-    def _begin(self, instance: Instance) -> Incumbent:
-        incumbent = Incumbent(self._budget(self.budget.left_s))
+    def begin(self, instance: Instance) -> Incumbent:
+        """What the list rules and the bounds know of a series' instance."""
+        incumbent = Incumbent(self.budget_of(self.budget.left_s))
         for rule in (list_schedule, heft):
             incumbent.offer(construct(instance, rule))
         incumbent.raise_bound(self.bounds[instance].makespan)
         return incumbent
 
-    def _budget(self, seconds: float) -> Budget:
+    def budget_of(self, seconds: float) -> Budget:
+        """A budget of its own for one series."""
         return Budget(
             time.monotonic() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop
         )
+
+    def _unproven(self, several: Sequence[Series]) -> list[Series]:
+        distinct = {series.instance: series for series in several if series.instance.op_count <= _LARGEST}
+        unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
+        return sorted(unproven, key=lambda series: -self._width(series))
 
     def _width(self, series: Series) -> int:
         incumbent = self.incumbents[series.instance]

@@ -10,6 +10,7 @@ from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct_on_placement
 from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.ilp.agreement import Agreement
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.repair import repair
@@ -27,6 +28,7 @@ _START_SHARE = 0.1
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
+_AGREE_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
@@ -117,20 +119,53 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             break
         chain.advance(work, stop_at, search_series)
         work *= _SEGMENT_GROWTH
+    if not incumbent.closed and len(chain.series) > 1:
+        _agree(chain, bounds, incumbent, stop_at + _AGREE_SHARE * (budget.deadline - stop_at))
     return bounds
 
 
-def search_series(chain: Chain, series: Series, work: float) -> None:
-    """Improve and prove the best timetable of a series of segments, with some deterministic seconds of CP-SAT."""
+def _agree(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> None:
+    """Let the series agree on the devices of what they share."""
+    last = chain.segments[-1].ops[-1]
+    after = chain.instance.shortest[last] + bounds.tail[last]
+
+    def offer(ticks: int, timetables: list[Timetable]) -> int | None:
+        incumbent.raise_bound(ticks + after)
+        for timetable in timetables:
+            incumbent.offer(timetable)
+        return None if incumbent.closed or incumbent.best is None else incumbent.best.makespan - after - 1
+
+    Agreement(chain).reach(search_series, offer, stop_at)
+
+
+def search_series(chain: Chain, series: Series, work: float, most: int | None = None) -> None:
+    """Improve and prove the best timetable of a series of segments, with some deterministic seconds of CP-SAT.
+
+    Parameters
+    ----------
+    most
+        Makespans above it are of no interest: it suffices to prove that there is none of at most so many ticks.
+    """
     instance, incumbent = series.instance, chain.incumbents[series.instance]
     improve(instance, incumbent, incumbent.budget.left_s, _SEGMENT_ROUNDS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
-    model, variables = build_model(instance, chain.bounds[instance], best.makespan, best)
+    upper = best.makespan if most is None else min(best.makespan, most)
+    if upper < incumbent.bound:
+        return
+    bounds = chain.bounds[instance]
+    if bounds.makespan > upper:
+        incumbent.raise_bound(upper + 1)
+        return
+    model, variables = build_model(instance, bounds, upper, best if upper == best.makespan else None)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-    search(model, variables, instance, incumbent, incumbent.budget.left_s, work)
+        last = variables.start[offset + len(segment.ops) - 1]
+        model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
+    solved = search(model, variables, instance, incumbent, incumbent.budget.left_s, work)
+    if not solved and upper < best.makespan:
+        incumbent.raise_bound(upper + 1)
 
 
 def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> None:
