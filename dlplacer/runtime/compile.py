@@ -1,13 +1,15 @@
 """Actions and op codes → the closures that a device's thread calls, one after another."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from dlplacer.devices.base import Device
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.runtime.native import native
 from dlplacer.runtime.random_state import drawn_with
 from dlplacer.runtime.update import Updater
 
@@ -42,6 +44,14 @@ def compile_op(executable: Executable, op: str, exports: Iterable[str], device: 
     marks = dict.fromkeys(wanted.difference(code.results))
     dropped = [result for result in code.results if result not in wanted]
     first = _compile_role(code, updater)
+
+    if first is None and len(calls) == 1 and not dropped and not marks and not code.random:
+        ((only, only_call),) = calls
+
+        def run_one(values: Values, inputs: StepInputs) -> None:
+            values[only] = only_call(values)
+
+        return run_one
 
     def run(values: Values, inputs: StepInputs) -> None:
         if first is not None:
@@ -83,7 +93,8 @@ def _compile_role(code: OpCode, updater: Updater) -> Run | None:
 
 
 def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callable[[Values], Any]]:
-    target = instruction.target
+    """The call as a function of the device's values; the common forms get one that does no more than they need."""
+    target = native(instruction.target)
     args = tuple(_placed(value, device) for value in instruction.args)
     kwargs = {name: _placed(value, device) for name, value in instruction.kwargs.items()}
     if any(_has_value(value) for value in kwargs.values()):
@@ -91,19 +102,26 @@ def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callab
             *(_fetch(value, values) for value in args),
             **{name: _fetch(value, values) for name, value in kwargs.items()},
         )
-    template = list(args)
-    direct = [(place, value.name) for place, value in enumerate(args) if isinstance(value, Value)]
-    nested = [(place, value) for place, value in enumerate(args) if not isinstance(value, Value) and _has_value(value)]
+    count = next((place for place, value in enumerate(args) if not isinstance(value, Value)), len(args))
+    if count and not any(map(_has_value, args[count:])):
+        names = [value.name for value in args[:count]]
+        return instruction.result, _leading(target, names, args[count:], kwargs)
+    return instruction.result, lambda values: target(*[_fetch(value, values) for value in args], **kwargs)
 
-    def call(values: Values) -> Any:
-        filled = template.copy()
-        for place, name in direct:
-            filled[place] = values[name]
-        for place, value in nested:
-            filled[place] = _fetch(value, values)
-        return target(*filled, **kwargs)
 
-    return instruction.result, call
+def _leading(
+    target: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[[Values], Any]:
+    """A call whose first arguments are values, and whose others are constants."""
+    if len(names) == 1:
+        (name,) = names
+        if rest or kwargs:
+            return lambda values: target(values[name], *rest, **kwargs)
+        return lambda values: target(values[name])
+    pick = itemgetter(*names)
+    if rest or kwargs:
+        return lambda values: target(*pick(values), *rest, **kwargs)
+    return lambda values: target(*pick(values))
 
 
 def _placed(value: Any, device: Device) -> Any:

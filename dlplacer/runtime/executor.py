@@ -1,9 +1,10 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ class Executor:
         self._executable = executable
         self._devices = devices
         self._updater = updater
-        self._steps = {name: [self._compile(name, action) for action in program.actions[name]] for name in devices}
+        self._steps = {name: self._compile_all(name, program.actions[name]) for name in devices}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -148,7 +149,17 @@ class Executor:
 
         return task
 
-    def _compile(self, name: str, action: Action) -> Step:
+    def _compile_all(self, name: str, actions: Iterable[Action]) -> list[Step]:
+        """One function for each action; one for all frees in a row."""
+        steps: list[Step] = []
+        for frees, group in groupby(actions, key=lambda action: isinstance(action, Free)):
+            if frees:
+                steps.append(_free_all([action.tensor for action in group if isinstance(action, Free)]))
+            else:
+                steps += [self._compile(name, action) for action in group if not isinstance(action, Free)]
+        return steps
+
+    def _compile(self, name: str, action: Compute | Send | Recv) -> Step:
         if isinstance(action, Compute):
             return self._compile_compute(name, action.op)
         tensor = action.tensor
@@ -168,14 +179,7 @@ class Executor:
                 lane.inboxes[target].put((tensor, parcel))
 
             return send
-        if isinstance(action, Recv):
-            return lambda lane: lane.receive(tensor)
-        assert isinstance(action, Free)
-
-        def free(lane: _Lane) -> None:
-            del lane.values[tensor]
-
-        return free
+        return lambda lane: lane.receive(tensor)
 
     def _compile_compute(self, name: str, op: str) -> Step:
         exports = {edge.tensor for edge in self._graph.edges_from[op]}
@@ -193,6 +197,15 @@ class Executor:
                 lane.timeline.finish(op, lane.device)
 
         return compute
+
+
+def _free_all(tensors: Sequence[str]) -> Step:
+    def free(lane: _Lane) -> None:
+        values = lane.values
+        for tensor in tensors:
+            del values[tensor]
+
+    return free
 
 
 def _send_away(links: Links, here: str, action: Send) -> Step:
