@@ -7,6 +7,7 @@ from pathlib import Path
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.progress import interruptible, progress_line
+from dlplacer.cli.splitting import add_split_options, solve_with_splits
 from dlplacer.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
@@ -23,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="stop at this gap: 0.01 is one percent (0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
+    add_split_options(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -31,6 +33,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.load import load_topology
     from dlplacer.placement import place
 
+    if arguments.split is not None:
+        return solve_with_splits(arguments)
     options = options_of(arguments)
     topology = load_topology(arguments.topology)
     graph = graph_of(arguments)

@@ -1,0 +1,181 @@
+"""``--split``: plans and profiles of a step whose ops are split where that shortens it."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlplacer.cli.model import build_fake_job, build_job, is_entry
+from dlplacer.cli.options import options_of
+from dlplacer.cli.progress import interruptible
+from dlplacer.errors import InputError
+from dlplacer.units import format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.frontend.splitting.names import Split
+    from dlplacer.graph import OpGraph
+    from dlplacer.splitting.evaluate import Prospect
+
+_AUTO = "auto"
+
+
+def add_split_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that choose splits."""
+    group = parser.add_argument_group("splitting (for MODEL as module:callable)")
+    group.add_argument(
+        "--split",
+        nargs="?",
+        const=_AUTO,
+        metavar="auto|N",
+        help="split ops into N parts (auto: as many as there are devices) where that shortens the step",
+    )
+    group.add_argument(
+        "--splits-of", type=Path, metavar="GRAPH|PLAN", help="apply the splits that this file records, choose none"
+    )
+    group.add_argument(
+        "--times", type=Path, metavar="GRAPH", help="the model's graph without splits, with times from dlplacer profile"
+    )
+
+
+def solve_with_splits(arguments: argparse.Namespace) -> int:
+    """Solve without and with splits, write the better plan, and print both."""
+    from dlplacer.files import write_plan
+    from dlplacer.load import load_topology
+    from dlplacer.splitting.place import place_with_splits
+
+    _require_alone(arguments)
+    options, topology, times = options_of(arguments), load_topology(arguments.topology), given_times(arguments)
+    with interruptible() as stop:
+        result = place_with_splits(
+            build_fake_job(arguments),
+            topology,
+            options,
+            graph=times,
+            parts=parts_of(arguments.split),
+            rewrites=rewrites_of(arguments),
+            method=arguments.method,
+            time_limit_s=arguments.time_limit,
+            gap=arguments.gap,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            stop=stop,
+        )
+    if arguments.output is not None:
+        write_plan(arguments.output, result.split.plan)
+    if arguments.json:
+        splits = [str(split) for split in result.splits]
+        whole, split = result.whole.to_dict(), result.split.to_dict()
+        print(json.dumps({**split, "speedup": result.speedup, "splits": splits, "without_splits": whole}))
+        return 0
+    from dlplacer.cli.tables import print_pairs, print_result
+
+    print_result(result.split)
+    speedup = "-" if result.speedup is None else f"{result.speedup:.3f}x"
+    print_pairs(
+        [
+            ("ops split", f"{len(result.splits)}, of {result.evaluated} sets tried"),
+            ("without splits", format_seconds(result.whole.plan.makespan_s)),
+            ("speedup over one device, ops whole", speedup),
+        ]
+    )
+    return 0
+
+
+def profile_with_splits(arguments: argparse.Namespace) -> int:
+    """Choose splits for the devices by measurement, write the graph that has them, and print what they bring."""
+    from dlplacer.devices import open_devices
+    from dlplacer.files import write_graph
+    from dlplacer.options import Options
+    from dlplacer.profile.link_times import measured_topology
+    from dlplacer.splitting.place import chosen, evaluator, whole_graph
+    from dlplacer.splitting.traced import TracedStep
+
+    _require_alone(arguments)
+    if arguments.search <= 0:
+        raise InputError(f"--search is {arguments.search:g} s; it must be positive")
+    devices = open_devices(arguments.device.split(","))
+    try:
+        step = TracedStep.of(build_job(arguments), rewrites_of(arguments))
+        whole = whole_graph(step, given_times(arguments), devices, arguments.steps, arguments.warmup)
+        evaluate = evaluator(step, whole, measured_topology(devices), Options(), parts_of(arguments.split))
+        with interruptible() as stop:
+            choice = chosen(evaluate, devices, arguments.search, stop, _told)
+    finally:
+        for device in devices:
+            device.close()
+    if arguments.output is not None:
+        write_graph(arguments.output, choice.graph)
+    splits = [str(split) for split in choice.splits]
+    if arguments.json:
+        found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s, "splits": splits}
+        print(json.dumps({"ops": len(choice.graph.ops), **found}))
+    else:
+        print(
+            f"{whole.name}: {len(splits)} ops split, {len(choice.graph.ops)} ops; a list schedule takes "
+            f"{format_seconds(choice.split_s)} instead of {format_seconds(choice.whole_s)}"
+        )
+    return 0
+
+
+def parts_of(split: str) -> int | None:
+    """The number that ``--split`` means; None for as many as there are devices."""
+    if split == _AUTO:
+        return None
+    if not split.isdecimal() or int(split) < 2:
+        raise InputError(f"--split is {split!r}; give auto or a number of parts from 2 on")
+    return int(split)
+
+
+def rewrites_of(arguments: argparse.Namespace) -> list[str]:
+    """Names of the rewrites that come before any split."""
+    from dlplacer.frontend.capture import default_rewrites
+
+    return default_rewrites(arguments.whole_backward)
+
+
+def given_times(arguments: argparse.Namespace) -> "OpGraph | None":
+    """The graph that ``--times`` names."""
+    from dlplacer.load import load_graph
+
+    return None if arguments.times is None else load_graph(str(arguments.times))
+
+
+def splits_in(path: Path) -> "list[Split]":
+    """The splits that a graph file, or the graph of a plan file, records.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    from dlplacer.files.text import read_json
+    from dlplacer.frontend.splitting.names import parse_splits
+    from dlplacer.load import load_graph, load_plan
+
+    value = read_json(path)
+    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
+    graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
+    splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
+    if not splits:
+        raise InputError(f"{str(path)!r} records no splits; write it with --split")
+    return splits
+
+
+def _require_alone(arguments: argparse.Namespace) -> None:
+    if arguments.splits_of is not None:
+        raise InputError("--split chooses splits and --splits-of takes those of a file; give one of them")
+    if not is_entry(arguments.model):
+        raise InputError(
+            f"--split needs the model as module:callable, to rewrite its step; {arguments.model!r} is a file"
+        )
+    if arguments.colocate_backward:
+        raise InputError("--split and --colocate-backward exclude each other: the second would hold all parts together")
+    if getattr(arguments, "granularity", "aten") != "aten":
+        raise InputError(f"--split works on ATen calls; drop --granularity {arguments.granularity}")
+
+
+def _told(prospect: "Prospect") -> None:
+    import sys
+
+    if sys.stderr.isatty():
+        print(f"{len(prospect.ops)} ops split: {format_seconds(prospect.makespan_s)}", file=sys.stderr)

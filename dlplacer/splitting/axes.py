@@ -1,0 +1,59 @@
+"""Along which axis to cut each of a set of ops, so that parts pass their results on without a join."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from torch import fx
+
+from dlplacer.frontend.nodes import is_folded
+from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.pattern import Pattern
+from dlplacer.frontend.splitting.rules import patterns_of
+
+
+def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[Split]:
+    """A split for each op of a set that can be cut into that many parts, in graph order.
+
+    An op is cut as the first value that it reads in parts lies: a pool behind a norm that is cut along the channels is
+    cut along them too. Where it reads none, or cannot follow, it is cut along the first axis that its rule names, which
+    is the cheapest.
+    """
+    lies: dict[str, int] = {}
+    found = []
+    for name, node in nodes.items():
+        if name not in ops:
+            continue
+        patterns = {axis: pattern for axis, pattern in patterns_of(node).items() if pattern.extent(node) >= parts}
+        if not patterns:
+            continue
+        axis = next(iter((*_following(node, patterns, lies), *patterns)))
+        found.append(Split(name, axis, parts))
+        first = patterns[axis].outputs
+        lies[name] = next((dim for dim in first if dim is not None), 0)
+    return found
+
+
+def _following(node: fx.Node, patterns: Mapping[str, Pattern], lies: Mapping[str, int]) -> Iterable[str]:
+    """Axes along which the first argument is read in the parts in which it lies."""
+    first = node.args[0] if node.args else None
+    read = first[0] if isinstance(first, (list, tuple)) and first else first
+    dim = lies.get(_producer(read)) if isinstance(read, fx.Node) else None
+    return [axis for axis, pattern in patterns.items() if dim is not None and pattern.inputs.get(0) == dim]
+
+
+def neighbours(nodes: Mapping[str, fx.Node]) -> dict[str, tuple[set[str], set[str]]]:
+    """Op that can be cut → the ops that it reads and those that read it, tuple unpacking and views left out."""
+    around: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in nodes}
+    for name, node in nodes.items():
+        if not is_folded(node):
+            for source in {_producer(read) for read in node.all_input_nodes} & around.keys():
+                around[name][0].add(source)
+                around[source][1].add(name)
+    return {name: both for name, both in around.items() if patterns_of(nodes[name])}
+
+
+def _producer(node: fx.Node) -> str:
+    while node.op == "call_function" and is_folded(node):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        node = source
+    return node.name

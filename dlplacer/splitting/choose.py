@@ -1,0 +1,145 @@
+"""Search for the set of ops whose splitting shortens the step most."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from dlplacer.errors import InputError
+from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.rules import patterns_of
+from dlplacer.graph import OpGraph
+from dlplacer.splitting.axes import neighbours
+from dlplacer.splitting.evaluate import Evaluator, Prospect
+
+_GROWTH = 1.5
+_FIRST = 4
+_LEAST_GAIN = 0.001
+_SHORTEST = 0.0005
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The splits that were chosen, and what list schedules promise without and with them.
+
+    Attributes
+    ----------
+    graph
+        With the splits, timed by what is known and by estimates.
+    evaluated
+        How many sets were tried.
+    """
+
+    splits: tuple[Split, ...]
+    graph: OpGraph
+    whole_s: float
+    split_s: float
+    evaluated: int
+
+
+def choose_splits(
+    evaluate: Evaluator,
+    time_limit_s: float = 30.0,
+    stop: Event | None = None,
+    start: Sequence[str] = (),
+    on_progress: Callable[[Prospect], None] = lambda prospect: None,
+) -> Choice:
+    """The best set of splits found within a time, or none if no set shortens the step by a tenth of a percent.
+
+    The longest ops are split first, more and more of them, over all phases and over the forward pass alone, whose
+    critical path weight gradients cannot fill. From the best of these sets on, groups of ops are added and taken away
+    as long as that helps.
+
+    Parameters
+    ----------
+    start
+        Ops of a further set to begin with.
+    """
+    if not time_limit_s > 0:
+        raise InputError(f"the time limit for choosing splits is {time_limit_s:g} s; it must be positive")
+    search = _Search(evaluate, time.monotonic() + time_limit_s, stop or Event(), on_progress)
+    return search.run(start)
+
+
+class _Search:
+    def __init__(
+        self, evaluate: Evaluator, deadline: float, stop: Event, on_progress: Callable[[Prospect], None]
+    ) -> None:
+        self.evaluate, self.deadline, self.stop, self.on_progress = evaluate, deadline, stop, on_progress
+        self.whole = self.best = evaluate(())
+        self.longest = self._longest()
+        self.around = neighbours(evaluate.step.nodes)
+
+    def run(self, start: Sequence[str]) -> Choice:
+        for ops in (frozenset(start), *self._prefixes()):
+            if self._over():
+                break
+            self._try(ops)
+        size = max(1, len(self.best.ops) // 4)
+        while size and not self._over():
+            self._try(self.best.ops | self._between(self.best.ops))
+            while self._improves(size) and not self._over():
+                pass
+            size //= 2
+        if self.best.makespan_s > (1 - _LEAST_GAIN) * self.whole.makespan_s:
+            self.best = self.whole
+        evaluate, best = self.evaluate, self.best
+        return Choice(
+            best.splits, evaluate.graph(best.splits), self.whole.makespan_s, best.makespan_s, len(evaluate.seen)
+        )
+
+    def _improves(self, size: int) -> bool:
+        """One pass over groups of neighbours: take each out, and put each in; whether anything helped."""
+        before = self.best.makespan_s
+        inside = [op for op in self.longest if op in self.best.ops]
+        outside = [op for op in self.longest if op not in self.best.ops][: max(len(inside), 4 * size)]
+        for group in _groups(outside, size):
+            self._try(self.best.ops.union(group))
+        for group in _groups(inside[::-1], size):
+            self._try(self.best.ops.difference(group))
+        return self.best.makespan_s < before
+
+    def _try(self, ops: frozenset[str]) -> None:
+        if self._over():
+            return
+        found = self.evaluate(ops)
+        if (found.makespan_s, len(found.ops)) < (self.best.makespan_s, len(self.best.ops)):
+            self.best = found
+            self.on_progress(found)
+
+    def _prefixes(self) -> Iterator[frozenset[str]]:
+        graph = self.evaluate.whole
+        forward = [op for op in self.longest if graph.op(op).phase == "forward"]
+        size = float(_FIRST)
+        while size < _GROWTH * len(self.longest):
+            for ops in (self.longest, forward):
+                if size < _GROWTH * len(ops):
+                    yield frozenset(ops[: int(size)])
+            size *= _GROWTH
+
+    def _between(self, ops: frozenset[str]) -> frozenset[str]:
+        """Ops of any length that stand between two of a set: split too, they save a join."""
+        inside = [name for name in self.around if name not in ops and ops & self.around[name][0]]
+        return frozenset(name for name in inside if ops & self.around[name][1])
+
+    def _longest(self) -> list[str]:
+        """Ops that can be cut, longest first, down to a small share of the step."""
+        evaluate = self.evaluate
+        times = {op.id: _time_s(evaluate, op.id) for op in evaluate.whole.ops}
+        least = _SHORTEST * self.whole.makespan_s
+        return sorted(
+            (name for name, node in evaluate.step.nodes.items() if times.get(name, 0.0) >= least and patterns_of(node)),
+            key=lambda name: -times[name],
+        )
+
+    def _over(self) -> bool:
+        return self.stop.is_set() or time.monotonic() >= self.deadline
+
+
+def _time_s(evaluate: Evaluator, op: str) -> float:
+    return max((evaluate.timed.op(op).time_on(kind) or 0.0 for kind in evaluate.types), default=0.0)
+
+
+def _groups(ops: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for begin in range(0, len(ops), size):
+        yield ops[begin : begin + size]

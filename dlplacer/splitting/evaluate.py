@@ -1,0 +1,91 @@
+"""The step time that a set of splits promises, by a list schedule under estimated times."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dlplacer.costs.times import with_times
+from dlplacer.errors import InfeasibleError
+from dlplacer.frontend.splitting.names import Split
+from dlplacer.graph import OpGraph
+from dlplacer.options import Options
+from dlplacer.problem import build_problem
+from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.methods import run_rule
+from dlplacer.splitting.axes import splits_of
+from dlplacer.splitting.times import TimeTable, with_estimates
+from dlplacer.splitting.traced import TracedStep
+from dlplacer.topology import Topology
+
+_PLACEMENT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A set of splits and what it promises.
+
+    Attributes
+    ----------
+    ops
+        The ops that are split, as they were before.
+    makespan_s
+        Of a list schedule, not of the best plan; infinite if no schedule fits into memory.
+    """
+
+    ops: frozenset[str]
+    splits: tuple[Split, ...]
+    makespan_s: float
+
+
+@dataclass
+class Evaluator:
+    """Evaluates sets of ops to split, each once.
+
+    Attributes
+    ----------
+    whole
+        The graph without splits, timed.
+    overhead
+        What a part costs beyond its share, for parts that were never timed: 0.05 is five percent.
+    """
+
+    step: TracedStep
+    whole: OpGraph
+    tables: list[TimeTable]
+    topology: Topology
+    options: Options
+    parts: int
+    overhead: float
+    seen: dict[tuple[Split, ...], float] = field(default_factory=dict)
+
+    @cached_property
+    def timed(self) -> OpGraph:
+        """The graph without splits, with roofline times where it has none."""
+        return with_times(self.whole, self.topology)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Device types of the machine."""
+        return tuple(dict.fromkeys(device.type for device in self.topology.devices))
+
+    def __call__(self, ops: Collection[str]) -> Prospect:
+        """What splitting these ops promises; ops that cannot be cut are left out."""
+        splits = tuple(splits_of(self.step.nodes, ops, self.parts))
+        if splits not in self.seen:
+            self.seen[splits] = self.makespan_s(self.graph(splits))
+        return Prospect(frozenset(split.op for split in splits), splits, self.seen[splits])
+
+    def graph(self, splits: Collection[Split]) -> OpGraph:
+        """The graph with splits, timed by what is known and by estimates."""
+        if not splits:
+            return self.whole
+        return with_estimates(self.step.captured(list(splits)).graph, self.whole, self.tables, self.overhead)
+
+    def makespan_s(self, graph: OpGraph) -> float:
+        """Of the best list schedule."""
+        try:
+            problem = build_problem(with_times(graph, self.topology), self.topology, self.options)
+            found = run_rule(problem, build_instance(problem), "list", _PLACEMENT_S)
+        except InfeasibleError:
+            found = None
+        return float("inf") if found is None else found.makespan * float(problem.tick_s)

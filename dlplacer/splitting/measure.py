@@ -1,0 +1,68 @@
+"""Splits chosen by measurement: choose, profile, learn, choose again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Event
+
+from dlplacer.devices.base import Device
+from dlplacer.graph import OpGraph
+from dlplacer.profile.op_times import profile_ops, with_measured_times
+from dlplacer.splitting.choose import Choice, choose_splits
+from dlplacer.splitting.evaluate import Evaluator, Prospect
+from dlplacer.splitting.times import measured_overhead, on_time_base_of
+
+_WORTH_PROFILING = 0.002
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """How a chosen graph is profiled: devices, timed steps, steps before them, and how often at most."""
+
+    devices: Sequence[Device]
+    steps: int = 5
+    warmup: int = 2
+    rounds: int = 2
+
+
+def measured_choice(
+    evaluate: Evaluator,
+    profiling: Profiling,
+    time_limit_s: float = 30.0,
+    stop: Event | None = None,
+    on_progress: Callable[[Prospect], None] = lambda prospect: None,
+) -> Choice:
+    """The splits of the shortest step among those that were profiled, or none; the graph has measured times.
+
+    Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
+    times of the parts and joins that were measured; it ends when that promises nothing more.
+
+    Parameters
+    ----------
+    time_limit_s
+        For choosing, all rounds together; profiling comes on top.
+    """
+    whole = evaluate.whole
+    whole_s = evaluate(()).makespan_s
+    best = Choice((), whole, whole_s, whole_s, 0)
+    begin: tuple[str, ...] = ()
+    for _ in range(profiling.rounds):
+        choice = choose_splits(evaluate, time_limit_s / profiling.rounds, stop, begin, on_progress)
+        if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or (stop is not None and stop.is_set()):
+            break
+        graph = profiled(evaluate, choice, profiling)
+        found_s = evaluate.makespan_s(graph)
+        if found_s < best.split_s:
+            best = replace(choice, graph=graph, split_s=found_s)
+        for table in evaluate.tables:
+            table.learn(graph)
+        evaluate.overhead = max(measured_overhead(whole, graph, table.device_type) for table in evaluate.tables)
+        evaluate.seen.clear()
+        begin = tuple(split.op for split in best.splits)
+    return best
+
+
+def profiled(evaluate: Evaluator, choice: Choice, profiling: Profiling) -> OpGraph:
+    """The graph of a choice with measured times, on the time base of the whole graph."""
+    captured = evaluate.step.captured(choice.splits)
+    times = profile_ops(evaluate.step.job, captured, profiling.devices, profiling.steps, profiling.warmup)
+    return on_time_base_of(evaluate.whole, with_measured_times(captured.graph, times))

@@ -1,0 +1,170 @@
+"""The front door of planning with splits: job and machine in, the best plan without and with splits out."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from dlplacer.devices.allocator import reserve_heap
+from dlplacer.devices.base import Device
+from dlplacer.devices.open import open_devices
+from dlplacer.errors import InputError
+from dlplacer.frontend.job import Job
+from dlplacer.frontend.splitting.names import Split
+from dlplacer.graph import OpGraph
+from dlplacer.options import Options
+from dlplacer.placement import place
+from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
+from dlplacer.result import Result
+from dlplacer.splitting.choose import Choice, choose_splits
+from dlplacer.splitting.evaluate import Evaluator, Prospect
+from dlplacer.splitting.measure import Profiling, measured_choice
+from dlplacer.splitting.times import tables_of
+from dlplacer.splitting.traced import TracedStep
+from dlplacer.structure import first_difference, structure_sha256
+from dlplacer.topology import Topology
+
+_UNMEASURED_OVERHEAD = 0.03
+_SEARCH_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """Plans of one step without and with splits.
+
+    Attributes
+    ----------
+    whole
+        Without splits.
+    split
+        With splits; the same as `whole` where none shorten the step.
+    evaluated
+        How many sets of splits were tried.
+    """
+
+    whole: Result
+    split: Result
+    splits: tuple[Split, ...]
+    evaluated: int
+
+    @property
+    def gain(self) -> float:
+        """How many times longer the step takes without splits."""
+        return self.whole.plan.makespan_s / self.split.plan.makespan_s
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of all ops without splits on the best single device ÷ step time with them."""
+        alone_s = self.whole.single_device_s
+        return None if alone_s is None else alone_s / self.split.plan.makespan_s
+
+
+def place_with_splits(
+    job: Job,
+    topology: Topology,
+    options: Options | None = None,
+    *,
+    graph: OpGraph | None = None,
+    devices: Sequence[str] = (),
+    parts: int | None = None,
+    rewrites: Sequence[str] | None = None,
+    method: str = "ilp",
+    time_limit_s: float = 120.0,
+    gap: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+    on_progress: Callable[[Prospect], None] = lambda prospect: None,
+    stop: Event | None = None,
+) -> SplitResult:
+    """The best plans found for a job without and with splits of its ops.
+
+    Parameters
+    ----------
+    graph
+        The job's graph without splits, with measured times as `dlplacer profile` writes them; else the roofline gives
+        the times, of parts as of whole ops.
+    devices
+        Devices of this machine on which to profile the chosen splits, and the whole graph where `graph` has no times
+        measured there; empty to estimate parts as shares of the ops that they come from.
+    parts
+        Into how many parts an op is split; None means as many as there are devices.
+    time_limit_s
+        For choosing and solving; two fifths of it go to the choice. Profiling comes on top.
+
+    Raises
+    ------
+    InputError
+        If the graph is not the job's, or an argument is out of range.
+    As `dlplacer.place` does.
+    """
+    began = time.monotonic()
+    step = TracedStep.of(job, rewrites)
+    opened = open_devices(list(devices)) if devices else []
+    try:
+        whole = whole_graph(step, graph, opened)
+        evaluate = evaluator(step, whole, topology, options or Options(), parts)
+        choice = chosen(evaluate, opened, _SEARCH_SHARE * time_limit_s, stop, on_progress)
+    finally:
+        for device in opened:
+            device.close()
+    left_s = max(1.0, time_limit_s - (0.0 if opened else time.monotonic() - began))
+
+    def solved(one: OpGraph) -> Result:
+        limit_s = left_s / 2
+        return place(
+            one, topology, options, method=method, time_limit_s=limit_s, gap=gap, seed=seed, workers=workers, stop=stop
+        )
+
+    result = solved(whole)
+    split = solved(choice.graph) if choice.splits else result
+    if split.plan.makespan_s >= result.plan.makespan_s:
+        return SplitResult(result, result, (), choice.evaluated)
+    return SplitResult(result, split, choice.splits, choice.evaluated)
+
+
+def evaluator(step: TracedStep, whole: OpGraph, topology: Topology, options: Options, parts: int | None) -> Evaluator:
+    """What predicts the step time of a set of splits; parts that were never timed cost three percent more."""
+    count = len(topology.devices) if parts is None else parts
+    if count < 2 and parts is not None:
+        raise InputError(f"ops cannot be split into {parts} parts; give at least 2")
+    return Evaluator(step, whole, tables_of(whole), topology, options, max(count, 2), _UNMEASURED_OVERHEAD)
+
+
+def chosen(
+    evaluate: Evaluator,
+    devices: Sequence[Device],
+    time_limit_s: float,
+    stop: Event | None = None,
+    on_progress: Callable[[Prospect], None] = lambda prospect: None,
+) -> Choice:
+    """The choice by measurement where there are devices, else by estimates; none on a single device."""
+    if len(evaluate.topology.devices) < 2:
+        whole_s = evaluate(()).makespan_s
+        return Choice((), evaluate.whole, whole_s, whole_s, 1)
+    if devices:
+        return measured_choice(evaluate, Profiling(devices), time_limit_s, stop, on_progress)
+    return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
+
+
+def whole_graph(
+    step: TracedStep, graph: OpGraph | None, devices: Sequence[Device] = (), steps: int = 7, warmup: int = 2
+) -> OpGraph:
+    """The step's graph without splits: the given one, profiled where its times were not measured on these devices.
+
+    Raises
+    ------
+    InputError
+        If the given graph is not the step's.
+    """
+    captured = step.captured()
+    if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):
+        raise InputError(
+            f"the graph with the times is another one: {first_difference(graph, captured.graph)} (first: the given "
+            "graph; second: this job without splits); profile the job again with the same options"
+        )
+    whole = captured.graph if graph is None else graph
+    if devices:
+        reserve_heap(2 * sum(op.footprint_bytes for op in whole.ops))
+    if not {device.type for device in devices} <= set(measured_types(whole)):
+        whole = with_measured_times(whole, profile_ops(step.job, captured, devices, steps, warmup))
+    return whole

@@ -1,0 +1,49 @@
+"""A traced step that can be rewritten in many ways without being traced again."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import fx
+
+from dlplacer.frontend.capture import Captured, default_rewrites, rewritten, trace_job
+from dlplacer.frontend.job import Job
+from dlplacer.frontend.joint import Traced
+from dlplacer.frontend.passes import apply_passes
+from dlplacer.frontend.splitting.names import Split
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A job's step as traced, and the rewrites that come before any split.
+
+    Attributes
+    ----------
+    traced
+        Never changed: every rewrite works on a copy of its graph.
+    """
+
+    job: Job
+    traced: Traced
+    rewrites: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Job, rewrites: Sequence[str] | None = None) -> "TracedStep":
+        """Trace a job; None means the rewrites that a capture applies by default."""
+        return cls(job, trace_job(job), tuple(default_rewrites() if rewrites is None else rewrites))
+
+    def captured(self, splits: Sequence[Split] = ()) -> Captured:
+        """The graph and executable with these splits."""
+        return rewritten(self.job, self._copy(), [*self.rewrites, *map(str, splits)])
+
+    @cached_property
+    def nodes(self) -> Mapping[str, fx.Node]:
+        """The calls that splits may name, in order."""
+        traced = self._copy()
+        apply_passes(traced.module.graph, self.rewrites)
+        return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
+
+    def _copy(self) -> Traced:
+        module = self.traced.module
+        return replace(self.traced, module=fx.GraphModule(module, copy.deepcopy(module.graph)))
