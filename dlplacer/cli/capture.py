@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Capture, write, and say what was found."""
     from dlplacer.files import write_graph
+    from dlplacer.rewrite import coarsen
     from dlplacer.units import format_bytes
 
     if not is_entry(arguments.model):
@@ -34,6 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
         graph = with_roofline_times(graph, arguments.device_type)
         note = f"{graph.source}; times on {arguments.device_type}: roofline over the rates of dlplacer's device table"
         graph = replace(graph, source=note)
+    graph = coarsen(graph, arguments.granularity)
     if arguments.output is not None:
         write_graph(arguments.output, graph)
     flops, weight_bytes = sum(op.flops for op in graph.ops), sum(op.weight_bytes for op in graph.ops)

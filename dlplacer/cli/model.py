@@ -37,6 +37,12 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--colocate-backward", action="store_true", help="hold every backward op on the device of its forward op"
     )
+    group.add_argument(
+        "--granularity",
+        default="aten",
+        metavar="aten|fused|module",
+        help="one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
+    )
     group.add_argument("--optimizer", choices=("sgd", "momentum", "adam"), help="make the update part of the step")
     group.add_argument("--autocast", choices=("bfloat16", "float16"), help="run the forward pass under torch.autocast")
 
@@ -54,8 +60,10 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     InputError
         If there is no such file, module or callable, or a job option is given with a graph file.
     """
+    from dlplacer.rewrite import coarsen
+
     if is_entry(arguments.model):
-        return capture_of(arguments, build_fake_job(arguments)).graph
+        return coarsen(capture_of(arguments, build_fake_job(arguments)).graph, arguments.granularity)
     from dlplacer.load import load_graph
 
     given = [name for name in ("batch_size", "input", "mode", "optimizer", "autocast") if getattr(arguments, name)]
@@ -65,14 +73,19 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
             f"--{given[0].replace('_', '-')} says how to capture a model, but {arguments.model!r} is a graph file; "
             "drop it or give module:callable"
         )
-    return load_graph(arguments.model)
+    return coarsen(load_graph(arguments.model), arguments.granularity)
 
 
 def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
     """A job's graph and executable with the rewrites that the options ask for."""
     from dlplacer.frontend.capture import capture_job, default_rewrites
 
-    return capture_job(job, default_rewrites(arguments.whole_backward), arguments.colocate_backward)
+    rewrites = default_rewrites(arguments.whole_backward)
+    if getattr(arguments, "splits_of", None) is not None:
+        from dlplacer.cli.splitting import splits_in
+
+        rewrites += map(str, splits_in(arguments.splits_of))
+    return capture_job(job, rewrites, arguments.colocate_backward)
 
 
 def build_fake_job(arguments: argparse.Namespace) -> "Job":

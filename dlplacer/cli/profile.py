@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from dlplacer.cli.model import add_job_options, build_job, capture_of, is_entry
+from dlplacer.cli.splitting import add_split_options, profile_with_splits
 from dlplacer.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."
@@ -25,7 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=7, metavar="N", help="steps that are timed (7)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--search", type=float, default=30.0, metavar="S", help="seconds for choosing what to split (30)"
+    )
     add_job_options(parser)
+    add_split_options(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -34,12 +39,15 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.devices.allocator import reserve_heap
     from dlplacer.files import write_graph
     from dlplacer.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.rewrite import coarsen
     from dlplacer.units import format_seconds
 
     if not is_entry(arguments.model):
         raise InputError(f"{arguments.model!r} is not module:callable; only a model that can run can be timed")
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
+    if arguments.split is not None:
+        return profile_with_splits(arguments)
     devices = open_devices(arguments.device.split(","))
     try:
         job = build_job(arguments)
@@ -49,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
     finally:
         for device in devices:
             device.close()
-    graph = with_measured_times(captured.graph, times)
+    graph = coarsen(with_measured_times(captured.graph, times), arguments.granularity)
     if arguments.output is not None:
         write_graph(arguments.output, graph)
     serial = {device_type: sum(by_op.values()) for device_type, by_op in times.items()}

@@ -45,13 +45,17 @@ def roofline_s(op: Op, rates: Rates) -> float:
         Δ(k) = max(flops ÷ (0.70 · peak), bytes_accessed ÷ (0.70 · memory rate), overhead)
 
     The overhead is a floor and no addend, as in the published model of meta-pytorch/autoparallel: a GPU's launches
-    overlap with the kernels before them, so that only ops shorter than a launch wait for it.
+    overlap with the kernels before them, so that only ops shorter than a launch wait for it. An op that was contracted
+    from several takes as long as they do one after another.
 
     Raises
     ------
     InputError
         If the rates do not cover the op.
     """
+    parts = _parts(op)
+    if parts:
+        return sum(roofline_s(part, rates) for part in parts)
     if not op.flops and not op.bytes_accessed:
         return 0.0
     floors_s = [rates.overhead_s]
@@ -71,6 +75,22 @@ def roofline_s(op: Op, rates: Rates) -> float:
             )
         floors_s.append(op.bytes_accessed / (EFFICIENCY.value * rates.memory_bytes_per_s))
     return max(floors_s)
+
+
+def _parts(op: Op) -> list[Op]:
+    """The ops that run one after another inside a contracted one, scaled to what it does in all."""
+    given = op.attrs.get("parts", ())
+    flops, moved_bytes = sum(part[0] for part in given), sum(part[1] for part in given)
+    return [
+        Op(
+            op.id,
+            op.kind,
+            flops=part[0] * op.flops / flops if flops else 0,
+            bytes_accessed=part[1] * op.bytes_accessed / moved_bytes if moved_bytes else 0,
+            dtype=part[2],
+        )
+        for part in given
+    ]
 
 
 def rates_of_type(device_type: str) -> Rates | None:

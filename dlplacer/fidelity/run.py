@@ -56,7 +56,7 @@ def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps:
     reference = copy.deepcopy(job.module)
     placed = apply(job, plan, devices)
     try:
-        return _measure(job, plan, placed, reference, steps, warmup)
+        return _measure(job, placed.plan, placed, reference, steps, warmup)
     finally:
         placed.close()
 

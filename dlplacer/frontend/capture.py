@@ -22,6 +22,7 @@ from dlplacer.frontend.quiet import undisturbed
 from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import fake_step, replaces_tensors
 from dlplacer.graph import Op, OpGraph
+from dlplacer.rewrite import coarsen
 from dlplacer.structure import structure_sha256
 
 
@@ -39,8 +40,9 @@ def capture(
     *,
     whole_backward: bool = False,
     colocate_backward: bool = False,
+    granularity: str = "aten",
 ) -> OpGraph:
-    """The dataflow graph of a step at ATen granularity, without times; nothing is allocated.
+    """The dataflow graph of a step, without times; nothing is allocated.
 
     Parameters
     ----------
@@ -50,6 +52,8 @@ def capture(
         Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
     colocate_backward
         Hold every backward op on the device of its forward op, as the paper does.
+    granularity
+        ``aten``, ``fused`` or ``module``: see `dlplacer.rewrite.coarsen`.
 
     Raises
     ------
@@ -57,7 +61,7 @@ def capture(
         If the model cannot be captured; names the line and the way out.
     """
     wanted = job if isinstance(job, Job) else Job(_as_module(job), args=args or _example_args(job), mode="infer")
-    return capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph
+    return coarsen(capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph, granularity)
 
 
 def default_rewrites(whole_backward: bool = False) -> list[str]:

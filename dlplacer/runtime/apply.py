@@ -7,7 +7,9 @@ from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import capture_job
 from dlplacer.frontend.job import Job
+from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
+from dlplacer.rewrite import coarsen, expanded_plan
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.runtime.placed import PlacedModule
 
@@ -39,12 +41,21 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:
         captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-        require_same_graph(plan, captured.graph)
-        return PlacedModule(job, plan, captured, opened)
+        return PlacedModule(job, _of_captured_ops(plan, captured.graph), captured, opened)
     except BaseException:
         for device in opened.values():
             device.close()
         raise
+
+
+def _of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
+    """The plan in the ops of the captured graph, of which a plan of fused ops or modules has several in one."""
+    granularity = (plan.graph.capture or {}).get("granularity")
+    if granularity is None:
+        require_same_graph(plan, captured)
+        return plan
+    require_same_graph(plan, coarsen(captured, str(granularity)))
+    return expanded_plan(plan, captured)
 
 
 def device_names(

@@ -12,14 +12,6 @@ from dlplacer.plan import Plan
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():  # type: ignore[no-untyped-def]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def solved(name: str, topology: str) -> Plan:
     """A plan of the family on a topology that ships, with at most two seconds of search."""
     result = dp.place(graph_of(name), dp.load_topology(topology), time_limit_s=2, workers=2)

@@ -1,0 +1,47 @@
+"""``--granularity`` on the command line: capture, solve, check, run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.cli.main import main
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = [
+        printed(capsys, "capture", "dlplacer.models:branches", "--batch-size", "2", "--granularity", granularity)["ops"]
+        for granularity in ("aten", "fused", "module", "module:1")
+    ]
+    assert counts == sorted(counts, reverse=True)  # type: ignore[type-var]
+    assert len(set(counts)) == 4
+
+
+@needs_two_cores
+@pytest.mark.parametrize("granularity", ["fused", "module"])
+def test_solve_check_and_run(granularity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(tmp_path / "plan.json")
+    job = ("dlplacer.models:branches", "cpu-2core", "--batch-size", "4", "--granularity", granularity)
+    solved = printed(capsys, "solve", *job, "--time-limit", "5", "-o", plan)
+    assert solved["status"] in ("optimal", "feasible")
+    assert main(["check", plan]) == 0
+    capsys.readouterr()
+    report = printed(capsys, "run", plan, "--devices", "cpu:0,cpu:1", "--steps", "1", "--warmup", "0")
+    assert report["max_abs_error"] < 1e-6  # type: ignore[operator]
+
+
+def test_a_graph_file_can_be_coarsened(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("solve", "inception_v3-infer", "dgx1-v100-2gpu", "--method", "heft", "--granularity")
+    fine, coarse = (printed(capsys, *command, granularity) for granularity in ("aten", "module:1"))
+    assert 0 < fine["makespan_s"] < coarse["makespan_s"]  # type: ignore[operator]
+
+
+def test_an_unknown_granularity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", "dlplacer.models:mlp", "--granularity", "layer"]) == 2
+    assert "granularity is 'layer'; use one of aten, fused, module, or module:DEPTH" in capsys.readouterr().err
