@@ -1,0 +1,44 @@
+"""The option ``--calibration``: measured op times that serve any graph."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlplacer.graph import OpGraph
+    from dlplacer.topology import Topology
+
+
+def add_calibration_option(parser: argparse.ArgumentParser) -> None:
+    """Files to take measured times from; each is of one device type."""
+    parser.add_argument(
+        "--calibration",
+        action="append",
+        metavar="FILE",
+        type=Path,
+        default=[],
+        help="measured op times of a device type, as `dlplacer profile --calibration` writes them; repeat for several",
+    )
+
+
+def calibrated(arguments: argparse.Namespace, graph: "OpGraph", topology: "Topology") -> "tuple[OpGraph, Topology]":
+    """Graph and topology with what the files know; what they cover is told on stderr."""
+    if not arguments.calibration:
+        return graph, topology
+    from dlplacer.costs.calibration import with_calibrated_links, with_calibrated_times
+    from dlplacer.costs.calibration_file import read_calibration
+    from dlplacer.costs.times import with_times
+
+    graph = with_times(graph, topology)
+    for path in arguments.calibration:
+        found = read_calibration(path)
+        graph, coverage = with_calibrated_times(graph, found)
+        topology = with_calibrated_links(topology, found)
+        share = coverage.known_time_s / coverage.time_s if coverage.time_s else 0.0
+        print(
+            f"{path}: measured times for {coverage.known_ops} of {coverage.ops} ops on {found.device_type}, "
+            f"{100 * share:.1f} % of the serial time; the rest by roofline",
+            file=sys.stderr,
+        )
+    return graph, topology

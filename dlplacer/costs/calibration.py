@@ -1,0 +1,185 @@
+"""Measured op times of one device type by what the op is, to be used again for other graphs.
+
+An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; where in a model it
+stands does not matter. What was never measured takes the roofline, with the measured overhead of a call as its floor.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from dlplacer.errors import InputError
+from dlplacer.graph import Op, OpGraph, TensorSpec
+from dlplacer.topology import Link, Topology
+
+_SMALL_BYTES = 2**16
+"""An op that moves no more than this spends its time on being called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Seconds of an op, and how many measured ops they stand for."""
+
+    time_s: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.time_s < float("inf")) or self.count < 1:
+            raise InputError(
+                f"a calibration entry has {self.time_s} s of {self.count} ops; it needs a time and a count"
+            )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured on one device type.
+
+    Attributes
+    ----------
+    versions
+        What the times are valid for: hardware, torch, and the like.
+    overhead_s
+        Seconds of an op that moves next to nothing.
+    entries
+        Signature of an op (`signature`) → its time.
+    copy_latency_s, copy_bytes_per_s
+        Line of a copy to another device of the type; None where none was timed.
+    """
+
+    device_type: str
+    versions: Mapping[str, str]
+    overhead_s: float
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    copy_latency_s: float | None = None
+    copy_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many ops took measured times, and what share of the serial time these make."""
+
+    ops: int
+    known_ops: int
+    time_s: float
+    known_time_s: float
+
+
+def signature(graph: OpGraph, op: Op) -> str:
+    """What an op is, whatever graph it stands in: kind, tensors read and written, other arguments."""
+    reads = [_spec(graph, edge.source, edge.output) for edge in graph.edges_into[op.id]]
+    writes = [_text(spec) for spec in op.outputs]
+    arguments = json.dumps(
+        [_without_names(op.attrs.get("args", ())), _without_names(op.attrs.get("kwargs", {}))],
+        sort_keys=True,
+        default=str,
+    )
+    return f"{op.attrs.get('target', op.kind)} ({', '.join(reads)}) -> ({', '.join(writes)}) {arguments}"
+
+
+def calibration_of(
+    graph: OpGraph, times_s: Mapping[str, float], device_type: str, versions: Mapping[str, str]
+) -> Calibration:
+    """The calibration that one profile of a graph gives: the median over ops of one signature.
+
+    Parameters
+    ----------
+    times_s
+        Op id → measured seconds.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    small = []
+    for op in graph.ops:
+        if op.attrs:
+            found[signature(graph, op)].append(times_s[op.id])
+            if op.bytes_accessed <= _SMALL_BYTES and not op.flops:
+                small.append(times_s[op.id])
+    entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
+    overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
+    return Calibration(device_type, dict(versions), overhead_s, entries)
+
+
+def merged(old: Calibration, new: Calibration) -> Calibration:
+    """Both calibrations as one: where both know an op, the new time counts.
+
+    Raises
+    ------
+    InputError
+        If they were measured on different device types, hardware or versions.
+    """
+    if old.device_type != new.device_type:
+        raise InputError(
+            f"a calibration of {old.device_type!r} cannot take times of {new.device_type!r}; use another file"
+        )
+    for name in sorted({*old.versions, *new.versions}):
+        before, now = old.versions.get(name), new.versions.get(name)
+        if before != now:
+            raise InputError(
+                f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
+                "where other times hold: use another file"
+            )
+    copies = (
+        (old if new.copy_latency_s is None else new).copy_latency_s,
+        (old if new.copy_bytes_per_s is None else new).copy_bytes_per_s,
+    )
+    return Calibration(new.device_type, new.versions, new.overhead_s, {**old.entries, **new.entries}, *copies)
+
+
+def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
+    """The graph with the calibrated time of every op that is known; others keep what they have.
+
+    Where an op is not known and has a time for this type already, that is raised to the measured overhead of a call.
+    """
+    kind = calibration.device_type
+    known: dict[str, float] = {}
+    for op in graph.ops:
+        entry = calibration.entries.get(signature(graph, op)) if op.attrs else None
+        if entry is not None:
+            known[op.id] = entry.time_s
+    ops = tuple(_timed(op, kind, known.get(op.id), calibration.overhead_s) for op in graph.ops)
+    total_s = sum(op.time_on(kind) or 0.0 for op in ops)
+    coverage = Coverage(sum(bool(op.attrs) for op in graph.ops), len(known), total_s, sum(known.values()))
+    return replace(graph, ops=ops), coverage
+
+
+def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
+    """The topology with the measured line on links between two devices of the calibration's type."""
+    latency_s, rate = calibration.copy_latency_s, calibration.copy_bytes_per_s
+    if latency_s is None or rate is None:
+        return topology
+    ours = {device.id for device in topology.devices if device.type == calibration.device_type}
+
+    def line(link: Link) -> Link:
+        if {link.source, link.target} <= ours:
+            return replace(link, latency_s=latency_s, bytes_per_s=rate, count=1)
+        return link
+
+    return replace(topology, links=tuple(map(line, topology.links)))
+
+
+def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:
+    before_s = op.time_on(kind)
+    if known_s is None:
+        if not before_s or before_s >= overhead_s:
+            return op
+        known_s = overhead_s
+    given = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
+    return replace(op, time_s={**given, kind: known_s})
+
+
+def _spec(graph: OpGraph, source: str, output: int) -> str:
+    outputs = graph.op(source).outputs
+    return _text(outputs[output]) if output < len(outputs) else "tensor"
+
+
+def _text(spec: TensorSpec) -> str:
+    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
+
+
+def _without_names(value: Any) -> Any:
+    """Arguments with every reference to a tensor replaced by a mark."""
+    if isinstance(value, Mapping):
+        return "tensor" if "tensor" in value else {key: _without_names(each) for key, each in value.items()}
+    return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value

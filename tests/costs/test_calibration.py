@@ -1,0 +1,118 @@
+"""Measured times that serve other graphs: what is known, what is not, and what must not be mixed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlplacer.costs.calibration import (
+    Calibration,
+    Entry,
+    calibration_of,
+    merged,
+    signature,
+    with_calibrated_links,
+    with_calibrated_times,
+)
+from dlplacer.costs.calibration_file import read_calibration, write_calibration
+from dlplacer.errors import FileFormatError, InputError
+from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.load import load_graph
+from dlplacer.topology import Device, Link, Topology
+
+VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
+
+
+def relu(name: str, source: str, size: int) -> Op:
+    return Op(
+        name,
+        "aten.relu",
+        {"core": 5.0},
+        bytes_accessed=8 * size,
+        outputs=(TensorSpec((size,), "float32", 4 * size),),
+        attrs={"target": "aten.relu.default", "args": [{"tensor": source}], "kwargs": {}},
+    )
+
+
+def chain(prefix: str, *sizes: int) -> OpGraph:
+    ops = [Op(f"{prefix}in", "input", 0.0, outputs=(TensorSpec((sizes[0],), "float32", 4 * sizes[0]),))]
+    edges = []
+    for number, size in enumerate(sizes):
+        ops.append(relu(f"{prefix}{number}", ops[-1].id, size))
+        edges.append(Edge(ops[-2].id, ops[-1].id, 4 * size))
+    return OpGraph(tuple(ops), tuple(edges))
+
+
+def test_an_op_is_known_by_what_it_is_and_not_by_its_name() -> None:
+    first, other = chain("a", 8, 8, 9), chain("b", 8, 8, 9)
+    assert signature(first, first.op("a0")) == signature(other, other.op("b0"))
+    assert signature(first, first.op("a1")) != signature(first, first.op("a2"))
+    changed = replace(first.op("a0"), attrs={**first.op("a0").attrs, "kwargs": {"inplace": True}})
+    assert signature(first, changed) != signature(first, first.op("a0"))
+
+
+def test_times_go_to_another_graph() -> None:
+    graph = chain("a", 8, 8, 8, 10**6)
+    times = {"ain": 0.0, "a0": 1.0, "a1": 2.0, "a2": 4.0, "a3": 30.0}
+    calibration = calibration_of(graph, times, "core", VERSIONS)
+    assert calibration.overhead_s == 2.0
+    timed, coverage = with_calibrated_times(chain("b", 8, 10**6, 77), calibration)
+    assert [timed.op(name).time_on("core") for name in ("b0", "b1", "b2")] == [2.0, 30.0, 5.0]
+    assert (coverage.ops, coverage.known_ops) == (3, 2)
+    assert coverage.known_time_s == 32.0
+    assert coverage.time_s == 37.0
+
+
+def test_an_unknown_op_takes_at_least_a_call() -> None:
+    calibration = Calibration("core", VERSIONS, overhead_s=7.0)
+    timed, _ = with_calibrated_times(chain("c", 3), calibration)
+    assert timed.op("c0").time_on("core") == 7.0
+    assert timed.op("cin").time_on("core") == 0.0
+
+
+def test_every_op_of_inception_is_known_again(tmp_path: Path) -> None:
+    graph = load_graph("inception_v3-train")
+    times = {op.id: op.time_on("V100") or 0.0 for op in graph.ops}
+    write_calibration(tmp_path / "v100.json", calibration_of(graph, times, "V100", VERSIONS))
+    calibration = read_calibration(tmp_path / "v100.json")
+    assert len(calibration.entries) < len(graph.ops)
+    timed, coverage = with_calibrated_times(graph, calibration)
+    assert coverage.known_ops == coverage.ops
+    assert sum(op.time_on("V100") or 0 for op in timed.ops) == pytest.approx(sum(times.values()), rel=1e-3)
+
+
+def test_links_between_devices_of_the_type_take_the_measured_line() -> None:
+    box = Topology(
+        (Device("a", "core"), Device("b", "core"), Device("c")), (), (Link("a", "b", 1.0), Link("b", "c", 2.0))
+    )
+    calibration = Calibration("core", VERSIONS, 0.0, copy_latency_s=3e-6, copy_bytes_per_s=5e9)
+    first, second = with_calibrated_links(box, calibration).links
+    assert (first.latency_s, first.bytes_per_s) == (3e-6, 5e9)
+    assert second == box.links[1]
+    assert with_calibrated_links(box, replace(calibration, copy_latency_s=None)) is box
+
+
+def test_merging_keeps_both_and_refuses_other_machines() -> None:
+    old = Calibration("core", VERSIONS, 1.0, {"a": Entry(1.0), "b": Entry(2.0)}, 1e-6, 1e9)
+    new = Calibration("core", VERSIONS, 2.0, {"b": Entry(3.0, 4)})
+    both = merged(old, new)
+    assert both.entries == {"a": Entry(1.0), "b": Entry(3.0, 4)}
+    assert (both.overhead_s, both.copy_latency_s, both.copy_bytes_per_s) == (2.0, 1e-6, 1e9)
+    with pytest.raises(InputError, match=r"measured with torch 2.13.0; here it is 2.12.0"):
+        merged(old, replace(new, versions={**VERSIONS, "torch": "2.12.0"}))
+    with pytest.raises(InputError, match="'core' cannot take times of 'V100'"):
+        merged(old, replace(new, device_type="V100"))
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    content = {"format": "dlplacer.calibration/1", "device_type": "core", "versions": {}, "overhead_s": 0, "ops": {}}
+    path.write_text(json.dumps(content | {"ops": {"x": {"time_s": -1}}, "extra": 1}))
+    with pytest.raises(FileFormatError) as caught:
+        read_calibration(path)
+    assert "ops.x.time_s" in str(caught.value)
+    assert "extra" in str(caught.value)
+    path.write_text(json.dumps(content | {"format": "dlplacer.calibration/9"}))
+    with pytest.raises(FileFormatError, match="calibration/9"):
+        read_calibration(path)
