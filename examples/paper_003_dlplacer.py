@@ -85,12 +85,10 @@ def others() -> list[Number]:
             8.0,
             more(gnmt.at(256).against_same_devices),
             "ratio of E derived",
-            "the text gives no epochs; its 8 % determines only that E_256 / E_128 lies in [1.870, 1.887), and 1.878 from "
-            "there is the input here, so this row is consistent rather than independent",
+            "the text gives no epochs; its 8 % determines only that E_256 / E_128 lies in [1.870, 1.887), and 1.878 "
+            "from there is the input here, so this row is consistent rather than independent",
         ),
-        Number(
-            "GNMT with 8 and 15 epochs at 128 and 256, %", None, more(whole.at(256).against_same_devices), "assumed"
-        ),
+        Number("GNMT with 8, 15 epochs at 128, 256 GPUs, %", None, more(whole.at(256).against_same_devices), "assumed"),
         Number(
             "BigLSTM, 32 GPUs: hybrid over best DP, %",
             22.0,
