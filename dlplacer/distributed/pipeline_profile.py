@@ -1,7 +1,7 @@
 """Seconds of a pipeline's parts on this core: of single ops to plan with, of whole stages to predict with."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlplacer.distributed.pipeline_forward import LOSS, Forward, named_tensor
+from dlplacer.distributed.pipeline_stages import StageModule
 from dlplacer.pipeline.timeline import StageTimes
 from dlplacer.profile.op_times import lower_quartile
 
@@ -33,41 +34,70 @@ def op_times(forward: Forward, repeats: int = 5, warm_up: int = 2) -> dict[str, 
 
 
 def stage_times(
-    module: nn.Module,
+    part: StageModule,
     received: Sequence[torch.Tensor],
-    inputs: dict[str, torch.Tensor],
+    inputs: Mapping[str, torch.Tensor],
     loss: Callable[[Any], torch.Tensor] | None,
-    repeats: int = 5,
-    warm_up: int = 2,
+    in_two: bool = False,
+    repeats: int = 7,
+    warm_up: int = 3,
 ) -> StageTimes:
     """Seconds of a stage's forward and backward for a micro-batch, gradients accumulated, on this thread.
 
     Parameters
     ----------
     received
-        Live values that come in; those that carry a gradient require one.
+        Live values that come in.
     loss
         Of the last stage: output → scalar.
+    in_two
+        Whether the backward runs in two parts, for the inputs and for the weights, by torch's own functions.
     """
-    ahead, behind = [], []
+    found: dict[str, list[float]] = {"F": [], "B": [], "I": [], "W": []}
     for number in range(warm_up + repeats):
-        values = [value.detach().requires_grad_(value.requires_grad) for value in received]
-        begin = time.perf_counter()
-        output = module(*values, **inputs)
-        outputs = [loss(output)] if loss is not None else pytree.tree_leaves(output)
-        middle = time.perf_counter()
-        roots = [value for value in outputs if value.requires_grad]
-        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
-        end = time.perf_counter()
+        times = _one_pass(part, received, inputs, loss, in_two)
         if number >= warm_up:
-            ahead.append(middle - begin)
-            behind.append(end - middle)
-    return StageTimes(lower_quartile(ahead), lower_quartile(behind))
+            for kind, seconds in times.items():
+                found[kind].append(seconds)
+    ahead_s, behind_s, first_s, second_s = (lower_quartile(times) if times else 0.0 for times in found.values())
+    whole_s = first_s + second_s if in_two else behind_s
+    return StageTimes(ahead_s, whole_s, second_s, input_s=first_s if in_two else None)
+
+
+def _one_pass(
+    part: StageModule,
+    received: Sequence[torch.Tensor],
+    inputs: Mapping[str, torch.Tensor],
+    loss: Callable[[Any], torch.Tensor] | None,
+    in_two: bool,
+) -> dict[str, float]:
+    from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
+
+    carrying = [example.requires_grad for example in part.examples_in]
+    values = [value.detach().requires_grad_(wanted) for value, wanted in zip(received, carrying, strict=True)]
+    begin = time.perf_counter()
+    output = part.module(*values, **inputs)
+    outputs = [loss(output)] if loss is not None else list(pytree.tree_leaves(output))
+    middle = time.perf_counter()
+    seeds = None if loss is not None else [torch.ones_like(root) if root.requires_grad else None for root in outputs]
+    all_values = [*values, *inputs.values()]
+    before = time.perf_counter()
+    if not in_two:
+        stage_backward(outputs[0] if loss is not None else tuple(outputs), seeds, all_values)
+        return {"F": middle - begin, "B": time.perf_counter() - before}
+    weights = list(part.module.parameters())
+    if not received:
+        stage_backward(tuple(outputs), seeds, all_values)
+        return {"F": middle - begin, "I": 0.0, "W": time.perf_counter() - before}
+    _, groups = stage_backward_input(outputs, seeds, all_values, iter(weights))
+    between = time.perf_counter()
+    stage_backward_weight(iter(weights), groups)
+    return {"F": middle - begin, "I": between - before, "W": time.perf_counter() - between}
 
 
 @dataclass
 class _Call:
-    """An op with its arguments."""
+    """An op with its arguments; gradients of parameters add up, as over the micro-batches of a step."""
 
     run: Callable[[], Any]
     arguments: Any
@@ -75,21 +105,20 @@ class _Call:
 
     def times(self, repeats: int, warm_up: int) -> tuple[float, float]:
         leaves = [leaf for leaf in pytree.tree_leaves(self.arguments) if isinstance(leaf, torch.Tensor)]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        passing = [leaf for leaf in leaves if leaf.requires_grad and not isinstance(leaf, nn.Parameter)]
         ahead, behind = [], []
         for number in range(warm_up + repeats):
+            for leaf in passing:
+                leaf.grad = None
             begin = time.perf_counter()
             result = self.run()
             middle = time.perf_counter()
-            roots = [
-                leaf
-                for leaf in pytree.tree_leaves(result)
-                if isinstance(leaf, torch.Tensor) and leaf.requires_grad and wanted
-            ]
+            outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            roots = [leaf for leaf in outputs if leaf.grad_fn is not None]
             seeds = [torch.ones_like(root) for root in roots]
             before = time.perf_counter()
             if roots:
-                torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
+                torch.autograd.backward(roots, seeds)
             after = time.perf_counter()
             if number >= warm_up:
                 ahead.append(middle - begin)

@@ -112,6 +112,8 @@ def _stage(
         values[node.name] = graph.placeholder(f"live_{node.name}")
     for name in forward.inputs:
         values[name] = graph.placeholder(f"input_{name}", default_value=None)
+    for node in receives:
+        values[node.name] = graph.call_function(_landed, (values[node.name],))
     attributes: dict[str, Any] = {}
     for node in (node for node in forward.nodes if place[node.name] == stage):
         for source in node.all_input_nodes:
@@ -122,7 +124,8 @@ def _stage(
                 values[source.name] = graph.get_attr(path)
         values[node.name] = graph.node_copy(node, lambda source: values[source.name])
     returned = [forward.output] if sends is None else sends
-    graph.output(values[forward.output.name] if sends is None else tuple(values[node.name] for node in returned))
+    packed = tuple(graph.call_method("contiguous", (values[node.name],)) for node in returned)
+    graph.output(packed[0] if sends is None else packed)
     module = fx.GraphModule(attributes, graph)
     trained = _differentiable(forward)
     examples = [tuple(_example(node, node.name in trained) for node in nodes) for nodes in (receives, returned)]
@@ -147,5 +150,23 @@ def _differentiable(forward: Forward) -> set[str]:
 
 def _example(node: fx.Node, differentiable: bool) -> torch.Tensor:
     value = node.meta["val"]
-    shape = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return shape.requires_grad_(differentiable)
+    return torch.empty(value.shape, dtype=value.dtype, device="meta", requires_grad=differentiable)
+
+
+class _Landing(torch.autograd.Function):
+    """A value as it came; its gradient in one piece, as it has to be to travel."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient.contiguous()
+
+
+def _landed(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    landed: torch.Tensor = _Landing.apply(value)  # type: ignore[no-untyped-call]
+    return landed

@@ -1,0 +1,64 @@
+"""``torchrun --nproc-per-node 2 -m dlplacer.distributed.pipeline_main module:callable``: run and measure a pipeline."""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from dlplacer.errors import DlplacerError, InputError
+
+_TIMEOUT_S = 300
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One rank of a measured pipeline; rank 0 prints the report."""
+    parser = argparse.ArgumentParser(prog="dlplacer.distributed.pipeline_main", description=__doc__)
+    parser.add_argument("model", metavar="MODEL", help="module:callable that returns a dlplacer.Job")
+    parser.add_argument("--arguments", default="{}", metavar="JSON", help="keyword arguments of the callable")
+    parser.add_argument("--micro-batches", default="2,4,8", metavar="M[,M…]", help="numbers to choose from (2,4,8)")
+    parser.add_argument("--schedule", metavar="NAME[,NAME…]", help="schedules to choose from (all)")
+    parser.add_argument("--steps", type=int, default=9, metavar="N", help="steps that are timed (9)")
+    parsed = parser.parse_args(arguments)
+    if "RANK" not in os.environ:
+        print(
+            "dlplacer: start this with torchrun --nproc-per-node N -m dlplacer.distributed.pipeline_main …",
+            file=sys.stderr,
+        )
+        return InputError.exit_code
+    try:
+        report = _run(parsed)
+    except DlplacerError as error:
+        print(f"dlplacer: rank {os.environ['RANK']}: {error}", file=sys.stderr)
+        return error.exit_code
+    if os.environ["RANK"] == "0":
+        print(json.dumps(report))
+    return 0
+
+
+def _run(parsed: argparse.Namespace) -> dict[str, Any]:
+    from dlplacer.distributed.pipeline_run import pin, run_pipeline
+    from dlplacer.pipeline.schedules import SCHEDULES
+
+    pin(int(os.environ["LOCAL_RANK"]))
+    import torch.distributed as dist
+
+    module, _, name = parsed.model.partition(":")
+    job = getattr(importlib.import_module(module), name)(**json.loads(parsed.arguments))
+    counts = [int(text) for text in parsed.micro_batches.split(",")]
+    schedules = parsed.schedule.split(",") if parsed.schedule else list(SCHEDULES)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=_TIMEOUT_S))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return run_pipeline(job, counts, schedules, parsed.steps).to_dict()
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
