@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.progress import interruptible, progress_line
@@ -24,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_solver_arguments(parser, "each method")
     parser.add_argument("--picture", metavar="F", type=Path, help="the step times as bars, as .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_calibration_option(parser)
     add_job_options(parser)
 
 
@@ -33,8 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.load import load_topology
 
     options = options_of(arguments)
-    topology = load_topology(arguments.topology)
-    graph = graph_of(arguments)
+    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     names = arguments.methods
     with interruptible() as stop, progress_line() as report:
         comparison = compare(

@@ -25,6 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=7, metavar="N", help="steps that are timed (7)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        type=Path,
+        help="file to write or extend with what was measured, for other models",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--search", type=float, default=30.0, metavar="S", help="seconds for choosing what to split (30)"
@@ -38,6 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.devices import open_devices
     from dlplacer.devices.allocator import reserve_heap
     from dlplacer.files import write_graph
+    from dlplacer.profile.calibrate import calibrate
     from dlplacer.profile.op_times import profile_ops, with_measured_times
     from dlplacer.rewrite import coarsen
     from dlplacer.units import format_seconds
@@ -54,6 +61,8 @@ def execute(arguments: argparse.Namespace) -> int:
         captured = capture_of(arguments, job)
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
         times = profile_ops(job, captured, devices, arguments.steps, arguments.warmup)
+        if arguments.calibration is not None:
+            calibrate(arguments.calibration, captured.graph, times, devices)
     finally:
         for device in devices:
             device.close()

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.progress import interruptible, progress_line
@@ -23,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_solver_arguments(parser, "the whole solve")
     parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="stop at this gap: 0.01 is one percent (0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_calibration_option(parser)
     add_job_options(parser)
     add_split_options(parser)
 
@@ -36,8 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.split is not None:
         return solve_with_splits(arguments)
     options = options_of(arguments)
-    topology = load_topology(arguments.topology)
-    graph = graph_of(arguments)
+    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     with interruptible() as stop, progress_line() as report:
         try:
             result = place(

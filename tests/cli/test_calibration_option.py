@@ -1,0 +1,38 @@
+"""Profile once, plan other models with the measured times."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlplacer.cli.main import main
+
+
+def test_profiled_times_serve_another_batch_of_the_same_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "core.json"
+    profile = ["profile", "dlplacer.models:mlp", "--device", "cpu:0", "--steps", "2", "--warmup", "1"]
+    assert main([*profile, "--calibration", str(path)]) == 0
+    content = json.loads(path.read_text())
+    assert content["device_type"] == "cpu-core"
+    assert {"torch", "hardware"} <= content["versions"].keys()
+    assert main([*profile, "--calibration", str(path), "--batch-size", "3"]) == 0
+    assert len(json.loads(path.read_text())["ops"]) > len(content["ops"])
+    capsys.readouterr()
+    solve = ["solve", "dlplacer.models:mlp", "cpu-2core", "--time-limit", "5", "--json", "--calibration", str(path)]
+    assert main(solve) == 0
+    captured = capsys.readouterr()
+    assert "100.0 % of the serial time" in captured.err
+    assert json.loads(captured.out)["makespan_s"] > 0
+    assert main([*solve, "--batch-size", "5"]) == 0
+    assert "the rest by roofline" in capsys.readouterr().err
+
+
+def test_another_machine_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "core.json"
+    head = {"format": "dlplacer.calibration/1", "device_type": "cpu-core", "overhead_s": 0, "ops": {}}
+    path.write_text(json.dumps(head | {"versions": {"torch": "1.0", "hardware": "abacus"}}))
+    arguments = ["profile", "dlplacer.models:mlp", "--device", "cpu:0", "--steps", "1", "--warmup", "0"]
+    assert main([*arguments, "--calibration", str(path)]) == 2
+    assert "was measured with hardware abacus" in capsys.readouterr().err
