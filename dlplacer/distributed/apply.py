@@ -62,26 +62,36 @@ def apply_ranks(
             f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
             "dlplacer.distributed.replicated_plan"
         )
-    ranks = parse_ranks(plan, devices, replicas)
-    group = RankGroup(ranks, timeout_s)
+    group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, Device] = {}
     try:
-        group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
-        names = ranks.devices_of(group.rank)
-        opened.update(zip(names, open_devices(list(names.values())), strict=True))
-        captured = with_collectives(
-            capture_job(job, described["rewrites"], bool(described.get("colocate_backward"))), plan
-        )
-        require_same_graph(plan, captured.graph)
-        if replicas > 1:
-            part = group.rank % ranks.per_replica
-            opened[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
-        return RankModule(job, plan, captured, opened, group)
+        opened.update(open_local(group))
+        return apply_in_group(job, plan, group, opened)
     except BaseException:
         for device in opened.values():
             device.close()
         group.close()
         raise
+
+
+def open_local(group: RankGroup) -> dict[str, Device]:
+    """Device of the plan → device, for those that this process owns."""
+    names = group.ranks.devices_of(group.rank)
+    return dict(zip(names, open_devices(list(names.values())), strict=True))
+
+
+def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, Device]) -> RankModule:
+    """As `apply_ranks`, for a group and its devices."""
+    replicas = group.ranks.replicas
+    described = plan.graph.capture or {}
+    group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
+    captured = with_collectives(capture_job(job, described["rewrites"], bool(described.get("colocate_backward"))), plan)
+    require_same_graph(plan, captured.graph)
+    devices = dict(opened)
+    if replicas > 1:
+        part = group.rank % group.ranks.per_replica
+        devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
+    return RankModule(job, plan, captured, devices, group)
 
 
 def _network(neighbour: Device) -> Device:

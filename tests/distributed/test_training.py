@@ -122,7 +122,7 @@ def test_loss_backward_evaluation_and_other_shapes() -> None:
         placed.eval()
         logits = placed(*job.args)
         placed.close()
-        return float(loss), by_backward, by_step, short, logits, list(placed.owned())
+        return loss.item(), by_backward, by_step, short, logits, list(placed.owned())
 
     found = run_ranks(4, work)
     for loss, by_backward, by_step, short, logits, held in found:

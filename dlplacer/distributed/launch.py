@@ -1,0 +1,152 @@
+"""Processes on this machine for a plan over several ranks, where torchrun has not started them."""
+
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from typing import Any
+
+from dlplacer.errors import DlplacerError, InputError, RunError
+
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a process ended.
+
+    Attributes
+    ----------
+    result
+        What its function returned.
+    error
+        (type, message) of what it raised; ("ended", …) if the process ended without a word.
+    exit_code
+        Of a `DlplacerError` that it raised.
+    """
+
+    rank: int
+    result: Any = None
+    error: tuple[str, str] | None = None
+    exit_code: int = 1
+
+
+def under_launcher() -> bool:
+    """Whether torchrun, or another launcher, has started this process as one of several."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Outcome]:
+    """Fork processes that run `work(rank)` each, as one group of torch.distributed, and wait for all of them.
+
+    The caller must not have used CUDA, and its own torch threads are not there in the children, which run torch with
+    one thread. When one process fails, the others have a few seconds to end by themselves; then they are killed.
+
+    Raises
+    ------
+    InputError
+        If this system cannot fork.
+    RunError
+        If a process is still running after the time limit; all are killed then.
+    """
+    if not hasattr(os, "fork"):
+        raise InputError(f"this system cannot fork; start the {count} processes with torchrun --nproc-per-node {count}")
+    context = get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(count)]
+    port = _free_port()
+    processes = [
+        context.Process(target=_child, args=(rank, count, port, pipes[rank][1], work), daemon=True)
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    found: dict[int, Outcome] = {}
+    deadline = time.monotonic() + timeout_s
+    try:
+        while len(found) < count:
+            waiting = [rank for rank in range(count) if rank not in found]
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 and not any(outcome.error for outcome in found.values()):
+                raise RunError(f"rank {waiting[0]} is still running after {timeout_s:g} s; all ranks were ended")
+            if left_s <= 0:
+                break
+            ends = [end for rank in waiting for end in (pipes[rank][0], processes[rank].sentinel)]
+            connection.wait(ends, min(left_s, 1.0))
+            for rank in waiting:
+                outcome = _outcome(rank, processes[rank], pipes[rank][0])
+                if outcome is not None:
+                    found[rank] = outcome
+                    if outcome.error is not None:
+                        deadline = min(deadline, time.monotonic() + _GRACE_S)
+    finally:
+        _end(processes)
+    for rank in range(count):
+        found.setdefault(rank, Outcome(rank, error=("ended", f"rank {rank} was ended because another rank failed")))
+    return [found[rank] for rank in range(count)]
+
+
+def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
+    """What all processes returned.
+
+    Raises
+    ------
+    RunError, InputError
+        The error of the process where the trouble began.
+    """
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if not failed:
+        return [outcome.result for outcome in outcomes]
+    origin = min(failed, key=lambda outcome: (outcome.error is not None and outcome.error[0] == "ended", outcome.rank))
+    assert origin.error is not None
+    name, message = origin.error
+    if name != "ended" and not message.startswith("rank "):
+        message = f"rank {origin.rank}: {message}"
+    if origin.exit_code == InputError.exit_code:
+        raise InputError(message)
+    raise RunError(message)
+
+
+def _outcome(rank: int, process: Any, reader: Any) -> Outcome | None:
+    if reader.poll():
+        outcome: Outcome = pickle.loads(reader.recv_bytes())
+        return outcome
+    if process.is_alive():
+        return None
+    return Outcome(rank, error=("ended", f"rank {rank} ended with exit code {process.exitcode} and without a word"))
+
+
+def _end(processes: Sequence[Any]) -> None:
+    deadline = time.monotonic() + 1.0
+    for process in processes:
+        process.join(max(0.05, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], Any]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        outcome = Outcome(rank, work(rank))
+    except BaseException as error:
+        if os.environ.get("DLPLACER_DEBUG"):
+            traceback.print_exc()
+        code = error.exit_code if isinstance(error, DlplacerError) else 1
+        outcome = Outcome(rank, error=(type(error).__name__, str(error)), exit_code=code)
+    writer.send_bytes(pickle.dumps(outcome))
+    writer.close()
+    # Threads that wait on the network cannot be joined.
+    os._exit(0 if outcome.error is None else 1)
