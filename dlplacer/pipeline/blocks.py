@@ -13,6 +13,7 @@ FED = ("input", "constant", "tangent")
 
 _WEIGHTS = ("parameter", "buffer")
 _LATER = ("backward", "optimizer")
+_SMALL = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks that a pipeline can cut between.
 
     In one block are: a weight and all forward ops that read it (tied weights too), a colocation group, and an op that
-    needs data of the stage itself alone (a fill, a cast of an input) with its first reader. Blocks that wait for each
-    other become one.
+    needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its first
+    reader. Blocks that wait for each other become one.
 
     Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
@@ -148,15 +149,23 @@ def _join_groups(graph: OpGraph, joined: _Joined) -> None:
 
 
 def _join_fills(graph: OpGraph, joined: _Joined) -> None:
+    longest = [max(times.values(), default=0.0) for times in map(_known_times, graph.ops)]
+    small_s = _SMALL * sum(longest)
     for name in reversed(graph.topological_order):
         at = graph.index[name]
         fed = not any(graph.index[edge.source] in joined for edge in graph.edges_into[name])
-        if at in joined and fed and graph.ops[at].kind not in _WEIGHTS:
+        if at in joined and fed and graph.ops[at].kind not in _WEIGHTS and longest[at] <= small_s:
             readers = sorted(
                 reader for edge in graph.edges_from[name] if (reader := graph.index[edge.target]) in joined
             )
             if readers:
                 joined.join([at, readers[0]])
+
+
+def _known_times(op: Op) -> Mapping[str, float]:
+    if isinstance(op.time_s, Mapping):
+        return op.time_s
+    return {} if op.time_s is None else {"": op.time_s}
 
 
 def _ordered(graph: OpGraph, joined: _Joined) -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:

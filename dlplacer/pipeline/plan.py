@@ -56,7 +56,8 @@ class PipelinePlan:
     Attributes
     ----------
     exact
-        Whether the split is the best of all contiguous ones over all sequences of devices, rather than of a choice.
+        Whether the split is that of least bottleneck among all contiguous ones on its devices, and all sequences of
+        devices were compared, rather than a choice of either.
     bottleneck_s
         Seconds per micro-batch of the slowest stage or transfer.
     single_device_s

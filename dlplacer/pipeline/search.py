@@ -11,7 +11,7 @@ from dlplacer.costs.links import Wiring
 from dlplacer.costs.times import with_times
 from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.graph import OpGraph
-from dlplacer.pipeline.action import in_flight
+from dlplacer.pipeline.action import Order, in_flight
 from dlplacer.pipeline.blocks import blocks_of, require_stages
 from dlplacer.pipeline.chains import Chain, chains_of
 from dlplacer.pipeline.coarsen import searchable_cuts
@@ -127,17 +127,7 @@ class Search:
             As `plan_pipeline` does.
         """
         order = order_of(schedule, ranks, micro_batches, self.trains)
-        held = in_flight(order)
-        require_stages(self.blocks, len(held))
-        if (ranks, len(held) > ranks) not in self._chains:
-            self._chains[ranks, len(held) > ranks] = chains_of(self.wiring, ranks, len(held) > ranks)
-        chains, all_tried = self._chains[ranks, len(held) > ranks]
-        compute = {
-            kind: self.cuts.total(self._per_block(self.times(kind, micro_batches)))
-            for kind in self.topology.device_types
-        }
-        holds = [held[stage] for stage in range(len(held))]
-        problems = [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains]
+        problems, all_tried = self.problems(order, micro_batches)
         splits = [(problem, split) for problem in problems if (split := best_split(problem)) is not None]
         if not splits:
             raise InfeasibleError(self._no_room(problems))
@@ -148,7 +138,22 @@ class Search:
         if not fitting:
             raise InfeasibleError(self._no_room(problems))
         best = min(fitting, key=lambda plan: plan.step_s)
-        return best if all_tried and self.cuts.exact else _inexact(best)
+        return best if all_tried and self.cuts.exact else replace(best, exact=False)
+
+    def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
+        """What is to be split, for each sequence of devices worth trying, and whether these are all."""
+        held = in_flight(order)
+        require_stages(self.blocks, len(held))
+        key = len(order), len(held) > len(order)
+        if key not in self._chains:
+            self._chains[key] = chains_of(self.wiring, *key)
+        chains, all_tried = self._chains[key]
+        compute = {
+            kind: self.cuts.total(self._per_block(self.times(kind, micro_batches)))
+            for kind in self.topology.device_types
+        }
+        holds = [held[stage] for stage in range(len(held))]
+        return [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains], all_tried
 
     def times(self, device_type: str, micro_batches: int) -> list[float]:
         """[op] → seconds for one micro-batch on a type of device."""
@@ -207,7 +212,3 @@ class Search:
 
 def _estimate_s(split: Split, micro_batches: int) -> float:
     return (micro_batches - 1) * split.bottleneck_s + split.sum_s
-
-
-def _inexact(plan: PipelinePlan) -> PipelinePlan:
-    return replace(plan, exact=False)
