@@ -1,0 +1,92 @@
+"""Jobs for the table of predictions: branchy, chain, recurrent, attention, two towers; a step takes 0.2 to 2 s."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer import models
+from dlplacer.frontend import Job
+
+
+class Layer(nn.Module):
+    """A transformer layer, norms first."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.query_key_value(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.join(attended.transpose(1, 2).reshape(batch, length, width))
+        narrowed: torch.Tensor = self.narrow(functional.gelu(self.widen(self.second(x))))
+        return x + narrowed
+
+
+class Attention(nn.Module):
+    """A decoder-only language model."""
+
+    def __init__(self, words: int, width: int, depth: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(depth)))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.layers(self.words(words) + self.places.weight)
+        logits: torch.Tensor = self.head(x).flatten(0, 1)
+        return logits
+
+
+class TwoTowers(nn.Module):
+    """Two deep networks whose outputs are compared."""
+
+    def __init__(self, features: int, width: int, depth: int) -> None:
+        super().__init__()
+        sizes = [features, *[width] * depth, 128]
+        towers = [
+            nn.Sequential(
+                *(step for a, b in zip(sizes, sizes[1:], strict=False) for step in (nn.Linear(a, b), nn.GELU()))
+            )
+            for _ in range(2)
+        ]
+        self.left, self.right = towers
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.left(left) @ self.right(right).t()
+
+
+def attention() -> Job:
+    """A language model step on 4 texts of 256 words."""
+    torch.manual_seed(0)
+    module, words = Attention(8000, 384, 4, 6, 256), torch.randint(8000, (4, 256))
+    return Job(module, (words,), (torch.randint(8000, (1024,)),), functional.cross_entropy)
+
+
+def two_towers() -> Job:
+    """A contrastive step on 512 pairs."""
+    torch.manual_seed(0)
+    left, right = torch.randn(512, 1024), torch.randn(512, 1024)
+    return Job(TwoTowers(1024, 1536, 3), (left, right), (torch.arange(512),), functional.cross_entropy)
+
+
+JOBS: dict[str, Callable[[], Job]] = {
+    "inception_v3": partial(models.inception_v3, batch_size=2),
+    "googlenet": partial(models.googlenet, batch_size=4),
+    "branches": partial(models.branches, batch_size=64, image_size=64, count=4),
+    "resnet50": partial(models.resnet50, batch_size=2),
+    "alexnet": partial(models.alexnet, batch_size=8),
+    "vgg19": partial(models.vgg19, batch_size=4, image_size=96),
+    "gnmt": partial(models.gnmt, batch_size=32, length=8, vocabulary=2000, hidden=256, layers=2),
+    "big_lstm": partial(models.big_lstm, batch_size=32, length=8, vocabulary=2000, hidden=1024, projection=256),
+    "attention": attention,
+    "two_towers": two_towers,
+}

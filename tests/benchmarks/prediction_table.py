@@ -1,0 +1,102 @@
+"""Predicted against measured step times on two CPU cores: profile, solve, run; prints a table and the median error.
+
+    python tests/benchmarks/prediction_table.py [--models NAME…] [--devices D,D] [--steps N] [--json FILE]
+
+Nothing else should run on these cores meanwhile: the load average is printed beside every row.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.prediction_jobs import JOBS
+
+from dlplacer.devices import open_devices
+from dlplacer.devices.allocator import reserve_heap
+from dlplacer.fidelity.run import run
+from dlplacer.frontend import Job
+from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.options import Options
+from dlplacer.placement import place
+from dlplacer.profile.link_times import measured_topology
+from dlplacer.profile.op_times import profile_ops, with_measured_times
+
+OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
+HEAD = f"{'model':<14}{'ops':>6}{'serial':>9}{'bound':>9}{'predicted':>11}{'measured':>10}{'error':>8}{'speedup':>9}"
+
+
+def main() -> None:
+    """Parse, measure every model, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=list(JOBS), default=list(JOBS))
+    parser.add_argument("--devices", default="cpu:0,cpu:1")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--time-limit", type=float, default=20.0)
+    parser.add_argument("--json", type=Path, help="file to which rows are appended, one JSON object a line")
+    arguments = parser.parse_args()
+    print(f"{HEAD}{'load':>7}")
+    rows = []
+    for name in arguments.models:
+        row = measured_row(name, JOBS[name], arguments.devices.split(","), arguments.steps, arguments.time_limit)
+        rows.append(row)
+        print(line_of(row), flush=True)
+        if arguments.json:
+            with arguments.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    errors = [row["error"] for row in rows]
+    print(f"error: median {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %")
+
+
+def measured_row(
+    name: str, build: Callable[[], Job], devices: list[str], steps: int, time_limit_s: float
+) -> dict[str, Any]:
+    """Profile on the devices, solve for the links between them, run, compare."""
+    job = build()
+    opened = open_devices(devices)
+    captured = capture_job(job, default_rewrites())
+    reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
+    try:
+        graph = with_measured_times(captured.graph, profile_ops(job, captured, opened))
+        topology = measured_topology(opened)
+    finally:
+        for device in opened:
+            device.close()
+    plan = place(graph, topology, OPTIONS, time_limit_s=time_limit_s).plan
+    report = run(job, plan, devices, steps=steps, warmup=3).report
+    return {
+        "model": name,
+        "ops": len(graph.ops),
+        "serial_s": report.predicted_s * report.predicted_speedup,
+        "bound_s": plan.lower_bound_s,
+        "predicted_s": report.predicted_s,
+        "measured_s": report.measured_s,
+        "baseline_s": report.baseline_s,
+        "error": report.prediction_error,
+        "measured_speedup": report.measured_speedup,
+        "predicted_speedup": report.predicted_speedup,
+        "max_abs_error": report.max_abs_error,
+        "load": os.getloadavg()[0],
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """One line of the table; times in milliseconds."""
+    times = "".join(
+        f"{1e3 * row[key]:>{width}.1f}"
+        for key, width in (("serial_s", 9), ("bound_s", 9), ("predicted_s", 11), ("measured_s", 10))
+    )
+    return (
+        f"{row['model']:<14}{row['ops']:>6}{times}{100 * row['error']:>7.1f}%{row['measured_speedup']:>8.2f}x"
+        f"{row['load']:>7.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
