@@ -12,9 +12,12 @@ from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, op
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
+    from dlplacer.graph import OpGraph
     from dlplacer.scaling.communication import StepTimes
     from dlplacer.scaling.hybrid import HybridProblem
     from dlplacer.scaling.scaling_fit import ScalingFits
+    from dlplacer.scaling.split import ModelParallel, Placed
+    from dlplacer.scaling.work import Work
     from dlplacer.topology import Topology
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
@@ -41,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
     add_solver_arguments(parser, "each solve")
     parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
+    parser.add_argument(
+        "--split", choices=("both", "placement", "pipeline"), default="both", help="how a worker's devices share (both)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
     parser.add_argument("--picture", metavar="F", type=Path, help="speedup over devices, as .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
@@ -75,21 +83,44 @@ def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits
     from dlplacer.load import load_topology
     from dlplacer.scaling.epochs_file import read_epochs
     from dlplacer.scaling.hybrid import DEGREES, HybridProblem
-    from dlplacer.scaling.split import Placed, SpeedupTable
-    from dlplacer.scaling.work import work_of
+    from dlplacer.scaling.split import SpeedupTable
+    from dlplacer.scaling.work import fastest_work
 
     epochs = read_epochs(arguments.epochs)
     box = load_topology(arguments.topology)
     graph = with_times(graph_of(arguments), box)
     step_times, fits = _closed_form(arguments)
     topology = box if step_times is not None else _machine(arguments, box)
-    work = min((work_of(graph, kind) for kind in box.device_types), key=lambda each: each.step_s)
+    work = fastest_work(graph, box)
     if epochs.mini_batch is not None and work.mini_batch not in (None, epochs.mini_batch):
         raise InputError(
             f"{arguments.epochs} is for mini-batches of {epochs.mini_batch}, the graph for {work.mini_batch}; capture "
             f"the model with --batch-size {epochs.mini_batch}, or correct the file"
         )
-    work = replace(work, mini_batch=work.mini_batch or epochs.mini_batch)
+    speedups = dict(_pairs("--speedup", arguments.speedup))
+    degrees = _degrees(arguments.degrees) or tuple(speedups) or DEGREES
+    placed, both = (None, None) if speedups else _solved(arguments, graph, work, topology, degrees)
+    problem = HybridProblem(
+        replace(work, mini_batch=work.mini_batch or epochs.mini_batch),
+        epochs.efficiency,
+        both or SpeedupTable(speedups),
+        topology,
+        step_times or _on_machine(arguments, topology),
+        degrees,
+        placed,
+        epochs.samples,
+        f"{graph.name or 'graph'} on {arguments.devices} devices of {topology.name}",
+    )
+    return problem, fits
+
+
+def _solved(
+    arguments: argparse.Namespace, graph: "OpGraph", work: "Work", topology: "Topology", degrees: tuple[int, ...]
+) -> "tuple[Placed, ModelParallel]":
+    """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
+    from dlplacer.scaling.piped import Piped
+    from dlplacer.scaling.split import Placed, Several
+
     placed = Placed(
         graph,
         work.step_s,
@@ -98,19 +129,37 @@ def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits
         time_limit_s=arguments.time_limit,
         workers=arguments.workers,
     )
-    speedups = _speedups(arguments.speedup)
-    problem = HybridProblem(
-        work,
-        epochs.efficiency,
-        SpeedupTable(speedups) if speedups else placed,
-        topology,
-        step_times or _on_machine(arguments, topology),
-        _degrees(arguments.degrees) or tuple(speedups) or DEGREES,
-        None if speedups else placed,
-        epochs.samples,
-        f"{graph.name or 'graph'} on {arguments.devices} devices of {topology.name}",
-    )
-    return problem, fits
+    if arguments.split == "pipeline":
+        return placed, Piped(graph, work.step_s)
+    if arguments.jobs is not None or arguments.cache is not None:
+        _presolve(arguments, placed, topology, degrees)
+    return placed, placed if arguments.split == "placement" else Several(placed, Piped(graph, work.step_s))
+
+
+def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topology", degrees: tuple[int, ...]) -> None:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    from dlplacer.cli.progress import count_line
+    from dlplacer.scaling.placement_task import presolve
+
+    jobs = arguments.jobs if arguments.jobs is not None else 1
+    if jobs < 1:
+        raise InputError(f"--jobs is {jobs}; it must be at least 1")
+    spawned = multiprocessing.get_context("spawn")
+    with count_line("placements") as report, ProcessPoolExecutor(jobs, mp_context=spawned) as executor:
+        rows = presolve(
+            placed,
+            topology,
+            arguments.devices,
+            degrees,
+            executor,
+            arguments.cache,
+            lambda done, total, row: report(done, total),
+        )
+    for row in rows:
+        if row.error:
+            print(f"dlplacer: {row.name}: {row.error}", file=sys.stderr)
 
 
 def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
@@ -169,10 +218,6 @@ def _degrees(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in (text or "").split(",") if part)
     except ValueError:
         raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4") from None
-
-
-def _speedups(texts: list[str]) -> dict[int, float]:
-    return dict(_pairs("--speedup", texts))
 
 
 def _pairs(option: str, texts: list[str]) -> list[tuple[int, float]]:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
+from dlplacer.topology import Topology
 
 _GRADIENT = "gradient"
 _FLOAT_BYTES = 4
@@ -101,6 +102,13 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
         ready.append((spent_s, rest))
     start_s = spent_s if backward_from_s is None else backward_from_s
     return Work(spent_s, _layers(sorted(ready), start_s), _mini_batch(graph), graph.name)
+
+
+def fastest_work(graph: OpGraph, topology: Topology) -> Work:
+    """The step on the type of device that is fastest among those that can run all of it; raises as `work_of`."""
+    kinds = topology.device_types
+    able = [kind for kind in kinds if all(op.time_on(kind) is not None for op in graph.ops)]
+    return min((work_of(graph, kind) for kind in able or kinds[:1]), key=lambda work: work.step_s)
 
 
 def serial_order(graph: OpGraph) -> Sequence[str]:

@@ -1,0 +1,52 @@
+"""Speedups from the pipeline splitter, on the machine that a worker really gets."""
+
+from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.graph import OpGraph
+from dlplacer.pipeline.plan import PipelinePlan
+from dlplacer.pipeline.search import plan_pipeline
+from dlplacer.scaling.layout import signature
+from dlplacer.scaling.split import Split
+from dlplacer.topology import Topology
+
+
+class Piped:
+    """The best pipeline over all devices of a worker, with its number of micro-batches.
+
+    Machines that differ in names alone are planned once. Where the graph exceeds a machine's memory, or has fewer parts
+    than the machine has devices, there is no split.
+
+    Parameters
+    ----------
+    single_s
+        Step time on one device, to which speedups refer.
+    """
+
+    def __init__(self, graph: OpGraph, single_s: float) -> None:
+        if not single_s > 0:
+            raise InputError(f"step time on one device is {single_s} s; it must be positive")
+        self.graph, self.single_s = graph, single_s
+        self.planned: dict[tuple[object, ...], Split | None] = {}
+
+    def __call__(self, degree: int, topology: Topology | None) -> Split | None:
+        """The pipeline on a worker's machine as a split, or None."""
+        if topology is None:
+            raise InputError("a pipeline needs the machine of a worker; give the planner a topology")
+        key = signature(topology)
+        if key not in self.planned:
+            self.planned[key] = self._plan(degree, topology)
+        return self.planned[key]
+
+    def _plan(self, degree: int, topology: Topology) -> Split | None:
+        try:
+            plan = plan_pipeline(self.graph, topology, stages=degree)
+        except InfeasibleError:
+            return None
+        return self._split(plan, topology)
+
+    def _split(self, plan: PipelinePlan, topology: Topology) -> Split:
+        held = dict.fromkeys(topology.device_index, 0)
+        for stage in plan.stages:
+            held[stage.device] += sum(self.graph.op(name).gradient_bytes for name in stage.ops)
+        total = sum(held.values())
+        shares = tuple(size / total for size in held.values()) if total else ()
+        return Split(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)
