@@ -4,6 +4,7 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 """
 
 import contextlib
+import functools
 import re
 import warnings
 from collections.abc import Sequence
@@ -206,6 +207,7 @@ def _own_name(target: str) -> str:
     return target.removeprefix("module.") if target.startswith("module.") else f"({target.replace('.', ').', 1)}"
 
 
+@functools.cache
 def _path(source: str) -> str | None:
     """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for what is not inside the job's module."""
     source = re.sub(r"\._modules\['([^']*)'\]", r".\1", source)
