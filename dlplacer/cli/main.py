@@ -13,6 +13,7 @@ from dlplacer.cli import (
     explain,
     groups,
     hybrid,
+    pipeline,
     profile,
     run,
     selftest,
@@ -36,6 +37,7 @@ _COMMANDS = {
     "topology": topology,
     "groups": groups,
     "hybrid": hybrid,
+    "pipeline": pipeline,
     "advise": advise,
 }
 _INTERRUPTED = 130

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.errors import CaptureError, InputError
 from dlplacer.frontend.flops import tensor_bytes
 from dlplacer.frontend.job import Job
-from dlplacer.frontend.nodes import kind_of, output_specs
+from dlplacer.frontend.nodes import kind_of, output_specs, picked_output
 from dlplacer.graph import Edge, Op, OpGraph
 
 LOSS = "loss"
@@ -106,7 +106,7 @@ def op_graph(forward: Forward, times: Mapping[str, tuple[float, float]], device_
         home[name] = name, 0
     for node in forward.nodes:
         if node.target is operator.getitem and node.args[0] in forward.nodes:
-            home[node.name] = home[node.args[0].name][0], int(str(node.args[1]))
+            home[node.name] = home[node.all_input_nodes[0].name][0], picked_output(node)
             continue
         home[node.name] = node.name, 0
         specs = output_specs(node.meta["val"])

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -18,13 +19,11 @@ from dlplacer.profile.op_times import lower_quartile
 def op_times(forward: Forward, repeats: int = 5, warm_up: int = 2) -> dict[str, tuple[float, float]]:
     """Op → seconds for a micro-batch, forward and backward, each op run by itself under autograd on this thread."""
     environment: dict[str, Any] = dict(zip(forward.inputs, forward.chunks()[0], strict=True))
-    for name, target in forward.tensors.items():
-        environment[name] = named_tensor(forward, target)
+    environment.update((name, named_tensor(forward, target)) for name, target in forward.tensors.items())
     found = {}
     for node in forward.nodes:
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: environment[source.name])
-        target: Any = node.target
-        call = _Call(lambda a=args, k=kwargs, t=target: t(*a, **k), (args, kwargs))
+        call = _Call(partial(cast(Callable[..., Any], node.target), *args, **kwargs), (args, kwargs))
         found[node.name] = call.times(repeats, warm_up)
         environment[node.name] = call.result
     output, targets = environment[forward.output.name], forward.targets()[0]
@@ -79,7 +78,9 @@ def _one_pass(
     output = part.module(*values, **inputs)
     outputs = [loss(output)] if loss is not None else list(pytree.tree_leaves(output))
     middle = time.perf_counter()
-    seeds = None if loss is not None else [torch.ones_like(root) if root.requires_grad else None for root in outputs]
+    seeds: Any = (
+        None if loss is not None else [torch.ones_like(root) if root.requires_grad else None for root in outputs]
+    )
     all_values = [*values, *inputs.values()]
     before = time.perf_counter()
     if not in_two:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from dlplacer.distributed.pipeline_forward import Forward
 from dlplacer.distributed.pipeline_stages import StageModule
@@ -29,8 +28,8 @@ class PipelineRank:
         rank = dist.get_rank()
         if dist.get_world_size() != len(order):
             raise InputError(
-                f"the pipeline has {len(order)} ranks, but {dist.get_world_size()} processes were started; use torchrun "
-                f"--nproc-per-node {len(order)}"
+                f"the pipeline has {len(order)} ranks, but {dist.get_world_size()} processes were started; use "
+                f"torchrun --nproc-per-node {len(order)}"
             )
         self._forward = forward
         self.own = {stage: parts[stage] for stage, owner in stage_ranks(order).items() if owner == rank}
@@ -40,7 +39,7 @@ class PipelineRank:
         self._is_last = len(parts) - 1 in self.own
 
     def step(self) -> torch.Tensor | None:
-        """Forward and backward of the whole batch; gradients add up in ``.grad``. The loss, on the last stage's rank."""
+        """Forward and backward of the whole batch; the loss on the last stage's rank. Gradients add up in ``.grad``."""
         losses: list[torch.Tensor] = []
         target = self._targets if self._is_last else None
         self._schedule.step(target=target, losses=losses, return_outputs=False, **self._inputs)
@@ -72,7 +71,8 @@ def torch_schedule(
         PipelineStage(part.module, stage, stages, device, input_args=part.examples_in, output_args=part.examples_out)
         for stage, part in sorted(own.items())
     ]
-    schedule = _PipelineScheduleRuntime(torch_stages, forward.micro_batches, loss_fn=_Loss(forward))
+    runtime: Any = _PipelineScheduleRuntime
+    schedule = runtime(torch_stages, forward.micro_batches, loss_fn=forward.job.loss)
     actions: dict[int, list[_Action | None]] = {
         rank: [_Action.from_str(str(action)) for action in entries] for rank, entries in enumerate(order)
     }
@@ -80,24 +80,7 @@ def torch_schedule(
     return schedule
 
 
-class _Loss:
-    """The job's loss of a micro-batch, for torch's runtime, which knows one target."""
-
-    def __init__(self, forward: Forward) -> None:
-        self._loss: Any = forward.job.loss
-        self._single = len(forward.job.targets) == 1
-
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = self._loss(output, target)
-        return loss
-
-
 def _packed(targets: tuple[torch.Tensor, ...]) -> torch.Tensor:
     if len(targets) != 1:
         raise InputError(f"a pipeline's loss takes one target; the job has {len(targets)}: put them into one tensor")
     return targets[0]
-
-
-def reference_gradients(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameter → gradient of a plain module."""
-    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}

@@ -231,7 +231,8 @@ def _largest_difference(pipeline: PipelineRank, plain: _Plain) -> float:
 
 def _alternated(pipeline: PipelineRank, plain: _Plain, steps: int, warm_up: int) -> tuple[float, float]:
     """Median seconds of plain PyTorch on rank 0's core, and of the pipeline; the two take turns."""
-    baseline, measured = [], []
+    baseline: list[float] = []
+    measured: list[float] = []
     for number in range(warm_up + steps):
         for name in ("plain", "pipeline") if number % 2 else ("pipeline", "plain"):
             if name == "pipeline":

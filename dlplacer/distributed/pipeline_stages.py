@@ -157,11 +157,11 @@ class _Landing(torch.autograd.Function):
     """A value as it came; its gradient in one piece, as it has to be to travel."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return gradient.contiguous()
 
 

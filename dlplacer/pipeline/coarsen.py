@@ -20,9 +20,11 @@ def searchable_cuts(blocks: Blocks, seconds: Sequence[float], most: int = MOST_C
     ----------
     seconds
         [block] → its time.
+    most
+        0 takes the one order alone.
     """
     cuts = cuts_of(blocks, most)
-    if cuts.exact:
+    if cuts.exact or not most:
         return cuts
     for share in SHARES:
         group = joined_blocks(blocks, seconds, share * sum(seconds))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dlplacer.plot.hybrid import plot_hybrid
     from dlplacer.plot.memory import plot_memory
     from dlplacer.plot.page import html_page
+    from dlplacer.plot.pipeline import plot_pipeline
     from dlplacer.plot.placement import plot_placement
     from dlplacer.plot.run import plot_run, save_run_picture
     from dlplacer.plot.save import recommended_size, save_picture
@@ -22,6 +23,7 @@ _MODULE_OF = {
     "plot_gantt": "gantt",
     "plot_hybrid": "hybrid",
     "plot_memory": "memory",
+    "plot_pipeline": "pipeline",
     "plot_placement": "placement",
     "plot_run": "run",
     "recommended_size": "save",
@@ -35,6 +37,7 @@ __all__ = [
     "plot_gantt",
     "plot_hybrid",
     "plot_memory",
+    "plot_pipeline",
     "plot_placement",
     "plot_run",
     "recommended_size",

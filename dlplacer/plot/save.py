@@ -16,6 +16,7 @@ from dlplacer.errors import InputError
 from dlplacer.files.text import write_bytes
 from dlplacer.plot.gantt import gantt_size, plot_gantt
 from dlplacer.plot.memory import memory_size, plot_memory
+from dlplacer.plot.pipeline import pipeline_size, plot_pipeline
 from dlplacer.plot.placement import placement_size, plot_placement
 from dlplacer.plot.topology import plot_topology, topology_size
 
@@ -25,6 +26,7 @@ _DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SIZES: dict[Callable[..., Axes], Callable[[Any], tuple[float, float]]] = {
     plot_gantt: gantt_size,
     plot_memory: memory_size,
+    plot_pipeline: pipeline_size,
     plot_placement: placement_size,
     plot_topology: topology_size,
 }

@@ -1,0 +1,122 @@
+"""``dlplacer pipeline``."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.errors import DlplacerError, InputError
+from dlplacer.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.graph import OpGraph
+    from dlplacer.pipeline.plan import PipelinePlan
+    from dlplacer.topology import Topology
+
+HELP = "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup."
+_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument(
+        "model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or the name of one that ships"
+    )
+    parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or the name of one that ships")
+    parser.add_argument(
+        "--stages", type=int, metavar="N", help="devices, each with a stage, or two when interleaved (the best)"
+    )
+    parser.add_argument("--micro-batches", type=int, metavar="M", help="parts of the batch (the best)")
+    parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
+    parser.add_argument(
+        "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
+    )
+    parser.add_argument("--picture", metavar="F", type=Path, help="the schedule as .png, .svg or .pdf")
+    parser.add_argument("--csv", metavar="F", type=Path, help="the order as torch.distributed.pipelining reads it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_job_options(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Plan the pipeline, compare it with op placement, and print both."""
+    from dlplacer.load import load_topology
+    from dlplacer.pipeline.search import plan_pipeline
+
+    if not arguments.time_limit >= 0:
+        raise InputError(f"--time-limit is {arguments.time_limit:g} s; it must be at least 0, where 0 compares nothing")
+    topology = load_topology(arguments.topology)
+    graph = graph_of(arguments)
+    plan = plan_pipeline(
+        graph,
+        topology,
+        stages=arguments.stages,
+        micro_batches=arguments.micro_batches,
+        schedule=arguments.schedule,
+    )
+    _write(arguments, plan)
+    placed = _op_placement(graph, topology, arguments.time_limit) if arguments.time_limit else None
+    if arguments.json:
+        print(json.dumps({**plan.to_dict(), "op_placement": placed}))
+    else:
+        _print(plan, placed)
+    return 0
+
+
+def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
+    if arguments.csv is not None:
+        from dlplacer.files.text import write_bytes
+        from dlplacer.pipeline.action import write_csv
+
+        write_bytes(arguments.csv, write_csv(plan.order).encode())
+        print(f"wrote {arguments.csv}", file=sys.stderr)
+    if arguments.picture is not None:
+        from dlplacer.plot import plot_pipeline, save_picture
+
+        save_picture(arguments.picture, plot_pipeline, plan)
+        print(f"wrote {arguments.picture}", file=sys.stderr)
+
+
+def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -> dict[str, Any] | None:
+    """Step time and speedup of a plan of op placement, or None if none was found."""
+    from dlplacer.placement import place
+
+    try:
+        result = place(graph, topology, time_limit_s=time_limit_s)
+    except DlplacerError as error:
+        print(f"dlplacer: no op placement to compare with: {error}", file=sys.stderr)
+        return None
+    return {"status": result.plan.status, "makespan_s": result.plan.makespan_s, "speedup": result.speedup}
+
+
+def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("stage", "device", "ops", "forward", "backward", "held", "memory", "sends", title=plan.name)
+    for number, stage in enumerate(plan.stages):
+        table.add_row(
+            str(number),
+            stage.device,
+            f"{len(stage.ops)}: … {stage.ops[-1]}",
+            format_seconds(stage.forward_s),
+            format_seconds(stage.backward_s),
+            str(stage.held),
+            format_bytes(stage.memory_bytes),
+            format_bytes(stage.sends_bytes),
+        )
+    Console(width=None if Console().is_terminal else 140).print(table)
+    split = "best of all contiguous splits" if plan.exact else "best of the splits searched"
+    print(f"schedule            {plan.schedule}, {plan.micro_batches} micro-batches")
+    print(f"step time           {format_seconds(plan.step_s)}")
+    print(f"bubble              {100 * plan.timeline.bubble:.1f} %")
+    print(f"slowest part        {format_seconds(plan.bottleneck_s)} per micro-batch ({split})")
+    if plan.single_device_s is None:
+        print("best single device  fits on none")
+    else:
+        print(f"best single device  {format_seconds(plan.single_device_s)}; speedup {plan.speedup:.3f}x")
+    if placed is not None:
+        ratio = placed["makespan_s"] / plan.step_s if plan.step_s else 0.0
+        verdict = f"the pipeline is {ratio:.2f}x as fast" if ratio >= 1 else "faster than the pipeline"
+        print(f"op placement        {format_seconds(placed['makespan_s'])} ({placed['status']}); {verdict}")
