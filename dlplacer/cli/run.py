@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.model import add_job_options, build_job, is_entry
+from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="F", type=Path, help="Chrome trace (JSON) of the predicted and the measured step"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_rank_options(parser)
     add_job_options(parser)
 
 
@@ -46,6 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
     plan = load_plan(arguments.plan)
     _complete(arguments, plan)
+    if over_ranks(arguments):
+        return execute_over_ranks(arguments, plan)
 
     from dlplacer.fidelity.run import run
 

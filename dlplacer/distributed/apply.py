@@ -15,6 +15,7 @@ from dlplacer.errors import MismatchError
 from dlplacer.frontend.capture import capture_job
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
+from dlplacer.runtime.apply import of_captured_ops
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.structure import structure_sha256
 
@@ -85,8 +86,12 @@ def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, 
     replicas = group.ranks.replicas
     described = plan.graph.capture or {}
     group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
-    captured = with_collectives(capture_job(job, described["rewrites"], bool(described.get("colocate_backward"))), plan)
-    require_same_graph(plan, captured.graph)
+    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+    if "collectives" in described:
+        captured = with_collectives(captured, plan)
+        require_same_graph(plan, captured.graph)
+    else:
+        plan = of_captured_ops(plan, captured.graph)
     devices = dict(opened)
     if replicas > 1:
         part = group.rank % group.ranks.per_replica

@@ -123,7 +123,7 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
                 if code.role in ("gradient", "update") and code.name == name:
                     reads = tuple(_mean_of(name) if read == value else read for read in code.reads)
                     codes[op] = replace(code, reads=reads)
-    return Captured(graph, replace(captured.executable, codes=codes))
+    return Captured(graph, replace(captured.executable, codes={op.id: codes[op.id] for op in graph.ops}))
 
 
 def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequence[str]) -> OpGraph:
@@ -150,7 +150,10 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
             if not any(edge.target == names.pack and edge.tensor == gradient.tensor for edge in edges):
                 edges.append(replace(gradient, target=names.pack))
             edges += [Edge(names.unpack, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
-    extended = replace(graph, ops=tuple(ops.values()), edges=tuple(edges))
+    # In an order in which they can run: what reads a mean comes last.
+    readers = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
+    ordered = sorted(ops.values(), key=lambda op: op.id in readers)
+    extended = replace(graph, ops=tuple(ordered), edges=tuple(edges))
     return replace(extended, structure_sha256=structure_sha256(extended))
 
 

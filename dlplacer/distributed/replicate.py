@@ -47,6 +47,10 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
         )
     if any(op.kind == COLLECTIVE for op in plan.graph.ops):
         raise MismatchError("the plan exchanges gradients already; give the plan of one replica")
+    if (plan.graph.capture or {}).get("granularity"):
+        raise MismatchError(
+            "the plan is of fused ops or modules; replicas need one of ATen ops: use --granularity aten"
+        )
     ready_s = _gradients_ready_s(plan)
     if not ready_s:
         raise MismatchError("the plan computes no gradients; only training is replicated: capture with mode='train'")

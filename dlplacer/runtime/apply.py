@@ -41,14 +41,14 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:
         captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-        return PlacedModule(job, _of_captured_ops(plan, captured.graph), captured, opened)
+        return PlacedModule(job, of_captured_ops(plan, captured.graph), captured, opened)
     except BaseException:
         for device in opened.values():
             device.close()
         raise
 
 
-def _of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
+def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
     """The plan in the ops of the captured graph, of which a plan of fused ops or modules has several in one."""
     granularity = (plan.graph.capture or {}).get("granularity")
     if granularity is None:

@@ -1,0 +1,101 @@
+"""``dlplacer run`` over several processes: ``--replicas N``, devices as ``rank0/cpu:0``, or under torchrun."""
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING
+
+from dlplacer.cli.model import build_job
+from dlplacer.errors import InputError
+
+if TYPE_CHECKING:
+    from dlplacer.fidelity.ranks_run import RanksReport
+    from dlplacer.plan import Plan
+
+_LAUNCH_LIMIT_S = 24 * 3600.0
+
+
+def add_rank_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a run over several processes."""
+    group = parser.add_argument_group(
+        "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
+    )
+    group.add_argument("--replicas", type=int, metavar="N", help="train N copies of the plan on N parts of the batch")
+    group.add_argument(
+        "--bucket-bytes", type=int, metavar="B", help="gradients are exchanged in buckets of B bytes (25 MiB)"
+    )
+    group.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="wait S seconds for another rank (120)"
+    )
+
+
+def over_ranks(arguments: argparse.Namespace) -> bool:
+    """Whether the arguments, or torchrun, ask for more than one process."""
+    return arguments.replicas is not None or "rank" in arguments.devices or int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
+    """Run on all ranks, which are forked unless torchrun has started them, and print on the first."""
+    from dlplacer.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.distributed.ranks import parse_ranks
+
+    if arguments.gantt or arguments.trace:
+        raise InputError("--gantt and --trace are for runs in one process; leave them out here")
+    replicas = 1 if arguments.replicas is None else arguments.replicas
+    ranks = parse_ranks(plan, arguments.devices, replicas)
+
+    def work(rank: int) -> "RanksReport":
+        return _measured(arguments, plan, replicas)
+
+    if under_launcher():
+        report = work(int(os.environ["RANK"]))
+        if int(os.environ["RANK"]):
+            return 0
+    else:
+        report = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
+    if arguments.json:
+        print(json.dumps(report.to_dict()))
+    else:
+        _print(report)
+    return 0
+
+
+def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksReport":
+    from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES
+    from dlplacer.fidelity.ranks_run import run_over_ranks
+
+    whole = argparse.Namespace(**vars(arguments))
+    if whole.batch_size is not None:
+        whole.batch_size *= replicas
+    job = build_job(whole)
+    return run_over_ranks(
+        job,
+        plan,
+        arguments.devices.split(","),
+        replicas=replicas,
+        cut=whole.batch_size is not None,
+        steps=arguments.steps,
+        warmup=arguments.warmup,
+        bucket_bytes=DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes,
+        timeout_s=arguments.timeout,
+    )
+
+
+def _print(report: "RanksReport") -> None:
+    from rich.table import Table
+
+    from dlplacer.cli.tables import print_table
+    from dlplacer.units import format_seconds
+
+    table = Table(f"{report.replicas} replicas, {report.ranks} ranks", "predicted", "measured")
+    table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
+    table.add_row("samples per second", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
+    table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
+    table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
+    table.add_row("largest difference to one process", "", f"{report.max_abs_error:.3g}")
+    if report.full_batch_error is not None:
+        table.add_row("largest difference to the full batch", "", f"{report.full_batch_error:.3g}")
+    if report.buckets:
+        line = f"{format_seconds(report.all_reduce_latency_s)} + {report.all_reduce_s_per_byte * 1e9:.3g} s/GB"
+        table.add_row(f"{report.buckets} all-reduces of the gradients", "", line)
+    print_table(table)
