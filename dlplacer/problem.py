@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 
+from dlplacer.delays import lines_of, matrices
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.options import Options
-from dlplacer.routes import RouteTable, least_delay_routes, route_line
+from dlplacer.routes import RouteTable, least_delay_routes
 from dlplacer.topology import Device, Topology
 from dlplacer.units import choose_tick, exact, ticks
 
@@ -151,14 +152,15 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     _require_known_names(graph, topology)
     if options.step == "autograd":
         _require_no_way_back(graph)
-    durations = [[_duration(op, device) for device in topology.devices] for op in graph.ops]
+    durations = [_durations(op, topology) for op in graph.ops]
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
     tables = least_delay_routes(topology, sizes, options.delay)
     routes = tuple(tables[size] for size in sizes)
-    delays = list(_delays(topology, sizes, routes, options.delay))
+    lines = lines_of(topology, routes, options.delay)
+    delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
     horizon_s = _horizon(graph, durations, delays, sizes)
-    values = {value for row in durations for value in row if value is not None}
-    values.update(*(table.values() for table in delays))
+    values = {value for times in durations for value in times.values()}
+    values.update(*delays)
     if options.contention == "link":
         values.update(_link_times(topology, sizes))
     tick_s = choose_tick(values, horizon_s)
@@ -171,12 +173,12 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         tick_s=tick_s,
         exact=all((value / tick_s).denominator == 1 for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
-        duration=tuple(tuple(None if value is None else ticks(value, tick_s) for value in row) for row in durations),
+        duration=tuple(_in_ticks(op, times, topology, tick_s) for op, times in zip(graph.ops, durations, strict=True)),
         arcs=tuple(
             Arc(graph.index[edge.source], graph.index[edge.target], size_position[edge.bytes]) for edge in graph.edges
         ),
         sizes_bytes=sizes,
-        delay=tuple(_delay_matrix(topology, table, tick_s) for table in delays),
+        delay=matrices(lines, delays, tick_s),
         routes=routes,
         footprint_bytes=resident if options.memory == "live" else tuple(op.footprint_bytes for op in graph.ops),
         resident_bytes=resident,
@@ -207,26 +209,28 @@ def _require_known_names(graph: OpGraph, topology: Topology) -> None:
             )
 
 
-def _duration(op: Op, device: Device) -> Fraction | None:
-    if op.devices is not None and device.id not in op.devices and device.type not in op.devices:
-        return None
-    time_s = op.time_on(device.type)
-    if time_s is None:
-        raise InputError(
-            f"op {op.id!r} has no time for device {device.id!r} of type {device.type!r}; add it to 'time_s', give the "
-            "device rates for the roofline, or profile the model there"
-        )
-    return exact(time_s)
+def _durations(op: Op, topology: Topology) -> dict[str, Fraction]:
+    """Type of the devices that may run an op → its time there."""
+    found: dict[str, Fraction] = {}
+    for device in topology.devices:
+        if device.type not in found and _may_run(op, device):
+            time_s = op.time_on(device.type)
+            if time_s is None:
+                raise InputError(
+                    f"op {op.id!r} has no time for device {device.id!r} of type {device.type!r}; add it to 'time_s', "
+                    "give the device rates for the roofline, or profile the model there"
+                )
+            found[device.type] = exact(time_s)
+    return found
 
 
-def _delays(
-    topology: Topology, sizes: Sequence[int], routes: Sequence[RouteTable], delay: str
-) -> Iterator[dict[tuple[str, str], Fraction]]:
-    """For each size: pair of devices → delay. Routes of equal rate and latency are reckoned once."""
-    line = cache(lambda route: route_line(topology, route, delay))
-    for size, table in zip(sizes, routes, strict=True):
-        value = {cost: size * cost[0] + cost[1] for cost in {line(route) for route in table.values()}}
-        yield {pair: value[line(route)] for pair, route in table.items()}
+def _may_run(op: Op, device: Device) -> bool:
+    return op.devices is None or device.id in op.devices or device.type in op.devices
+
+
+def _in_ticks(op: Op, times: dict[str, Fraction], topology: Topology, tick_s: Fraction) -> tuple[int | None, ...]:
+    by_type = {name: ticks(value, tick_s) for name, value in times.items()}
+    return tuple(by_type[device.type] if _may_run(op, device) else None for device in topology.devices)
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
@@ -238,30 +242,14 @@ def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
 
 def _horizon(
     graph: OpGraph,
-    durations: Sequence[Sequence[Fraction | None]],
-    delays: Sequence[dict[tuple[str, str], Fraction]],
+    durations: Sequence[dict[str, Fraction]],
+    delays: Sequence[tuple[Fraction, ...]],
     sizes: Sequence[int],
 ) -> Fraction:
-    slowest = sum((max(value for value in row if value is not None) for row in durations), Fraction(0))
+    slowest = sum((max(times.values()) for times in durations), Fraction(0))
     edges = Counter(edge.bytes for edge in graph.edges)
-    longest = (
-        edges[size] * max(table.values(), default=Fraction(0)) for size, table in zip(sizes, delays, strict=True)
-    )
+    longest = (edges[size] * max(values, default=Fraction(0)) for size, values in zip(sizes, delays, strict=True))
     return slowest + sum(longest, Fraction(0))
-
-
-def _delay_matrix(
-    topology: Topology, table: dict[tuple[str, str], Fraction], tick_s: Fraction
-) -> tuple[tuple[int | None, ...], ...]:
-    in_ticks = {value: ticks(value, tick_s) for value in set(table.values())}
-
-    def entry(source: Device, target: Device) -> int | None:
-        if source is target:
-            return 0
-        value = table.get((source.id, target.id))
-        return None if value is None else in_ticks[value]
-
-    return tuple(tuple(entry(source, target) for target in topology.devices) for source in topology.devices)
 
 
 def _groups(graph: OpGraph) -> tuple[tuple[int, ...], ...]:

@@ -21,6 +21,7 @@ LAYERS = (
     {"structure", "load"},
     {"costs"},
     {"routes"},
+    {"delays"},
     {"problem"},
     {"traffic", "network", "dispatch"},
     {"live"},
