@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.onnx import add_dim_option, graph_of_onnx, is_onnx
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         metavar="aten|fused|module",
         help="one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
     )
+    add_dim_option(group)
     group.add_argument("--optimizer", choices=("sgd", "momentum", "adam"), help="make the update part of the step")
     group.add_argument("--autocast", choices=("bfloat16", "float16"), help="run the forward pass under torch.autocast")
 
@@ -62,6 +64,8 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     """
     from dlplacer.rewrite import coarsen
 
+    if is_onnx(arguments.model):
+        return coarsen(graph_of_onnx(arguments), arguments.granularity)
     if is_entry(arguments.model):
         return coarsen(capture_of(arguments, build_fake_job(arguments)).graph, arguments.granularity)
     from dlplacer.load import load_graph

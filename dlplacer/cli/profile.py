@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from dlplacer.cli.model import add_job_options, build_job, capture_of, is_entry
+from dlplacer.cli.onnx import is_onnx, profile_onnx_file
 from dlplacer.cli.splitting import add_split_options, profile_with_splits
 from dlplacer.errors import InputError
 
@@ -49,10 +50,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.rewrite import coarsen
     from dlplacer.units import format_seconds
 
-    if not is_entry(arguments.model):
-        raise InputError(f"{arguments.model!r} is not module:callable; only a model that can run can be timed")
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
+    if is_onnx(arguments.model):
+        return profile_onnx_file(arguments)
+    if not is_entry(arguments.model):
+        raise InputError(
+            f"{arguments.model!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
+        )
     if arguments.split is not None:
         return profile_with_splits(arguments)
     devices = open_devices(arguments.device.split(","))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.model import add_job_options, build_job, is_entry
+from dlplacer.cli.onnx import is_onnx_plan, run_onnx_plan
 from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
 from dlplacer.errors import InputError
 
@@ -47,6 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
     plan = load_plan(arguments.plan)
+    if is_onnx_plan(plan):
+        return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
     if over_ranks(arguments):
         return execute_over_ranks(arguments, plan)

@@ -1,0 +1,134 @@
+"""ONNX files on the command line: as MODEL of solve, compare, profile and run."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlplacer.errors import InputError
+from dlplacer.units import format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.graph import OpGraph
+    from dlplacer.onnx_model.load import OnnxFile
+    from dlplacer.plan import Plan
+
+_CORE = re.compile(r"cpu(?::(\d+))?")
+
+
+def add_dim_option(group: "argparse._ArgumentGroup") -> None:
+    """Sizes for symbolic axes."""
+    group.add_argument(
+        "--dim",
+        action="append",
+        metavar="AXIS=N",
+        help="size of a symbolic axis of an ONNX file, as batch=8 or input:0=8; repeat for several",
+    )
+
+
+def is_onnx(name: str) -> bool:
+    """Whether an argument means an ONNX file."""
+    return name.lower().endswith(".onnx")
+
+
+def is_onnx_plan(plan: "Plan") -> bool:
+    """Whether a plan was made from an ONNX file."""
+    return "onnx" in (plan.graph.capture or {})
+
+
+def onnx_file(arguments: argparse.Namespace, name: str) -> "OnnxFile":
+    """The file that the user named, with the axes that he bound."""
+    from dlplacer.onnx_model.load import read_onnx
+
+    return read_onnx(name, _dims(arguments.dim))
+
+
+def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
+    """The graph of the ONNX file given as MODEL.
+
+    Raises
+    ------
+    InputError
+        If an option is given that a model in torch has and a file has not.
+    """
+    from dlplacer.onnx_model.build import onnx_graph
+
+    for name in ("batch_size", "input", "mode", "optimizer", "autocast", "whole_backward", "colocate_backward"):
+        if getattr(arguments, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for models in torch; an ONNX file takes --dim, as in --dim batch=8")
+    return onnx_graph(onnx_file(arguments, arguments.model))
+
+
+def profile_onnx_file(arguments: argparse.Namespace) -> int:
+    """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
+    from dlplacer.files import write_graph
+    from dlplacer.onnx_model.profile import profile_onnx
+    from dlplacer.profile.op_times import with_measured_times
+
+    for device in arguments.device.split(","):
+        if not _CORE.fullmatch(device.strip()):
+            raise InputError(f"device {device!r}: ONNX files are timed on CPU cores here; write cpu:0")
+    file = onnx_file(arguments, arguments.model)
+    graph = graph_of_onnx(arguments)
+    times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
+    graph = with_measured_times(graph, times)
+    if arguments.output is not None:
+        write_graph(arguments.output, graph)
+    serial = {device_type: sum(by_op.values()) for device_type, by_op in times.items()}
+    if arguments.json:
+        print(json.dumps({"ops": len(graph.ops), "serial_s": serial}))
+    else:
+        for device_type, total_s in serial.items():
+            print(f"{graph.name} on {device_type}: {len(graph.ops)} ops, {format_seconds(total_s)} one after another")
+    return 0
+
+
+def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
+    """``dlplacer run`` of a plan of an ONNX file: cut by device, beside the whole model on one core."""
+    from dlplacer.onnx_model.load import read_onnx
+    from dlplacer.onnx_model.run import run_onnx
+
+    described = plan.graph.capture or {}
+    bound = {**described["onnx"].get("dims", {}), **_dims(arguments.dim)}
+    path = Path(arguments.model or described["entry"])
+    cores = _cores(arguments.devices, [device.id for device in plan.topology.devices])
+    report = run_onnx(read_onnx(path, bound), plan, arguments.steps, arguments.warmup, cores)
+    if arguments.json:
+        print(json.dumps(report.to_dict()))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
+    table.add_row("plan", f"{report.predicted_s:.4f}", "")
+    table.add_row("whole model, one core", f"{report.baseline_s:.4f}", "1.000x")
+    table.add_row("cut by device", f"{report.measured_s:.4f}", f"{report.measured_speedup:.3f}x")
+    Console().print(table)
+    print(f"largest difference to the whole model's outputs {report.max_abs_error:g}")
+    return 0
+
+
+def _dims(given: list[str] | None) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for entry in given or ():
+        name, separator, size = entry.rpartition("=")
+        if not separator or not name or not size.isdecimal():
+            raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, as in batch=8 or input:0=8")
+        dims[name] = int(size)
+    return dims
+
+
+def _cores(devices: str, names: list[str]) -> dict[str, int]:
+    """Device name in the plan → core, from ``cpu:0,cpu:1``."""
+    found = [_CORE.fullmatch(device.strip()) for device in devices.split(",")]
+    if len(found) != len(names) or None in found:
+        raise InputError(
+            f"--devices {devices!r}: the plan has {len(names)} devices, and ONNX plans run on CPU cores; write "
+            f"{','.join(f'cpu:{number}' for number in range(len(names)))}"
+        )
+    cores = [int(match[1] or 0) for match in found if match is not None]
+    if len(set(cores)) != len(cores):
+        raise InputError(f"--devices {devices!r}: a core is given twice; every device needs one of its own")
+    return dict(zip(names, cores, strict=True))

@@ -1,0 +1,178 @@
+"""An ONNX file, checked, with its axes bound; nothing outside its folder is read and nothing is executed."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from dlplacer.errors import FileFormatError, InputError
+
+OLDEST_OPSET, CONVERTED_OPSET = 7, 13
+"""Files of an older default opset than the first are converted to the second; runtimes start at 7."""
+_PROTO_LIMIT_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A model from a file.
+
+    Attributes
+    ----------
+    model
+        The ModelProto; every node has a name of its own, every input a fixed shape.
+    path, sha256
+        Where it comes from, and the hash of the file's bytes.
+    dims
+        The axes that the user bound.
+    """
+
+    model: Any
+    path: Path
+    sha256: str
+    dims: Mapping[str, int]
+
+
+def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFile:
+    """The model in a file.
+
+    Parameters
+    ----------
+    dims
+        Values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, an axis stays unbound, or a binding fits none.
+    FileFormatError
+        If it is no valid ONNX model, or data outside its folder is referred to.
+    """
+    where, bindings = Path(path), dict(dims or {})
+    try:
+        content = where.read_bytes()
+        model = onnx.load_model_from_string(content)
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
+    except (DecodeError, ValueError, RuntimeError) as error:
+        raise FileFormatError(str(where), [f"no ONNX model: {_first_line(error)}"]) from error
+    _load_external(model, where)
+    _require_valid(model, where, len(content))
+    model = _with_supported_opset(model, where)
+    _name_nodes(model.graph)
+    _bind(model.graph, bindings, where)
+    return OnnxFile(model, where, hashlib.sha256(content).hexdigest(), bindings)
+
+
+def data_inputs(model: Any) -> list[Any]:
+    """The inputs that a caller gives: those without an initializer of the same name."""
+    held = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in held]
+
+
+def _load_external(model: Any, where: Path) -> None:
+    """Read tensors kept in other files, after making sure that these lie in the model's folder."""
+    from onnx.external_data_helper import load_external_data_for_model
+
+    folder = where.resolve().parent
+    found = False
+    for tensor in _tensors(model.graph):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        found = True
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        target = (folder / location).resolve()
+        if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
+            raise FileFormatError(
+                str(where), [f"tensor {tensor.name!r} lies in {location!r}, outside the folder of the file: not read"]
+            )
+        if not target.is_file():
+            raise FileFormatError(str(where), [f"tensor {tensor.name!r} lies in {location!r}, which is not there"])
+    if found:
+        try:
+            load_external_data_for_model(model, str(folder))
+        except Exception as error:
+            raise FileFormatError(str(where), [f"external data: {_first_line(error)}"]) from error
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """All tensors that a graph holds: initializers, and constants of its nodes and their subgraphs."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
+
+
+def _require_valid(model: Any, where: Path, size_bytes: int) -> None:
+    if not model.graph.node and not model.graph.output:
+        raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
+    try:
+        onnx.checker.check_model(model if size_bytes < _PROTO_LIMIT_BYTES else str(where))
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise FileFormatError(str(where), [_first_line(error)]) from error
+
+
+def _with_supported_opset(model: Any, where: Path) -> Any:
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if version is None or version >= OLDEST_OPSET:
+        return model
+    try:
+        from onnx import version_converter
+
+        return version_converter.convert_version(model, CONVERTED_OPSET)
+    except Exception as error:
+        raise FileFormatError(
+            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {_first_line(error)}"]
+        ) from error
+
+
+def _name_nodes(graph: Any) -> None:
+    """Give every node a name of its own; names that are unique stay."""
+    taken = {node.name for node in graph.node} | {value.name for value in (*graph.input, *graph.initializer)}
+    seen: set[str] = set()
+    for number, node in enumerate(graph.node):
+        if not node.name or node.name in seen:
+            base = f"{node.op_type}_{number}" if not node.name else f"{node.name}_{number}"
+            name = base
+            while name in taken:
+                name += "_"
+            node.name = name
+            taken.add(name)
+        seen.add(node.name)
+
+
+def _bind(graph: Any, bindings: Mapping[str, int], where: Path) -> None:
+    held = {tensor.name for tensor in graph.initializer}
+    used: set[str] = set()
+    open_axes: list[str] = []
+    for value in graph.input:
+        if value.name in held or not value.type.HasField("tensor_type"):
+            continue
+        for place, axis in enumerate(value.type.tensor_type.shape.dim):
+            names = [name for name in (axis.dim_param, f"{value.name}:{place}") if name]
+            given = next((name for name in names if name in bindings), None)
+            if given is not None:
+                if axis.HasField("dim_value") and axis.dim_value != bindings[given] and axis.dim_value > 0:
+                    raise InputError(f"{where}: axis {given} is {axis.dim_value} in the file; it cannot be bound again")
+                used.add(given)
+                axis.dim_value = bindings[given]
+            elif not axis.HasField("dim_value") or axis.dim_value < 1:
+                open_axes.append(names[0])
+    for name, size in bindings.items():
+        if name not in used:
+            raise InputError(f"{where}: no input has an axis {name!r}; leave out its binding")
+        if size < 1:
+            raise InputError(f"{where}: axis {name!r} is bound to {size}; it must be at least 1")
+    if open_axes:
+        listed = ", ".join(dict.fromkeys(open_axes))
+        raise InputError(f"{where}: axes {listed} have no size; bind them, as in --dim {open_axes[0]}=1")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,46 @@
+"""onnxruntime sessions of one thread each."""
+
+from pathlib import Path
+from typing import Any
+
+from dlplacer.errors import InputError, RunError
+
+
+def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool = True) -> Any:
+    """A session on the CPU that computes with one thread.
+
+    Parameters
+    ----------
+    profile_prefix
+        Start of the name of the trace that the session writes when profiling ends; None: it writes none.
+    optimized
+        Whether nodes may be fused and folded; without, every node of the file runs by itself.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime is not installed.
+    RunError
+        If it cannot run the model.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise InputError("running ONNX models needs onnxruntime: pip install 'dlplacer[onnx]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_prefix)
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RunError(f"onnxruntime cannot run the model: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,89 @@
+"""Arithmetic and memory traffic of ONNX nodes, for the roofline."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from dlplacer.graph import TensorSpec
+
+VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
+"""Ops that move no bytes in inference."""
+
+Specs = Sequence[TensorSpec | None]
+
+
+def flops_of(node: Any, inputs: Specs, outputs: Specs) -> float:
+    """Multiply-adds counted as two: convolutions, matrix products and recurrences; 0 for what only moves bytes.
+
+    Parameters
+    ----------
+    inputs, outputs
+        In the node's order; None for an optional one that is left out.
+    """
+    count = _FLOPS.get(node.op_type)
+    return 0.0 if count is None else float(count(node, inputs, outputs))
+
+
+def bytes_of(node: Any, inputs: Specs, outputs: Specs) -> int:
+    """Bytes read and written, each tensor once."""
+    if node.op_type in VIEWS:
+        return 0
+    return sum(spec.bytes for spec in (*inputs, *outputs) if spec is not None)
+
+
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """The value of an attribute of a node, or the default."""
+    import onnx
+
+    for entry in node.attribute:
+        if entry.name == name:
+            return onnx.helper.get_attribute_value(entry)
+    return default
+
+
+def _convolution(_node: Any, inputs: Specs, outputs: Specs) -> float:
+    """2 × outputs × (channels of a group × kernel): the weight holds both but the output channels."""
+    weight, made = inputs[1], outputs[0]
+    return 2.0 * _size(made) * prod(weight.shape[1:]) if weight is not None else 0.0
+
+
+def _transposed(_node: Any, inputs: Specs, _outputs: Specs) -> float:
+    """2 × inputs × (output channels of a group × kernel)."""
+    read, weight = inputs[0], inputs[1]
+    return 2.0 * _size(read) * prod(weight.shape[1:]) if weight is not None else 0.0
+
+
+def _gemm(node: Any, inputs: Specs, outputs: Specs) -> float:
+    left = inputs[0]
+    inner = left.shape[0 if attribute(node, "transA", 0) else 1] if left is not None else 0
+    return 2.0 * _size(outputs[0]) * inner
+
+
+def _matmul(_node: Any, inputs: Specs, outputs: Specs) -> float:
+    left = inputs[0]
+    return 2.0 * _size(outputs[0]) * left.shape[-1] if left is not None and left.shape else 0.0
+
+
+def _recurrent(_node: Any, inputs: Specs, _outputs: Specs) -> float:
+    """Every step multiplies its input and its state with all gates' weights, once per sample and direction."""
+    sequence, weights, states = inputs[0], inputs[1], inputs[2]
+    if sequence is None or weights is None or states is None or len(sequence.shape) != 3:
+        return 0.0
+    return 2.0 * sequence.shape[0] * sequence.shape[1] * (_size(weights) + _size(states))
+
+
+def _size(spec: TensorSpec | None) -> int:
+    return 0 if spec is None else prod(spec.shape)
+
+
+_FLOPS: Mapping[str, Callable[[Any, Specs, Specs], float]] = {
+    "Conv": _convolution,
+    "ConvInteger": _convolution,
+    "ConvTranspose": _transposed,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+}
