@@ -23,12 +23,15 @@ class Journey:
         All ops that read it, wherever they are.
     stops
         The device where each stretch ends, and when the stretch starts and ends.
+    tensor
+        Its name on the edges of the graph.
     """
 
     source: int
     size: int
     readers: tuple[int, ...]
     stops: tuple[tuple[int, float, float], ...]
+    tensor: str
 
 
 def peaks(
@@ -42,7 +45,7 @@ def peaks(
     """[device] → the most bytes that are alive there at any time.
 
     Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
-    or of its last transfer from there; a copy from the start of the last stretch to the end of its last reader; what a
+    or of its last transfer from there, each output by itself; a copy from the start of the last stretch to the end of its last reader; what a
     device relays until it has gone on; workspace while its op runs.
 
     Parameters
@@ -71,16 +74,22 @@ def peaks(
 def _lives(
     problem: Problem, device: Sequence[int], start: Sequence[float], end: Sequence[float], journeys: list[Journey]
 ) -> Iterator[tuple[int, float, float, int]]:
-    used_until = list(end[: problem.op_count])
-    for arc in problem.arcs:
+    graph = problem.graph
+    used_until: dict[tuple[int, int], float] = {}
+    output_of: dict[str, int] = {}
+    for edge, arc in zip(graph.edges, problem.arcs, strict=True):
+        output_of[edge.tensor] = edge.output
         if device[arc.source] == device[arc.target]:
-            used_until[arc.source] = max(used_until[arc.source], end[arc.target])
+            key = arc.source, edge.output
+            used_until[key] = max(used_until.get(key, 0), end[arc.target])
     for journey in journeys:
-        source = journey.source
-        used_until[source] = max(used_until[source], journey.stops[0][2])
+        key = journey.source, output_of[journey.tensor]
+        used_until[key] = max(used_until.get(key, 0), journey.stops[0][2])
     for op in range(problem.op_count):
         yield device[op], start[op], end[op], problem.workspace_bytes[op]
-        yield device[op], start[op], used_until[op], problem.output_bytes[op]
+        for part in graph.output_parts.get(graph.ops[op].id, ()):
+            until = max((used_until.get((op, output), 0) for output in part.outputs), default=0)
+            yield device[op], start[op], max(end[op], until), part.bytes
     for journey in journeys:
         size = problem.sizes_bytes[journey.size]
         for (relay, begin, _), (_, _, gone) in pairwise(journey.stops):
@@ -119,6 +128,7 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
                 size[transfer.bytes],
                 tuple(readers[transfer.tensor]),
                 tuple((position[part.route[-1][1]], part.start_s, part.end_s) for part in transfer.segments),
+                transfer.tensor,
             )
             for transfer in transfers
         ]

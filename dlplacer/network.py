@@ -37,13 +37,12 @@ class Network:
         size_bytes = self._sizes_bytes[size]
         parts = []
         for stretch in segments(self._topology, self._routes[size][pair]):
-            part = self.carry(tuple(pairwise(stretch)), size_bytes, ready_s)
+            part = self._segment(tuple(pairwise(stretch)), size_bytes, ready_s)
             parts.append(part)
             ready_s = part.end_s
         return Transfer(tensor, source, pair[1], size_bytes, tuple(parts))
 
-    def carry(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> Segment:
-        """One segment of a transfer, not before it is ready."""
+    def _segment(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> Segment:
         links = [self._topology.link_between[hop] for hop in hops]
         if self._cuts_through:
             narrowest = min(link.total_bytes_per_s for link in links)

@@ -1,24 +1,18 @@
-"""A schedule in ticks performed in seconds: nothing overtakes, everything as early as that allows."""
+"""A schedule in ticks as ops and transfers in seconds."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 
-from dlplacer.network import Network
 from dlplacer.plan import ScheduledOp, Segment, Transfer
 from dlplacer.problem import Problem
-from dlplacer.traffic import Send, Traffic
+from dlplacer.steps import Hold, Step, earliest
+from dlplacer.traffic import Send, Stretch, parcels_of
 
 
 def perform(
     problem: Problem, device: Sequence[int], start: Sequence[int], sends: Sequence[Send]
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers in seconds, in the order of their ticks on every device and on every link.
-
-    Times never exceed those of the schedule by more than what its ticks leave out. Under ``memory: live`` what starts
-    also waits for all that had ended on its devices by its tick: what is alive at a start was alive at that tick, so
-    memory suffices if it did in ticks, although things may start earlier than their ticks say.
 
     Parameters
     ----------
@@ -27,100 +21,100 @@ def perform(
     sends
         Every parcel that is read on another device than its producer's, once per such device.
     """
-    stage = _Stage(problem, device, sends)
-    for step in sorted(_steps(problem, device, start, sends)):
-        stage.perform(step)
-    return tuple(stage.ops), tuple(stage.transfers())
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Step:
-    """An op, or a stretch of a send, with its ticks; ties of no length go by dependency."""
-
-    start: int
-    end: int
-    rank: int
-    stretch: int
-    number: int
-
-
-def _steps(problem: Problem, device: Sequence[int], start: Sequence[int], sends: Sequence[Send]) -> Iterator[_Step]:
-    rank = {op: position for position, op in enumerate(problem.topological)}
-    for op in range(problem.op_count):
-        yield _Step(start[op], start[op] + (problem.duration[op][device[op]] or 0), rank[op], -1, op)
-    parcels = Traffic(problem).parcels
-    for number, send in enumerate(sends):
-        source = parcels[send.parcel].source
-        for position, (stretch, begin) in enumerate(zip(send.way, send.start, strict=True)):
-            yield _Step(begin, begin + stretch.ticks, rank[source], position, number)
+    stage = _Stage(problem, device, start, sends)
+    steps = stage.steps()
+    begun = earliest(steps, problem.options.memory == "live")
+    order = sorted(range(problem.op_count), key=lambda op: steps[op].key)
+    names = [problem.topology.devices[here].id for here in device]
+    ops = tuple(
+        ScheduledOp(problem.graph.ops[op].id, names[op], begun[op], begun[op] + steps[op].length) for op in order
+    )
+    return ops, tuple(stage.transfers(begun, steps))
 
 
 class _Stage:
-    """What has been performed so far."""
+    """The steps of a schedule: ops, then the barrier, then the stretches of the sends."""
 
-    def __init__(self, problem: Problem, device: Sequence[int], sends: Sequence[Send]) -> None:
-        self.problem, self.device, self.sends = problem, device, sends
-        self.parcels = Traffic(problem).parcels
-        self.network = Network(problem)
-        self.ops: list[ScheduledOp] = []
-        self.segments: list[list[Segment]] = [[] for _ in sends]
-        self.inputs: dict[int, list[int]] = defaultdict(list)
-        for number, send in enumerate(sends):
-            for reader in self.parcels[send.parcel].readers:
-                if device[reader] == send.target:
-                    self.inputs[reader].append(number)
-        self.end_s = [0.0] * problem.op_count
-        self.free_s = [0.0] * problem.device_count
-        self.forward_s = 0.0
-        self.waits_for_memory = problem.options.memory == "live"
-        self.ending: list[list[tuple[int, float]]] = [[] for _ in self.free_s]
-        self.ended_s = [0.0] * problem.device_count
+    def __init__(self, problem: Problem, device: Sequence[int], start: Sequence[int], sends: Sequence[Send]) -> None:
+        self.problem, self.device, self.start, self.sends = problem, device, start, sends
+        self.parcels = parcels_of(problem)
+        self.rank = {op: position for position, op in enumerate(problem.topological)}
+        kinds = [problem.topology.devices[here].type for here in device]
+        self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
+        self.end = [begin + (problem.duration[op][device[op]] or 0) for op, begin in enumerate(start)]
+        self.first = list(accumulate((len(send.way) for send in sends), initial=problem.op_count + 1))
+        self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
 
-    def perform(self, step: _Step) -> None:
-        """Start an op or a stretch as early as possible."""
-        if step.stretch < 0:
-            self._op(step, step.number)
-        else:
-            self._stretch(step, self.sends[step.number])
+    def steps(self) -> list[Step]:
+        """All steps; those of ops come first, at the ops' positions."""
+        stretches = [step for number, send in enumerate(self.sends) for step in self._stretches(number, send)]
+        ops = [self._op(op) for op in range(self.problem.op_count)]
+        return [*ops, self._barrier(), *stretches]
 
-    def transfers(self) -> Iterator[Transfer]:
+    def transfers(self, begun: Sequence[float], steps: Sequence[Step]) -> Iterator[Transfer]:
         """The transfers, in the order of the sends."""
-        devices = self.problem.topology.devices
-        for send, parts in zip(self.sends, self.segments, strict=True):
+        for first, send in zip(self.first, self.sends, strict=False):
             parcel = self.parcels[send.parcel]
-            source, size = self.problem.graph.ops[parcel.source].id, self.problem.sizes_bytes[parcel.size]
-            yield Transfer(parcel.tensor, source, devices[send.target].id, size, tuple(parts))
+            parts = (
+                Segment(stretch.hops, begun[place], begun[place] + steps[place].length)
+                for place, stretch in enumerate(send.way, first)
+            )
+            yield Transfer(
+                parcel.tensor,
+                self.problem.graph.ops[parcel.source].id,
+                self.problem.topology.devices[send.target].id,
+                self.problem.sizes_bytes[parcel.size],
+                tuple(parts),
+            )
 
-    def _op(self, step: _Step, op: int) -> None:
-        here, node = self.device[op], self.problem.graph.ops[op]
-        start_s = max(self.free_s[here], self._memory_s(here, step.start))
-        for arc in self.problem.arcs_into[op]:
-            if self.device[arc.source] == here:
-                start_s = max(start_s, self.end_s[arc.source])
-        for number in self.inputs[op]:
-            start_s = max(start_s, self.segments[number][-1].end_s)
+    def _op(self, op: int) -> Step:
+        here, begin, length_s = self.device[op], self.start[op], self.length_s[op]
+        arcs = self.problem.arcs_into[op]
+        after = [(arc.source, self.length_s[arc.source]) for arc in arcs if self.device[arc.source] == here]
         if op in self.problem.behind_barrier:
-            start_s = max(start_s, self.forward_s)
-        where = self.problem.topology.devices[here]
-        end_s = self.end_s[op] = self.free_s[here] = start_s + (node.time_on(where.type) or 0.0)
-        if op not in self.problem.behind_barrier:
-            self.forward_s = max(self.forward_s, end_s)
-        self.ops.append(ScheduledOp(node.id, where.id, start_s, end_s))
-        heappush(self.ending[here], (step.end, end_s))
+            after.append((self.problem.op_count, 0.0))
+        return Step(
+            (begin, self.end[op], self.rank[op], -1),
+            length_s,
+            (*after, *self.inputs[op]),
+            (Hold(-1 - here, begin, self.end[op], 0.0, length_s),),
+            here,
+            (here,),
+        )
 
-    def _stretch(self, step: _Step, send: Send) -> None:
-        parcel, done = self.parcels[send.parcel], self.segments[step.number]
-        stretch = send.way[step.stretch]
-        origin = send.way[step.stretch - 1].target if step.stretch else self.device[parcel.source]
-        ready_s = max(done[-1].end_s if done else self.end_s[parcel.source], self._memory_s(stretch.target, step.start))
-        done.append(self.network.carry(stretch.hops, self.problem.sizes_bytes[parcel.size], ready_s))
-        for place in (origin, stretch.target):
-            heappush(self.ending[place], (step.end, done[-1].end_s))
+    def _barrier(self) -> Step:
+        """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""
+        before = [op for op in range(self.problem.op_count) if op not in self.problem.behind_barrier]
+        last = max((self.end[op] for op in before), default=0)
+        rank = max((self.rank[op] for op in before), default=-1)
+        return Step((last, last, rank, 0), 0.0, tuple((op, self.length_s[op]) for op in before))
 
-    def _memory_s(self, here: int, tick: int) -> float:
-        """When all that ends on a device by a tick has ended; 0 where memory is not looked at over time."""
-        if not self.waits_for_memory:
-            return 0.0
-        while self.ending[here] and self.ending[here][0][0] <= tick:
-            self.ended_s[here] = max(self.ended_s[here], heappop(self.ending[here])[1])
-        return self.ended_s[here]
+    def _stretches(self, number: int, send: Send) -> Iterator[Step]:
+        parcel = self.parcels[send.parcel]
+        before, here = (parcel.source, self.length_s[parcel.source]), self.device[parcel.source]
+        for part, (begin, stretch) in enumerate(zip(send.start, send.way, strict=True)):
+            marks_s = self._marks_s(stretch, self.problem.sizes_bytes[parcel.size])
+            cuts = self.problem.options.delay == "cut-through"
+            holds = tuple(
+                Hold(lane, begin + offset, begin + offset + ticks, *((0.0, marks_s[-1]) if cuts else span))
+                for (lane, offset, ticks), span in zip(
+                    stretch.holds, ((a, b - a) for a, b in pairwise(marks_s)), strict=False
+                )
+            )
+            key = begin, begin + stretch.ticks, self.rank[parcel.source], part
+            yield Step(key, marks_s[-1], (before,), holds, stretch.target, (here, stretch.target))
+            before, here = (self.first[number] + part, marks_s[-1]), stretch.target
+        for reader in parcel.readers:
+            if self.device[reader] == send.target:
+                self.inputs[reader].append(before)
+
+    def _marks_s(self, stretch: Stretch, size_bytes: int) -> list[float]:
+        """Seconds from the start of a stretch until it has passed each hop; the last is its length."""
+        links = [self.problem.topology.link_between[hop] for hop in stretch.hops]
+        if self.problem.options.delay == "cut-through":
+            narrowest = min(link.total_bytes_per_s for link in links)
+            return [0.0] * len(links) + [size_bytes / narrowest + sum(link.latency_s for link in links)]
+        marks_s = [0.0]
+        for link in links:
+            marks_s.append(marks_s[-1] + (size_bytes / link.total_bytes_per_s + link.latency_s))
+        return marks_s

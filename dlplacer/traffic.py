@@ -4,10 +4,12 @@ Solvers need it where links carry one transfer at a time, or where copies take m
 `dlplacer.problem` say all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from itertools import islice, pairwise
+from typing import Any
 
 from dlplacer.problem import Problem
 from dlplacer.routes import Route, segments
@@ -57,7 +59,7 @@ class Parcel:
         All readers of its tensor: a copy stays on a device until the last of them there has ended.
     """
 
-    tensor: str
+    tensor: str = field(compare=False)
     source: int
     size: int
     readers: tuple[int, ...]
@@ -79,15 +81,11 @@ class Send:
         return self.start[-1] + self.way[-1].ticks
 
 
-class Traffic:
-    """Parcels, and the ways that they may take.
+class Ways:
+    """The ways between the devices of a problem's machine, in ticks.
 
     Attributes
     ----------
-    parcels
-        Everything that is read.
-    reads
-        [op] → numbers of the parcels that it reads.
     lane_count
         Number of lanes: link directions, or half-duplex links as a whole. 0 where links are not contended.
     chooses
@@ -101,16 +99,31 @@ class Traffic:
         self._quickest: dict[tuple[int, int, int], Way] = {}
         self._ways: dict[tuple[int, int, int], tuple[Way, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
+        self._swappable: dict[tuple[int, int], bool] = {}
         self.lane_count = len(set(self._lanes.values()))
         self.chooses = contended and problem.options.routing == "free"
-        self.parcels = _parcels(problem)
-        reads: list[list[int]] = [[] for _ in range(problem.op_count)]
-        for number, parcel in enumerate(self.parcels):
-            for reader in parcel.readers:
-                reads[reader].append(number)
-        self.reads = tuple(map(tuple, reads))
 
-    def way(self, size: int, source: int, target: int) -> Way:
+    @cached_property
+    def complete(self) -> bool:
+        """Whether `ways` leaves out no way that a transfer may take."""
+        names = list(self._problem.topology.device_index)
+        return not self.chooses or (
+            len(names) <= _MOST_WAYS
+            and all(len(self._routes((a, b))) <= _MOST_WAYS for a in names for b in names if a != b)
+        )
+
+    def swappable(self, a: int, b: int) -> bool:
+        """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
+        if (a, b) not in self._swappable:
+            self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
+        return self._swappable[a, b]
+
+    def joined(self, size: int, source: int, target: int) -> bool:
+        """Whether there is any way between two devices."""
+        assert source != target
+        return self._pair(source, target) in self._problem.routes[size]
+
+    def quickest(self, size: int, source: int, target: int) -> Way:
         """The way of least delay between two devices."""
         key = size, source, target
         if key not in self._quickest:
@@ -118,11 +131,11 @@ class Traffic:
             self._quickest[key] = self._stretches(route, self._problem.sizes_bytes[size])
         return self._quickest[key]
 
-    def ways(self, size: int, source: int, target: int) -> tuple[Way, ...]:
+    def between(self, size: int, source: int, target: int) -> tuple[Way, ...]:
         """Some ways between two devices by rising delay, that of least delay first."""
         key = size, source, target
         if key not in self._ways:
-            first = self.way(*key)
+            first = self.quickest(*key)
             others = [self._stretches(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
             others.sort(key=lambda way: sum(stretch.ticks for stretch in way))
             self._ways[key] = first, *others[: _MOST_WAYS - 1]
@@ -132,9 +145,12 @@ class Traffic:
         if not self.chooses:
             return []
         size, pair = key[0], self._pair(*key[1:])
+        return [route for route in self._routes(pair) if route != self._problem.routes[size][pair]]
+
+    def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
             self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
-        return [route for route in self._paths[pair] if route != self._problem.routes[size][pair]]
+        return self._paths[pair]
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
         devices = self._problem.topology.devices
@@ -189,12 +205,64 @@ def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequen
     for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
         for _, _, data in graph.edges(data=True):
             data["delay_s"] = size_bytes / data["link"].total_bytes_per_s + data["link"].latency_s
-        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_WAYS):
+        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_WAYS + 1):
             found[tuple(path)] = None
     return list(found)
 
 
-def _parcels(problem: Problem) -> tuple[Parcel, ...]:
+def _swaps(topology: Topology, a: str, b: str) -> bool:
+    import networkx as nx
+
+    there, back = topology.to_networkx(), topology.to_networkx()
+    fixed = {name: name for name in topology.device_index}
+    nx.set_node_attributes(there, fixed, "name")
+    nx.set_node_attributes(back, {**fixed, a: b, b: a}, "name")
+
+    def same_node(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return bool(one.get("name") == other.get("name"))
+
+    def same_link(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        links = one["link"], other["link"]
+        keys = [(link.bytes_per_s, link.count, link.latency_s, link.duplex) for link in links]
+        return keys[0] == keys[1]
+
+    return bool(nx.is_isomorphic(there, back, same_node, same_link))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is sent if its readers are elsewhere, and how.
+
+    Attributes
+    ----------
+    parcels
+        Everything that is read.
+    reads
+        [op] → numbers of the parcels that it reads.
+    """
+
+    ways: Ways
+    parcels: tuple[Parcel, ...]
+    reads: tuple[tuple[int, ...], ...]
+
+
+def build_traffic(problem: Problem) -> Traffic:
+    """The traffic of a problem."""
+    return traffic_of(Ways(problem), parcels_of(problem), problem.op_count)
+
+
+def traffic_of(ways: Ways, parcels: Iterable[Parcel], op_count: int) -> Traffic:
+    """The traffic of some parcels among as many ops."""
+    reads: list[list[int]] = [[] for _ in range(op_count)]
+    kept = tuple(parcels)
+    for number, parcel in enumerate(kept):
+        for reader in parcel.readers:
+            reads[reader].append(number)
+    return Traffic(ways, kept, tuple(map(tuple, reads)))
+
+
+def parcels_of(problem: Problem) -> tuple[Parcel, ...]:
+    """Everything that is read in a problem."""
     positions: dict[object, list[int]] = {}
     keepers: dict[str, list[int]] = {}
     edges = problem.graph.edges

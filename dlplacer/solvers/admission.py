@@ -42,6 +42,7 @@ def live_peaks(problem: Problem, traffic: Traffic, timetable: Timetable) -> list
                 (stretch.target, begin, begin + stretch.ticks)
                 for stretch, begin in zip(send.way, send.start, strict=True)
             ),
+            traffic.parcels[send.parcel].tensor,
         )
         for send in timetable.sends
     ]

@@ -42,7 +42,8 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
         raise explain_infeasible(problem)
     if placement is None:
         return None
-    return _best(instance, rule, [placement[ops[0]] for ops in instance.members])
+    fixed = [placement[ops[0]] if ops[0] < problem.op_count else -1 for ops in instance.members]
+    return _best(instance, rule, fixed)
 
 
 def _best(instance: Instance, rule: Rule, fixed: Sequence[int] | None) -> Timetable | None:

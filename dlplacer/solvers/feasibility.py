@@ -17,7 +17,8 @@ def require_feasible(problem: Problem) -> None:
     ------
     InfeasibleError
         If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
-        together exceed all memory, or ops that are joined in the graph may only use devices that no way joins.
+        together exceed all memory (under ``memory: live``: by what they keep all step, or while one op runs), or ops
+        that are joined in the graph may only use devices that no way joins.
     """
     instance = build_instance(problem)
     for block, ops in enumerate(instance.members):
@@ -26,6 +27,7 @@ def require_feasible(problem: Problem) -> None:
     _require_total_room(problem, range(problem.op_count), range(problem.device_count))
     for part in instance.parts:
         _require_ways(problem, instance, part)
+    _require_working_room(problem)
 
 
 def explain_infeasible(problem: Problem) -> InfeasibleError:
@@ -53,6 +55,61 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
             f"{devices}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
+
+
+def explain_overflow(problem: Problem) -> InfeasibleError:
+    """The error for a problem that has placements, but no schedule that keeps the memory at all times."""
+    op, device, size = _largest_working_set(problem)
+    capacity_bytes = problem.capacity_bytes[device] or 0
+    return InfeasibleError(
+        f"no schedule keeps the memory at all times: weights, gradients and state take "
+        f"{format_bytes(sum(problem.resident_bytes))} in all, op {_op(problem, op)} needs at least "
+        f"{_exactly(size, capacity_bytes)} while it runs, and devices have "
+        f"{_capacities(problem, range(problem.device_count))}; use a larger topology or a smaller batch"
+    )
+
+
+def _require_working_room(problem: Problem) -> None:
+    """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
+    if problem.options.memory == "sum":
+        return
+    for op in range(problem.op_count):
+        least = {device: _working_set(problem, op, device) for device in problem.allowed[op]}
+        rooms = {device: problem.capacity_bytes[device] for device in least}
+        if all(room is not None and room < least[device] for device, room in rooms.items()):
+            device = max(rooms, key=lambda device: rooms[device] or 0)
+            size, capacity_bytes = least[device], rooms[device] or 0
+            raise InfeasibleError(
+                f"op {_op(problem, op)} needs {_exactly(size, capacity_bytes)} while it runs: weights, gradient and "
+                f"state, inputs, output and workspace; the largest device that it may use "
+                f"{problem.topology.devices[device].id!r} has {_exactly(capacity_bytes, size)}; use a larger topology, "
+                "a smaller batch, or split the op"
+            )
+
+
+def _working_set(problem: Problem, op: int, device: int) -> int:
+    """What is on a device at least while an op runs there; its inputs count as the smaller of tensor and output."""
+    group = problem.group_of[op]
+    members = (op,) if group is None else problem.groups[group]
+    size = sum(problem.resident_bytes[member] for member in members)
+    if not problem.duration[op][device]:
+        return size
+    tensors: dict[int, dict[str, int]] = {}
+    for edge, arc in zip(problem.graph.edges_into[problem.graph.ops[op].id], problem.arcs_into[op], strict=True):
+        tensors.setdefault(arc.source, {})[edge.tensor] = edge.bytes
+    inputs = sum(min(problem.output_bytes[source], sum(sent.values())) for source, sent in tensors.items())
+    return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
+
+
+def _largest_working_set(problem: Problem) -> tuple[int, int, int]:
+    """The op that needs most, the largest device that it may use, and the bytes."""
+
+    def roomiest(op: int) -> int:
+        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or float("inf"))
+
+    sizes = {op: _working_set(problem, op, roomiest(op)) for op in range(problem.op_count) if problem.allowed[op]}
+    op = max(sizes, key=lambda op: sizes[op])
+    return op, roomiest(op), sizes[op]
 
 
 def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dlplacer.errors import InternalError
+from dlplacer.solvers.instance import FAR
 from dlplacer.solvers.schedule import Budget
 from dlplacer.solvers.timetable import Timetable
 
@@ -26,7 +27,7 @@ class Incumbent:
         """Keep a timetable if it is admitted and the best so far; whether it is."""
         if timetable is None or (self.best is not None and timetable.makespan >= self.best.makespan):
             return False
-        if not self.admits(timetable):
+        if timetable.makespan >= FAR or not self.admits(timetable):
             return False
         self.best = timetable
         self._report()

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from dlplacer.live import may_bind
 from dlplacer.problem import Problem
-from dlplacer.traffic import Traffic
+from dlplacer.traffic import Traffic, build_traffic
 
 FAR = 2**40
 """Delay between devices that no way joins: more than any horizon."""
@@ -69,7 +69,7 @@ class Instance:
     sources: frozenset[int]
     sinks: frozenset[int]
     barrier: int | None = None
-    traffic: Traffic | None = field(default=None, compare=False, repr=False)
+    traffic: Traffic | None = field(default=None, repr=False)
 
     @property
     def op_count(self) -> int:
@@ -236,7 +236,7 @@ def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
         sources=frozenset(op for op in instant if not predecessors[op]),
         sinks=frozenset(op for op in instant if not successors[op]),
         barrier=barrier,
-        traffic=Traffic(problem) if problem.options.contention == "link" or may_bind(problem) else None,
+        traffic=build_traffic(problem) if problem.options.contention == "link" or may_bind(problem) else None,
     )
 
 
@@ -249,9 +249,7 @@ def _footprint(problem: Problem, op: int, activations: float) -> int:
 
 def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
     """[op] → its readers with delays; of parallel arcs the slowest."""
-    tables = [
-        tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table) for table in problem.delay
-    ]
+    tables = list(map(_joined, problem.delay))
     largest: dict[tuple[int, int], int] = {}
     for arc in problem.arcs:
         ends = arc.source, arc.target
@@ -260,6 +258,12 @@ def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
     for (source, target), size in largest.items():
         successors[source].append((target, tables[size]))
     return successors
+
+
+def _joined(table: tuple[tuple[int | None, ...], ...]) -> Delay:
+    if any(None in row for row in table):
+        return tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
+    return table  # type: ignore[return-value]
 
 
 def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:

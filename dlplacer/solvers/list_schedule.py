@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.links import Links
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.timetable import Timetable, compact
 
@@ -54,6 +55,8 @@ class _Desk:
         self.waiting: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
         self.ready: list[list[tuple[int, int]]] = [[] for _ in self.free]
         self.instant: list[tuple[int, int]] = []
+        self.links = None if instance.traffic is None else Links(instance.traffic)
+        self.device, self.end = [-1] * count, [0] * count
 
     def run(self) -> Timetable | None:
         for op, missing in enumerate(self.missing):
@@ -128,6 +131,8 @@ class _Desk:
             if self.done[op] or not self.occupancy.admits(op, device):
                 continue
             late = self.occupancy.source_arrival(op, device) if self.instance.source_arcs[op] else 0
+            if self.links is not None:
+                late = max(late, self._contended_arrival(self.links, op, device))
             if late > now:
                 self.arrival[op][device] = late
                 heappush(waiting, (late, key, op))
@@ -142,6 +147,16 @@ class _Desk:
             self.free[device] = max(self.free[device], now)
         return chosen
 
+    def _contended_arrival(self, links: Links, op: int, device: int) -> int:
+        """When the last parcel that an op reads would be there, by what is booked on the links so far."""
+        latest = 0
+        for number in links.traffic.reads[op] if op < len(links.traffic.reads) else ():
+            source = links.traffic.parcels[number].source
+            here = self.occupancy.site[self.instance.block[source]]
+            if here not in (-1, device):
+                latest = max(latest, links.arrival(number, here, device, self.end[source]))
+        return latest
+
     def _ends_earlier_elsewhere(self, op: int, device: int, now: int) -> bool:
         duration, arrival = self.instance.duration[op], self.arrival[op]
         return any(
@@ -155,7 +170,9 @@ class _Desk:
         instance = self.instance
         if instance.source_arcs[op] or self.occupancy.site[instance.block[op]] < 0:
             now = max(now, self.occupancy.settle_with_sources(op, device))
-        end = now + instance.duration[op][device]
+        if self.links is not None:
+            now = max(now, self._send_inputs(self.links, op, device))
+        end = self.end[op] = now + instance.duration[op][device]
         self.start[op] = now
         self.free[device] = end
         self.done[op] = True
@@ -171,3 +188,10 @@ class _Desk:
             missing[target] -= 1
             if not missing[target]:
                 self._release(target)
+
+    def _send_inputs(self, links: Links, op: int, device: int) -> int:
+        """When what an op reads from elsewhere is there, with the links booked for it."""
+        self.device[op] = device
+        for source, _ in self.instance.source_arcs[op]:
+            self.device[source] = self.occupancy.site[self.instance.block[source]]
+        return links.send_inputs(op, self.device, self.end) if op < len(links.traffic.reads) else 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from dlplacer.solvers.instance import Delay, Instance
 from dlplacer.solvers.intervals import reachable
+from dlplacer.traffic import Parcel, traffic_of
 
 _LARGEST_SERIES = 120
 
@@ -99,6 +100,30 @@ def couple(instance: Instance, segments: Sequence[Segment]) -> list[Series]:
     return [
         Series(numbers, _in_series(instance, [segments[number] for number in numbers])) for numbers in sorted(distinct)
     ]
+
+
+def with_traffic(instance: Instance, segments: Sequence[Segment], series: Series) -> Series:
+    """A series with what is sent inside its segments.
+
+    What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
+    still add up to a bound: other traffic on the links is left out, which lengthens nothing.
+    """
+    if instance.traffic is None:
+        return series
+    parcels: list[Parcel] = []
+    offset = 0
+    for number in series.segments:
+        position = {op: offset + place for place, op in enumerate(segments[number].ops)}
+        last = offset + len(position) - 1
+        for parcel in instance.traffic.parcels:
+            source = position.get(parcel.source, last)
+            readers = tuple(position[op] for op in parcel.readers if position.get(op, -1) > source)
+            if source < last and readers:
+                parcels.append(Parcel("", source, parcel.size, readers, readers))
+        offset = last + 1
+    return replace(
+        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.ways, parcels, offset))
+    )
 
 
 def _without_leaves(instance: Instance) -> Instance:

@@ -9,7 +9,7 @@ def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
     """Classes of two or more devices, any two of which can be swapped.
 
     Swapping two devices maps plans to plans of the same makespan if every op takes the same time on both or may run on
-    neither, the capacities agree, and every delay to, from and between them is kept.
+    neither, the capacities agree, and every delay to, from and between them is kept; with traffic, also every link.
     """
     tables = {delay for arcs in instance.successors for _, delay in arcs}
     classes: list[list[int]] = []
@@ -45,6 +45,8 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
     for row, devices in zip(instance.duration, instance.allowed, strict=True):
         if (a in devices) != (b in devices) or (a in devices and row[a] != row[b]):
             return False
+    if instance.traffic is not None and not instance.traffic.ways.swappable(a, b):
+        return False
     others = [device for device in range(instance.device_count) if device not in (a, b)]
     return all(
         delay[a][b] == delay[b][a] and all(delay[a][c] == delay[b][c] and delay[c][a] == delay[c][b] for c in others)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.lane import Lane
-from dlplacer.traffic import Parcel, Send, Traffic, Way
+from dlplacer.solvers.links import Links
+from dlplacer.traffic import Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
 
     Where there is traffic, an op's data are sent when its turn comes, into the first gap that the links have.
     """
-    network = None if instance.traffic is None else _Network(instance.traffic, device)
+    links = None if instance.traffic is None else Links(instance.traffic)
     early, end = [0] * instance.op_count, [0] * instance.op_count
     free = [0] * instance.device_count
     for op in ops:
@@ -59,61 +59,11 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
             arrival = end[source] + delay[device[source]][here]
             if arrival > begin:
                 begin = arrival
-        if network is not None and op < len(network.traffic.reads):
-            begin = max(begin, network.arrival(op, end))
+        if links is not None and op < len(links.traffic.reads):
+            begin = max(begin, links.send_inputs(op, device, end))
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]
-    return Timetable(tuple(device), tuple(early), max(end), () if network is None else tuple(network.sends))
-
-
-class _Network:
-    """The links while a timetable is made: each parcel goes by the way on which it arrives first."""
-
-    def __init__(self, traffic: Traffic, device: Sequence[int]) -> None:
-        self.traffic, self.device = traffic, device
-        self.lanes = [Lane() for _ in range(traffic.lane_count)]
-        self.there: dict[tuple[int, int], int] = {}
-        self.sends: list[Send] = []
-
-    def arrival(self, op: int, end: Sequence[int]) -> int:
-        """When all that an op reads from other devices is there, sent now if it has not been."""
-        here, parcels = self.device[op], self.traffic.parcels
-        remote = [number for number in self.traffic.reads[op] if self.device[parcels[number].source] != here]
-        latest = 0
-        for number in sorted(remote, key=lambda number: end[parcels[number].source]):
-            if (number, here) not in self.there:
-                self.there[number, here] = self._send(number, parcels[number], here, end[parcels[number].source])
-            latest = max(latest, self.there[number, here])
-        return latest
-
-    def _send(self, number: int, parcel: Parcel, target: int, ready: int) -> int:
-        source = self.device[parcel.source]
-        way = self.traffic.way(parcel.size, source, target)
-        start, arrival = self._times(way, ready)
-        if self.traffic.chooses and arrival > ready + sum(stretch.ticks for stretch in way):
-            for other in self.traffic.ways(parcel.size, source, target)[1:]:
-                times = self._times(other, ready)
-                if times[1] < arrival:
-                    way, (start, arrival) = other, times
-        for stretch, begin in zip(way, start, strict=True):
-            for lane, offset, ticks in stretch.holds:
-                self.lanes[lane].insert(begin + offset, begin + offset + ticks)
-        self.sends.append(Send(number, target, way, start))
-        return arrival
-
-    def _times(self, way: Way, ready: int) -> tuple[tuple[int, ...], int]:
-        """Start ticks of the stretches of a way, and when the last one ends."""
-        starts = []
-        for stretch in way:
-            begin, moved = ready, bool(stretch.holds)
-            while moved:
-                moved = False
-                for lane, offset, ticks in stretch.holds:
-                    free = self.lanes[lane].earliest(begin + offset, ticks) - offset
-                    moved, begin = moved or free > begin, max(begin, free)
-            starts.append(begin)
-            ready = begin + stretch.ticks
-        return tuple(starts), ready
+    return Timetable(tuple(device), tuple(early), max(end), () if links is None else tuple(links.sends))
 
 
 def keeps_blocks_and_memory(instance: Instance, timetable: Timetable) -> bool:

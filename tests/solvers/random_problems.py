@@ -3,6 +3,7 @@
 from random import Random
 
 from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.options import CHOICES, Options
 from dlplacer.topology import Device, Link, Router, Topology
 
 
@@ -119,3 +120,52 @@ class _ForkJoin:
             self.add(f"floats{number}", [self.last])
         skip = [self.ops[0].id] if not self.plain and number and self.random.random() < 0.3 else []
         self.last = self.add(f"join{number}", [*ends, *(name for name in skip if name not in ends)])
+
+
+def random_step(seed: int, most_ops: int = 4) -> tuple[OpGraph, Topology, Options]:
+    """A tiny training step, a machine and options: shared tensors, phases, relays, routers, memory that may be tight."""
+    random = Random(seed)
+    options = Options(**{name: random.choice(values) for name, values in CHOICES.items()})
+    live = options.memory == "live"
+    count = random.choice([2, 2, 2, 3])
+    tight = random.random() < 0.7
+    sizes = [random.choice([None, 7, 9, 12] if tight else [None]) for _ in range(count)]
+    devices = tuple(Device(f"d{i}", random.choice(["gpu", "gpu", "cpu"]), sizes[i]) for i in range(count))
+    if random.random() < 0.4:
+        devices = tuple(Device(f"d{i}", "gpu", sizes[0]) for i in range(count))
+    routers = (Router("r"),) if random.random() < 0.4 else ()
+    names = [node.id for node in (*devices, *routers)]
+    full = options.delay == "store-and-forward" or random.random() < 0.7
+    links = [
+        Link(a, b, random.choice([1, 2, 4]), random.choice([0, 0, 1]), "full" if full else "half")
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if random.random() < 0.85
+    ]
+    size = random.randint(2, most_ops if count == 2 and not live else most_ops - 1)
+    return _random_step_graph(random, size), Topology(devices, routers, tuple(links)), options
+
+
+def _random_step_graph(random: Random, count: int) -> OpGraph:
+    backward_from = random.choice([count, count // 2, count - 1])
+    ops = [
+        Op(
+            f"k{i}",
+            "test",
+            random.choice([0, 1, 2, 3, 5]),
+            weight_bytes=random.choice([0, 0, 1, 3]),
+            output_bytes=random.choice([0, 1, 3, 4]),
+            workspace_bytes=random.choice([0, 0, 2]),
+            phase="backward" if i >= backward_from else random.choice(["forward", None]),
+            colocate=random.choice([None, None, None, "a"]),
+        )
+        for i in range(count)
+    ]
+    edges = []
+    for i in range(count):
+        size = random.choice([0, 1, 2, 4])
+        for j in range(i + 1, count):
+            if random.random() < 0.55:
+                shared = f"k{i}" if random.random() < 0.6 else f"k{i}-k{j}"
+                edges.append(Edge(f"k{i}", f"k{j}", size, tensor=shared))
+    return OpGraph(tuple(ops), tuple(edges))

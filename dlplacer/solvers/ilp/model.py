@@ -2,8 +2,10 @@
 
 from ortools.sat.python import cp_model
 
+from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.ilp import constraints
+from dlplacer.solvers.ilp import constraints, transfers
+from dlplacer.solvers.ilp.live_memory import fit_into_memory_at_all_times
 from dlplacer.solvers.ilp.objective import minimize_makespan
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
 from dlplacer.solvers.instance import Instance
@@ -13,16 +15,42 @@ from dlplacer.solvers.windows import Window
 
 
 def build_model(
-    instance: Instance, bounds: Bounds, upper: int, start_from: Timetable | None = None
+    instance: Instance, bounds: Bounds, upper: int, start_from: Timetable | None = None, with_transfers: bool = False
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of all schedules of at most `upper` ticks, hinted with a timetable if one is given."""
+    """The model of all schedules of at most `upper` ticks, hinted with a timetable if one is given.
+
+    Parameters
+    ----------
+    with_transfers
+        Whether the traffic of the instance, if it has any, is part of the model; else links carry everything at once,
+        which is a relaxation.
+    """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     add_constraints(model, instance, variables, bounds, upper)
     constraints.break_symmetry(model, instance, variables)
+    if instance.traffic is not None and with_transfers:
+        transfers.send_parcels(model, instance, instance.traffic, variables, bounds, upper)
+        transfers.one_transfer_at_a_time(model, variables)
     minimize_makespan(model, variables)
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
+    return model, variables
+
+
+def build_exact_model(
+    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Timetable | None
+) -> tuple[cp_model.CpModel, Variables]:
+    """The model of a problem with traffic, memory over time included; of all ways those that `Ways.between` lists.
+
+    Parameters
+    ----------
+    instance
+        Under ``memory: live`` without sources and sinks, as all times matter then.
+    """
+    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True)
+    if problem.options.memory == "live" and instance.traffic is not None:
+        fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
     return model, variables
 
 
@@ -54,3 +82,6 @@ def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Var
     placement = [timetable.device[ops[0]] for ops in instance.members]
     name = relabelled(placement, interchangeable(instance), constraints.symmetry_blocks(instance))
     hint(model, instance, variables, [name[device] for device in timetable.device], timetable.start)
+    if instance.traffic is not None and variables.lifts:
+        names = {device: name.get(device, device) for device in range(instance.device_count)}
+        transfers.hint_transfers(model, instance.traffic, variables, timetable, names)

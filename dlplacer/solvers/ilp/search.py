@@ -12,7 +12,9 @@ from dlplacer.errors import InternalError
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.sending import with_sends
 from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.traffic import Send
 
 _POLL_S = 0.05
 _GRACE_SHARE, _GRACE_S = 0.02, 0.2
@@ -49,6 +51,33 @@ def read_timetable(
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = [value(variable) for variable in variables.start]
     return compact(instance, [place[block] for block in instance.block], start)
+
+
+def read_timetables(
+    variables: Variables,
+    instance: Instance,
+    is_true: Callable[[Literal], bool],
+    value: Callable[[cp_model.IntVar], int],
+) -> list[Timetable]:
+    """The timetables that a solution suggests.
+
+    Where transfers are part of the model: with transfers decided anew, with all things moved early in the order that
+    the solution has, and as it is, which may be needed where waiting saves memory.
+    """
+    found = read_timetable(variables, instance, is_true, value)
+    if instance.traffic is None or not variables.lifts:
+        return [found]
+    start = tuple(map(value, variables.start))
+    sends = [
+        Send(lift.parcel, lift.target, lift.way, tuple(map(value, lift.start)))
+        for lift in variables.lifts
+        if is_true(lift.used)
+    ]
+    early = with_sends(instance, instance.traffic, found.device, start, sends)
+    wanted = {(send.parcel, send.target): send for send in reversed(sends)}
+    kept = tuple(wanted[send.parcel, send.target] for send in early.sends)
+    makespan = max(begin + instance.duration[op][found.device[op]] for op, begin in enumerate(start))
+    return [early, found, Timetable(found.device, start, makespan, kept)]
 
 
 def search(
@@ -112,18 +141,19 @@ class _Listener(cp_model.CpSolverSolutionCallback):
     def __init__(self, variables: Variables, instance: Instance) -> None:
         super().__init__()
         self.variables, self.instance = variables, instance
-        self.found: Timetable | None = None
+        self.found: list[Timetable] = []
         self.bound = 0
 
     def on_solution_callback(self) -> None:
-        self.found = read_timetable(self.variables, self.instance, self.boolean_value, self.value)
+        self.found = read_timetables(self.variables, self.instance, self.boolean_value, self.value)
 
     def on_bound(self, bound: float) -> None:
         self.bound = max(self.bound, _whole(bound))
 
     def deliver(self, incumbent: Incumbent) -> None:
-        found, self.found = self.found, None
-        incumbent.offer(found)
+        found, self.found = self.found, []
+        for timetable in found:
+            incumbent.offer(timetable)
         incumbent.raise_bound(self.bound)
 
 

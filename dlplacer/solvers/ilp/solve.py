@@ -10,8 +10,11 @@ from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import construct_on_placement
 from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.feasibility import explain_overflow
 from dlplacer.solvers.ilp.agreement import Agreement
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
+from dlplacer.solvers.ilp.exact import solve_exactly
+from dlplacer.solvers.ilp.loaded import solve_loaded
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.repair import repair
 from dlplacer.solvers.ilp.search import search
@@ -30,6 +33,7 @@ _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
 _AGREE_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
+_LOADED_SHARE = 0.6
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
 Start = Callable[[Problem, Instance], Timetable | None]
@@ -78,6 +82,8 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: I
     working = sum(ticks > 0 for ticks in instance.longest)
     if working <= _TINY:
         _solve_whole(instance, bounds, incumbent, _WHOLE_SHARE * budget.left_s)
+        if not solve_exactly(problem, instance, bounds, incumbent, _WHOLE_SHARE * budget.left_s):
+            raise explain_overflow(problem)
     elif working <= _LARGE:
         repair(instance, incumbent, _REPAIR_SHARE * budget.left_s, _PATIENCE)
         _solve_whole(instance, bounds, incumbent, budget.left_s)
@@ -121,6 +127,8 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
         work *= _SEGMENT_GROWTH
     if not incumbent.closed and len(chain.series) > 1:
         _agree(chain, bounds, incumbent, stop_at + _AGREE_SHARE * (budget.deadline - stop_at))
+    if instance.traffic is not None and not incumbent.closed:
+        bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + _LOADED_SHARE * budget.left_s)
     return bounds
 
 

@@ -11,10 +11,24 @@ from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance
+from dlplacer.traffic import Way
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr
 Pairs = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """One way that a parcel may take between two devices: whether it does, and when each stretch starts."""
+
+    parcel: int
+    source: int
+    target: int
+    choice: int
+    way: Way
+    used: Literal
+    start: tuple[cp_model.IntVar, ...]
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class Variables:
         (device, blocks) → literal that tells whether one of the blocks is there. Filled by the constraints.
     away
         (device, blocks, block) → literal that tells whether one of the blocks is there and the last one is not.
+    lifts
+        All ways of all parcels, where transfers are part of the model. Filled by the constraints.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -44,6 +60,7 @@ class Variables:
     far: dict[tuple[int, int, Pairs], cp_model.IntVar] = field(default_factory=dict)
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
     away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
+    lifts: list[Lift] = field(default_factory=list)
 
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:

@@ -1,0 +1,73 @@
+"""The series of a chain once more, with what they send: links carry one transfer at a time inside each."""
+
+import time
+from copy import copy
+from dataclasses import replace
+
+from dlplacer.errors import InternalError
+from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.ilp.constraints import charge_idle_ends
+from dlplacer.solvers.ilp.model import build_model
+from dlplacer.solvers.ilp.search import search
+from dlplacer.solvers.improve import improve
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.segments import Series, with_traffic
+from dlplacer.solvers.timetable import compact
+
+_WORK, _GROWTH, _ROUNDS = 0.4, 3.0, 30
+_BOUND_SHARE = 0.05
+
+
+def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
+    """Solve the series of a chain with their traffic, in rounds of growing length; the bounds that follow.
+
+    The bounds count only if no way that a transfer may take is left out.
+    """
+    loaded, budget = with_load(chain), incumbent.budget
+    traffic = chain.instance.traffic
+    work = _WORK
+    while loaded.open and budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
+        loaded.advance(work, stop_at, search_loaded)
+        if traffic is not None and traffic.ways.complete:
+            bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
+        for timetable in loaded.candidates():
+            incumbent.offer(timetable)
+        work *= _GROWTH
+    return bounds
+
+
+def with_load(chain: Chain) -> Chain:
+    """A chain whose series have traffic, and begin with what is known of them without."""
+    loaded = copy(chain)
+    loaded.__dict__.pop("_position", None)
+    loaded.alone = []
+    loaded.series = [with_traffic(chain.instance, chain.segments, series) for series in chain.series]
+    loaded.bounds, loaded.incumbents = dict(chain.bounds), {}
+    for before, series in zip(chain.series, loaded.series, strict=True):
+        known, part = chain.incumbents[before.instance], series.instance
+        if part in loaded.incumbents:
+            continue
+        loaded.bounds[part] = replace(chain.bounds[before.instance], makespan=known.bound)
+        loaded.incumbents[part] = begun = loaded.begin(part)
+        if known.best is not None:
+            begun.offer(compact(part, known.best.device, known.best.start))
+    return loaded
+
+
+def search_loaded(chain: Chain, series: Series, work: float) -> None:
+    """Improve and prove the best timetable of a series with its traffic."""
+    instance, incumbent = series.instance, chain.incumbents[series.instance]
+    improve(instance, incumbent, incumbent.budget.left_s, _ROUNDS)
+    best = incumbent.best
+    if best is None or incumbent.closed or not incumbent.budget.left_s:
+        return
+    model, variables = build_model(instance, chain.bounds[instance], best.makespan, best, with_transfers=True)
+    for segment, offset in chain.spans(series):
+        charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
+    if not search(model, variables, instance, incumbent, incumbent.budget.left_s, work):
+        raise InternalError(
+            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please report "
+            "this graph and topology"
+        )

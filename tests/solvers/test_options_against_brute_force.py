@@ -1,0 +1,39 @@
+"""Every option against an oracle: contention, relays, cut-through, memory over time, the barrier at the loss."""
+
+from collections import Counter
+
+import pytest
+from solvers.brute_force_options import optimum_under
+from solvers.random_problems import random_step
+
+from dlplacer.errors import InfeasibleError
+from dlplacer.placement import place
+from dlplacer.plan import Plan
+
+_CHUNK = 60
+
+
+def _plan(seed: int, method: str = "ilp") -> Plan | None:
+    graph, topology, options = random_step(seed)
+    try:
+        return place(graph, topology, options, method=method, time_limit_s=60, workers=1).plan
+    except InfeasibleError:
+        return None
+
+
+@pytest.mark.parametrize("chunk", range(5))
+def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
+        optimum, plan = optimum_under(*random_step(seed)), _plan(seed)
+        if optimum is None:
+            assert plan is None, seed
+            seen["infeasible"] += 1
+            continue
+        assert plan is not None, seed
+        assert plan.makespan_s == pytest.approx(float(optimum), abs=1e-9), seed
+        assert plan.status == "optimal", seed
+        assert plan.lower_bound_s <= float(optimum) + 1e-9, seed
+        seen.update(f"{name} {value}" for name, value in plan.options.to_dict().items())
+    assert min(seen.values()) > 0
+    assert len(seen) == 13
