@@ -182,7 +182,7 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
 
 
 def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
-    from dlplacer.scaling.cluster import cluster
+    from dlplacer.scaling.clusters import cluster
 
     if arguments.network is not None:
         rate = quantity_of("--network", arguments.network, "bytes_per_s")

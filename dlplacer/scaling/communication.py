@@ -107,7 +107,7 @@ class OnMachine:
     overlap
         Whether the exchange may run beside the backward pass.
     groupings
-        Keys of `GROUPINGS`; ``optimal`` is never worse than the others.
+        Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class OnMachine:
                 raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
         self.layout, self.overlap = layout, overlap
         self.ways = tuple(exchanges(memory_rate(layout.topology)) if ways is None else ways)
-        self.groupings = tuple(groupings) if overlap else ("single",)
+        self.groupings = tuple(groupings)
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
         """Every exchange with its fastest algorithm, every grouping and period."""
@@ -135,11 +135,11 @@ class OnMachine:
         for way in (way for way in self.ways if way.fits(workers)):
             coding = way.codec_s_per_byte(workers)
             for algorithm, line in _lines(costs, way, work.gradient_bytes):
-                wire = AlphaBeta(line.latency_s, line.s_per_byte - coding)
-                for grouping in self.groupings:
+                wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
+                for grouping in self.groupings if self.overlap else ():
                     groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
                     yield StepTime(way.codec, way.transport, algorithm, grouping, groups, 1, step_s, step_s - compute_s)
-                for period in (period for period in periods if period > 1):
+                for period in (period for period in periods if period > 1 or not self.overlap):
                     exposed_s = line.time_s(work.gradient_bytes) / period
                     step_s = compute_s + exposed_s
                     yield StepTime(way.codec, way.transport, algorithm, "single", 1, period, step_s, exposed_s)
@@ -174,5 +174,6 @@ def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grou
     computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)
     chain = Chain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
     cuts = GROUPINGS[grouping](chain)
-    before_s = (work.step_s - work.backward_s) / speedup
-    return len(cuts), before_s + makespan_s(chain, cuts, "backward")
+    exchanged_s = makespan_s(chain, cuts, "backward")
+    computed_s = sum(computes) + work.tail_s / speedup
+    return len(cuts), work.forward_s / speedup + max(exchanged_s, computed_s) + work.update_s / speedup

@@ -13,7 +13,7 @@ from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.scaling.layout import Layout, signature, sub_topology
 from dlplacer.scaling.split import Placed, Split, gradient_shares
-from dlplacer.scaling.sweep import Report, SweepRow, sweep
+from dlplacer.scaling.sweeps import Report, SweepRow, sweep
 from dlplacer.topology import Topology
 
 

@@ -39,22 +39,31 @@ class Work:
         The whole step: forward, backward and update.
     layers
         Gradients in the order in which the backward pass makes them; empty where there are none.
+    tail_s
+        Seconds of backward ops after the last gradient.
+    update_s
+        Seconds of the update, which waits for the exchange.
     mini_batch
         Samples of a step, if known.
     """
 
     step_s: float
     layers: tuple[GradientLayer, ...] = field(default=(), repr=False)
+    tail_s: float = 0.0
+    update_s: float = 0.0
     mini_batch: int | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s < float("inf"):
             raise InputError(f"work {self.name!r}: step_s is {self.step_s}; it must be positive and finite")
-        if self.backward_s > self.step_s * (1 + 1e-9):
+        if min(self.tail_s, self.update_s) < 0:
+            raise InputError(f"work {self.name!r}: tail_s and update_s must be at least 0")
+        parts_s = self.backward_s + self.tail_s + self.update_s
+        if parts_s > self.step_s * (1 + 1e-9):
             raise InputError(
-                f"work {self.name!r}: its layers take {self.backward_s:g} s of backward, more than the "
-                f"{self.step_s:g} s of the step; correct one of them"
+                f"work {self.name!r}: its backward pass and update take {parts_s:g} s, more than the {self.step_s:g} s "
+                "of the step; correct one of them"
             )
 
     @cached_property
@@ -66,6 +75,11 @@ class Work:
     def backward_s(self) -> float:
         """Seconds from the first backward op to the last gradient."""
         return sum(layer.backward_s for layer in self.layers)
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds before the first backward op."""
+        return max(0.0, self.step_s - self.backward_s - self.tail_s - self.update_s)
 
 
 def work_of(graph: OpGraph, device_type: str) -> Work:
@@ -79,15 +93,19 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     InputError
         If an op has no time on the type, or the whole graph takes none.
     """
-    spent_s, ready = 0.0, []
+    spent_s, update_s = 0.0, 0.0
+    ready: list[tuple[float, int]] = []
     sources = {edge.target: edge.source for edge in graph.edges}
     made_at: dict[str, float] = {}
-    backward_from_s: float | None = None
+    forward_s: float | None = None
     for op_id in serial_order(graph):
         op = graph.op(op_id)
         time_s = _time_s(op, device_type)
-        if op.phase == "backward" and time_s > 0 and backward_from_s is None:
-            backward_from_s = spent_s
+        if op.phase == "optimizer":
+            update_s += time_s
+            continue
+        if op.phase == "backward" and time_s > 0 and forward_s is None:
+            forward_s = spent_s
         spent_s += time_s
         made_at[op_id] = spent_s
         if op.kind == _GRADIENT and op.colocate in graph.index:
@@ -96,12 +114,14 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
                 ready.append((made_at.get(sources.get(op_id, ""), spent_s), size))
     if not spent_s > 0:
         raise InputError(f"graph {graph.name!r} takes no time on a {device_type!r}; profile it first")
-    known = sum(size for _, size in ready)
-    rest = sum(_as_float32(op) for op in graph.ops if op.kind != _GRADIENT) - known
+    rest = sum(_as_float32(op) for op in graph.ops if op.kind != _GRADIENT) - sum(size for _, size in ready)
     if rest > 0:
         ready.append((spent_s, rest))
-    start_s = spent_s if backward_from_s is None else backward_from_s
-    return Work(spent_s, _layers(sorted(ready), start_s), _mini_batch(graph), graph.name)
+    ready.sort()
+    forward_s = spent_s if forward_s is None else forward_s
+    tail_s = spent_s - max(forward_s, ready[-1][0] if ready else forward_s)
+    layers = _layers(ready, forward_s)
+    return Work(spent_s + update_s, layers, tail_s, update_s, _mini_batch(graph), graph.name)
 
 
 def fastest_work(graph: OpGraph, topology: Topology) -> Work:

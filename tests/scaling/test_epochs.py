@@ -34,7 +34,7 @@ def test_the_fit_finds_the_form_again(minimum: float, critical: float) -> None:
 
 
 def test_inception_v3_beyond_its_critical_batch() -> None:
-    # by absolute errors E = 1.55 + 0.084 N for N of at least 32; by relative ones, as here, the small batches weigh more
+    # by absolute errors E = 1.55 + 0.084 N; by relative ones, as here, small batches weigh more
     fit = fit_critical_batch([(32, 4), (64, 7), (128, 12), (256, 23)])
     assert fit.model.minimum_epochs == pytest.approx(1.34, abs=0.01)
     assert fit.model.minimum_epochs / fit.model.critical == pytest.approx(0.0847, abs=0.001)

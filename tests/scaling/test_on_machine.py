@@ -8,7 +8,7 @@ from dlplacer.costs.exchange import exchanges
 from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.load import load_graph, load_topology
-from dlplacer.scaling.cluster import cluster
+from dlplacer.scaling.clusters import cluster
 from dlplacer.scaling.communication import GROUPINGS, ClosedForm, OnMachine, StepTime, Team
 from dlplacer.scaling.efficiency import ConstantEfficiency
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
@@ -132,7 +132,7 @@ def test_overlap_and_groups_only_help(name: str) -> None:
     }
     assert by_groups["optimal"] == min(by_groups.values())
     (alone,) = every_step(steps(topology, 4, ways=plain, overlap=False))[:1]
-    assert by_groups["single"] == pytest.approx(alone.step_s)
+    assert by_groups["single"] == pytest.approx(alone.step_s)  # all gradients are ready with the last
     assert alone.step_s >= by_groups["optimal"] > WORK.step_s
     assert alone.exposed_s == pytest.approx(alone.step_s - WORK.step_s)
 
@@ -201,6 +201,25 @@ def test_gradients_are_counted_as_float32_and_ready_when_made() -> None:
     work = work_of(OpGraph(ops, edges), "any")
     assert work.step_s == 6.0
     assert work.layers == (GradientLayer(2.0, 200), GradientLayer(3.0, 200))
+    assert (work.forward_s, work.tail_s, work.update_s) == (1.0, 0.0, 0.0)
+
+
+def test_what_follows_the_last_gradient_hides_the_exchange_and_the_update_waits_for_it() -> None:
+    ops = (
+        Op("w", "parameter", 0.0, gradient_bytes=4_000_000),
+        Op("forward", "mm", 1.0, phase="forward"),
+        Op("back", "mm", 0.002, phase="backward"),
+        Op("w.grad", "gradient", 0.0, phase="backward", colocate="w"),
+        Op("last", "mm", 0.003, phase="backward"),
+        Op("update", "sgd", 0.5, phase="optimizer"),
+    )
+    pairs = (("w", "forward"), ("forward", "back"), ("back", "w.grad"), ("back", "last"), ("w.grad", "update"))
+    work = work_of(OpGraph(ops, tuple(Edge(a, b, 1) for a, b in pairs)), "any")
+    assert (work.forward_s, work.tail_s, work.update_s) == pytest.approx((1.0, 0.003, 0.5))
+    # over 1 GB/s the exchange of 4 MB takes 4 ms, 3 of which hide behind the last op
+    on_machine = OnMachine(Layout(mesh({("a", "b"): 1e9})), exchanges()[:1])
+    (step,) = on_machine.step_times(work, Team(2, 1, ALONE), (1,))
+    assert step.exposed_s == pytest.approx(0.001)
 
 
 def test_a_graph_that_does_not_say_when_gradients_are_ready_has_them_last() -> None:
@@ -251,5 +270,5 @@ def test_mistakes() -> None:
         OnMachine(layout, groupings=("best",))
     with pytest.raises(InputError, match="a cluster of 0 machines"):
         cluster(load_topology("pcie-4gpu"), 0, 1e9)
-    with pytest.raises(InputError, match="more than the 1 s of the step"):
+    with pytest.raises(InputError, match="take 2 s, more than the 1 s of the step"):
         Work(1.0, (GradientLayer(2.0, 1),))

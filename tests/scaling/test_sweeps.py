@@ -15,7 +15,7 @@ from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.scaling.layout import Layout, sub_topology
 from dlplacer.scaling.placement_task import PlacementTask, presolve
 from dlplacer.scaling.split import Placed
-from dlplacer.scaling.sweep import SweepRow, sweep, sweep_frame, task_key
+from dlplacer.scaling.sweeps import SweepRow, sweep, sweep_frame, task_key
 from dlplacer.topology import Device, Link, Topology
 
 

@@ -1,0 +1,149 @@
+"""hybrid on the command line: table, JSON, picture, sources of step times, mistakes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlplacer.cli.main import main
+
+NODES = [
+    {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
+    {"id": "split", "kind": "op", "time_s": 0},
+    *({"id": name, "kind": "op", "time_s": 0.010, "phase": "backward"} for name in ("left", "right")),
+    {"id": "w.grad", "kind": "gradient", "time_s": 0, "phase": "backward", "colocate": "w"},
+]
+EDGES = [{"source": pair[0], "target": pair[1], "bytes": 1000} for pair in (("w", "left"), ("left", "w.grad"))]
+EDGES += [{"source": "split", "target": name, "bytes": 1000} for name in ("left", "right")]
+EPOCHS = {"32": 4, "64": 7, "128": 12, "256": 23}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    graph, topology, epochs = (tmp_path / f"{name}.json" for name in ("graph", "topology", "epochs"))
+    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "name": "halves", "nodes": NODES, "edges": EDGES}))
+    devices = [{"id": name, "kind": "device"} for name in "abcd"]
+    links = [{"source": name, "target": "s", "bytes_per_s": 1e9} for name in "abcd"]
+    nodes = [*devices, {"id": "s", "kind": "router"}]
+    topology.write_text(json.dumps({"format": "dlplacer.topology/1", "name": "box", "nodes": nodes, "edges": links}))
+    epochs.write_text(
+        json.dumps({"format": "dlplacer.epochs/1", "epochs": EPOCHS, "samples": 64_000, "mini_batch": 10})
+    )
+    return [str(graph), str(topology), "--paper", "--epochs", str(epochs)]
+
+
+def planned(files: list[str], capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    assert main(["hybrid", *files, *options, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_paper_s_projection(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(files, capsys, "--devices", "256", "--speedup", "2=1.32", "--scaling-efficiency", "1")
+    ratios = {each["devices"]: each["against_same_devices"] for each in found["budgets"]}
+    assert [ratios[devices] for devices in (64, 128, 256)] == pytest.approx([1.155, 1.1314286, 1.265])
+    assert found["first_win_devices"] == 54
+    best = found["best"]
+    assert (best["workers"], best["model_parallel"], best["model_parallel_speedup"]) == (128, 2, 1.32)
+    # 20 ms ÷ 1.32 · 6400 mini-batches ÷ 128 workers · 12 epochs
+    assert best["time_s"] == pytest.approx(0.020 / 1.32 * 6400 / 128 * 12)
+
+
+def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(files, capsys, "--devices", "4", "--split", "placement", "--codecs", "none", "--time-limit", "5")
+    hybrid = found["budgets"][1]["hybrid"]
+    assert hybrid["model_parallel_method"] == "placement"
+    # two halves of 10 ms side by side; 1 kB travels in 1 us over a switch in two hops of eq. 11
+    assert hybrid["model_parallel_speedup"] == pytest.approx(2.0, rel=1e-3)
+    assert hybrid["exposed_s"] == 0.0
+    alone = found["budgets"][1]["data_parallel"]
+    # gradients are made by the first op of the backward pass, 10 ms before its end; they need 4 ms
+    assert alone["step_s"] == pytest.approx(0.020, rel=1e-6)
+    assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
+
+
+def test_without_overlap_the_exchange_is_exposed(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--devices", "2", "--speedup", "2=1.9", "--codecs", "none", "--no-overlap")
+    alone = planned(files, capsys, *options)["budgets"][1]["data_parallel"]
+    assert alone["exposed_s"] == pytest.approx(0.004)
+
+
+def test_solved_ahead_in_a_process_and_kept(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--devices", "2", "--degrees", "2", "--split", "placement", "--cache", str(tmp_path / "cache")]
+    first = planned(files, capsys, *options)
+    assert len(list((tmp_path / "cache").glob("*.json"))) == 1
+    assert planned(files, capsys, *options) == first
+
+
+def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    # T_N = 20 ms · (1 + 0.5 (N − 1)/N): a ring
+    measured = ",".join(f"{n}={0.020 * (1 + 0.5 * (n - 1) / n)}" for n in (1, 2, 4))
+    found = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--measured", measured)
+    assert "'ring' fits best" in found["scaling_fit"]["verdict"]
+    assert found["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
+    assert found["budgets"][7]["data_parallel"]["step_s"] == pytest.approx(0.020 * (1 + 0.5 * 7 / 8))
+
+
+def test_lemma_3_1_and_a_network(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    lemma = planned(files, capsys, "--devices", "4", "--speedup", "2=1.9", "--overhead-ratio", "0.1")
+    assert lemma["budgets"][3]["data_parallel"]["speedup"] == pytest.approx(4 * 1.1 / 1.4)
+    found = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--network", "100 MB/s", "--codecs", "none")
+    # two boxes of four devices: 4 MB over two cards of 100 MB/s take at least 40 ms, of which 10 ms hide
+    assert found["budgets"][7]["data_parallel"]["step_s"] > 0.040
+    assert found["budgets"][3]["data_parallel"]["step_s"] == pytest.approx(0.020, rel=1e-3)
+
+
+def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "hybrid.png"
+    options = ["--devices", "64", "--speedup", "2=1.32", "--scaling-efficiency", "1", "--picture", str(picture)]
+    assert main(["hybrid", *files, *options]) == 0
+    captured = capsys.readouterr()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {picture}" in captured.err
+    assert "halves on 64 devices of box" in captured.out
+    row = next(line for line in captured.out.splitlines() if line.startswith("│ 64 "))
+    assert "32 x 2" in row
+    assert "42.24x" in row
+    assert "1.155x" in row
+    assert "hybrid first wins   at 54 devices" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (
+            ["--devices", "5", "--speedup", "2=1.5"],
+            2,
+            "--devices is 5; topology '.*' has 4: join copies of it",
+        ),
+        (["--devices", "0"], 2, "--devices is 0; it must be at least 1"),
+        (["--devices", "4", "--speedup", "two=1.5"], 2, "--speedup 'two=1.5' is not understood; write devices=number"),
+        (["--devices", "4", "--degrees", "2;4"], 2, "--degrees is '2;4'; write whole numbers, as in 2,4"),
+        (["--devices", "4", "--codecs", "zip"], 2, "there is no codec 'zip'; use some of none, fp16, ternary"),
+        (
+            ["--devices", "4", "--overhead-ratio", "0.1", "--scaling-efficiency", "1"],
+            2,
+            "--scaling-efficiency and --overhead-ratio both say where step times come from; give one",
+        ),
+        (["--devices", "8", "--network", "fast", "--speedup", "2=1.5"], 2, "--network: 'fast' is not a number"),
+        (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),
+        (["--devices", "4", "--jobs", "0"], 2, "--jobs is 0; it must be at least 1"),
+    ],
+)
+def test_mistakes(
+    files: list[str], capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str
+) -> None:
+    import re
+
+    assert main(["hybrid", *files, *options]) == code
+    error = capsys.readouterr().err
+    assert re.search(message.replace("(", r"\("), error), error
+    assert "Traceback" not in error
+
+
+def test_a_mistake_in_the_epochs_file(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[-1]).write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": "few"}}))
+    assert main(["hybrid", *files, "--devices", "2"]) == 2
+    assert "epochs.1: must be a number (it is 'few')" in capsys.readouterr().err
