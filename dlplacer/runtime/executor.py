@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from itertools import groupby
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from dlplacer.runtime.update import Updater
 
 _Inbox = queue.SimpleQueue[tuple[str, Any]]
 _ABORT = ""
+_submitting = Lock()
 
 
 @dataclass
@@ -118,8 +120,10 @@ class Executor:
         if self._links is not None:
             self._links.begin()
         try:
-            for name, device in self._devices.items():
-                futures.append(device.submit(tasks[name]))
+            # Two programs at once must queue in the same order on all devices, or they wait for each other.
+            with _submitting:
+                for name, device in self._devices.items():
+                    futures.append(device.submit(tasks[name]))
         except BaseException:
             _abort(inboxes)
             raise

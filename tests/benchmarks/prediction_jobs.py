@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -53,9 +54,7 @@ class TwoTowers(nn.Module):
         super().__init__()
         sizes = [features, *[width] * depth, 128]
         towers = [
-            nn.Sequential(
-                *(step for a, b in zip(sizes, sizes[1:], strict=False) for step in (nn.Linear(a, b), nn.GELU()))
-            )
+            nn.Sequential(*(step for a, b in pairwise(sizes) for step in (nn.Linear(a, b), nn.GELU())))
             for _ in range(2)
         ]
         self.left, self.right = towers
