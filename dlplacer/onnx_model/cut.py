@@ -80,7 +80,9 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
             for name in by_name[node].output
             if name and (name in returned or read_by[name] - {key})
         ]
-        parts.append(Part(key[1], tuple(nodes), tuple(inputs), tuple(outputs)))
+        # What nobody reads is not run: a session must be asked for something.
+        if outputs:
+            parts.append(Part(key[1], tuple(nodes), tuple(inputs), tuple(outputs)))
     return tuple(parts)
 
 
