@@ -1,4 +1,7 @@
-"""Seconds of a pipeline's parts on this core: of single ops to plan with, of whole stages to predict with."""
+"""Seconds of a pipeline's parts on this core: of single ops to plan with, of whole stages to predict with.
+
+Processor time of the thread is what counts: it is the time that passes on a core that the thread has to itself.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +63,16 @@ def stage_times(
                 found[kind].append(seconds)
     ahead_s, behind_s, first_s, second_s = (lower_quartile(times) if times else 0.0 for times in found.values())
     whole_s = first_s + second_s if in_two else behind_s
-    return StageTimes(ahead_s, whole_s, second_s, input_s=first_s if in_two else None)
+    return StageTimes(ahead_s, whole_s, second_s, _scaling_s(part.module), first_s if in_two else None)
+
+
+def _scaling_s(module: nn.Module) -> float:
+    """Dividing all gradients by the number of micro-batches, at the end of a step."""
+    begin = time.thread_time()
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.div_(1.0)
+    return time.thread_time() - begin
 
 
 def _one_pass(
@@ -74,26 +86,26 @@ def _one_pass(
 
     carrying = [example.requires_grad for example in part.examples_in]
     values = [value.detach().requires_grad_(wanted) for value, wanted in zip(received, carrying, strict=True)]
-    begin = time.perf_counter()
+    begin = time.thread_time()
     output = part.module(*values, **inputs)
     outputs = [loss(output)] if loss is not None else list(pytree.tree_leaves(output))
-    middle = time.perf_counter()
+    middle = time.thread_time()
     seeds: Any = (
         None if loss is not None else [torch.ones_like(root) if root.requires_grad else None for root in outputs]
     )
     all_values = [*values, *inputs.values()]
-    before = time.perf_counter()
+    before = time.thread_time()
     if not in_two:
         stage_backward(outputs[0] if loss is not None else tuple(outputs), seeds, all_values)
-        return {"F": middle - begin, "B": time.perf_counter() - before}
+        return {"F": middle - begin, "B": time.thread_time() - before}
     weights = list(part.module.parameters())
     if not received:
         stage_backward(tuple(outputs), seeds, all_values)
-        return {"F": middle - begin, "I": 0.0, "W": time.perf_counter() - before}
+        return {"F": middle - begin, "I": 0.0, "W": time.thread_time() - before}
     _, groups = stage_backward_input(outputs, seeds, all_values, iter(weights))
-    between = time.perf_counter()
+    between = time.thread_time()
     stage_backward_weight(iter(weights), groups)
-    return {"F": middle - begin, "I": between - before, "W": time.perf_counter() - between}
+    return {"F": middle - begin, "I": between - before, "W": time.thread_time() - between}
 
 
 @dataclass
@@ -111,16 +123,16 @@ class _Call:
         for number in range(warm_up + repeats):
             for leaf in passing:
                 leaf.grad = None
-            begin = time.perf_counter()
+            begin = time.thread_time()
             result = self.run()
-            middle = time.perf_counter()
+            middle = time.thread_time()
             outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             roots = [leaf for leaf in outputs if leaf.grad_fn is not None]
             seeds = [torch.ones_like(root) for root in roots]
-            before = time.perf_counter()
+            before = time.thread_time()
             if roots:
                 torch.autograd.backward(roots, seeds)
-            after = time.perf_counter()
+            after = time.thread_time()
             if number >= warm_up:
                 ahead.append(middle - begin)
                 behind.append(after - before)

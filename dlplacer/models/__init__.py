@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dlplacer.models.alex import alexnet
-    from dlplacer.models.big_lstm import big_lstm
     from dlplacer.models.branching import branches
-    from dlplacer.models.gnmt import gnmt
     from dlplacer.models.google import googlenet
     from dlplacer.models.inception import inception_v3
+    from dlplacer.models.language import big_lstm
     from dlplacer.models.perceptron import mlp
     from dlplacer.models.resnet import resnet50
+    from dlplacer.models.translation import gnmt
     from dlplacer.models.vgg import vgg19
 
 __all__ = ["alexnet", "big_lstm", "branches", "gnmt", "googlenet", "inception_v3", "mlp", "resnet50", "vgg19"]
 
 _FILE_OF = {
     "alexnet": "alex",
-    "big_lstm": "big_lstm",
+    "big_lstm": "language",
     "branches": "branching",
-    "gnmt": "gnmt",
+    "gnmt": "translation",
     "googlenet": "google",
     "inception_v3": "inception",
     "mlp": "perceptron",

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.job import Job
-from dlplacer.models.gnmt import sequence_loss
+from dlplacer.models.translation import sequence_loss
 
 
 class BigLstm(nn.Module):
