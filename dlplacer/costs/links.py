@@ -21,13 +21,15 @@ class Wiring:
     """The ways between the devices of a topology.
 
     A message takes the way of the highest rate through routers, among those the one of least latency; only where
-    routers join two devices in no way do other devices relay.
+    routers join two devices in no way do other devices relay. Both directions take the same way.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self._ways: dict[str, dict[str, tuple[str, ...]]] = {}
         self._lanes: dict[tuple[str, str], tuple[Lane, ...]] = {}
+        self._latencies_s: dict[tuple[str, str], float] = {}
+        self._rates: dict[Lane, float] = {}
 
     @cached_property
     def _neighbours(self) -> dict[str, list[tuple[str, float, float]]]:
@@ -49,6 +51,8 @@ class Wiring:
         for name in (source, target):
             if name not in self.topology.device_index:
                 raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+        if self.topology.device_index[target] < self.topology.device_index[source]:
+            return self.route(target, source)[::-1]
         if source not in self._ways:
             self._ways[source] = self._search(source, relay=False)
             if len(self._ways[source]) + 1 < len(self.topology.devices):
@@ -91,11 +95,17 @@ class Wiring:
 
     def rate(self, lane: Lane) -> float:
         """Bytes per second that a lane carries."""
-        return self.topology.link_between[lane].total_bytes_per_s
+        if lane not in self._rates:
+            self._rates[lane] = self.topology.link_between[lane].total_bytes_per_s
+        return self._rates[lane]
 
     def latency_s(self, source: str, target: str) -> float:
         """Σ of the latencies along the way."""
-        return sum(self.topology.link_between[lane].latency_s for lane in self.lanes(source, target))
+        pair = (source, target)
+        if pair not in self._latencies_s:
+            links = (self.topology.link_between[lane] for lane in self.lanes(source, target))
+            self._latencies_s[pair] = sum(link.latency_s for link in links)
+        return self._latencies_s[pair]
 
     def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
         """Target device → its way: of the highest rate, then of least latency."""

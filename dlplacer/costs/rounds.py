@@ -70,10 +70,16 @@ def doubling_gather_rounds(devices: int) -> tuple[Round, ...]:
 
 
 def all_to_all_rounds(devices: int) -> tuple[Round, ...]:
-    """All-to-all in pairs: in round s to the device s further on."""
+    """All-to-all in pairs: in round s to the device s further on.
+
+    Round N − s sends over the ways of round s in the opposite direction, and is counted with it.
+    """
     require_devices(devices)
+    half = devices // 2
+    times = {shift: 1 if 2 * shift == devices else 2 for shift in range(1, half + 1)}
     return tuple(
-        Round(tuple((i, (i + shift) % devices, 1 / devices) for i in range(devices))) for shift in range(1, devices)
+        Round(tuple((i, (i + shift) % devices, 1 / devices) for i in range(devices)), count)
+        for shift, count in times.items()
     )
 
 

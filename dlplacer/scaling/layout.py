@@ -1,5 +1,6 @@
 """Which devices of a machine work together: workers of M devices each, the best connected ones."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from itertools import combinations
@@ -146,8 +147,8 @@ def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
     kept = set(devices) | {router.id for router in topology.routers}
     links = [link for link in topology.links if link.source in kept and link.target in kept]
     while True:
-        ends = [end for link in links for end in (link.source, link.target)]
-        dangling = {name for name in kept.difference(devices) if ends.count(name) < 2}
+        ends = Counter(end for link in links for end in (link.source, link.target))
+        dangling = {name for name in kept.difference(devices) if ends[name] < 2}
         if not dangling:
             break
         kept -= dangling
