@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.instance import FAR, Delay, Instance
+from dlplacer.solvers.arc_delays import ArcDelays
+from dlplacer.solvers.instance import Instance
 
 
 def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
@@ -36,33 +37,6 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
 def tails(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     """[op] → ticks between its end and the end of the schedule, at least: its head when time runs backwards."""
     return heads(instance.reversed, known)
-
-
-class ArcDelays:
-    """Least delays of arcs over the devices that their ends may use."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self._known: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
-
-    def least(self, source: int, target: int, delay: Delay) -> int:
-        """The least delay of an arc; 0 if its ends may share a device."""
-        return self._pair(source, target, delay)[0]
-
-    def cut(self, source: int, target: int, delay: Delay) -> int:
-        """The least delay of an arc whose ends are on different devices; `FAR` if they cannot be."""
-        together = self.instance.block[source] == self.instance.block[target]
-        return FAR if together else self._pair(source, target, delay)[1]
-
-    def _pair(self, source: int, target: int, delay: Delay) -> tuple[int, int]:
-        key = id(delay), self.instance.allowed[source], self.instance.allowed[target]
-        if key not in self._known:
-            pairs = [(a, b) for a in key[1] for b in key[2]]
-            self._known[key] = (
-                min((delay[a][b] for a, b in pairs), default=0),
-                min((delay[a][b] for a, b in pairs if a != b), default=FAR),
-            )
-        return self._known[key]
 
 
 def _least_over_sets(entries: list[tuple[int, int, int]]) -> int:

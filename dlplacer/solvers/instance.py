@@ -11,6 +11,7 @@ every op behind it, without delays.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from dlplacer.live import may_bind
 from dlplacer.problem import Problem
@@ -101,6 +102,11 @@ class Instance:
     def uniform(self) -> bool:
         """Whether every op takes the same time on all its devices."""
         return self.shortest == self.longest
+
+    @cached_property
+    def delay_summaries(self) -> dict[Any, Any]:
+        """What `dlplacer.solvers.arc_delays` has reckoned of the arcs so far."""
+        return {}
 
     @cached_property
     def source_arcs(self) -> Arcs:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.area import Ints, Prices
-from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.instance import FAR, Instance
 
 _COLUMNS = 256

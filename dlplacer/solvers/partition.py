@@ -8,8 +8,8 @@ from itertools import accumulate
 from types import ModuleType
 
 from dlplacer.errors import InputError
+from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.averages import mean_durations
-from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.settling import fitted

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.instance import FAR, Delay, Instance
+from dlplacer.solvers.arc_delays import ArcDelays
+from dlplacer.solvers.instance import Instance
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
@@ -17,16 +18,13 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
         Factor on the delays; 0 ranks by work alone.
     """
     ranks = [0.0] * instance.op_count
-    means: dict[tuple[int, tuple[int, ...], tuple[int, ...]], float] = {}
+    delays = ArcDelays(instance)
     for op in reversed(instance.order):
         below = 0.0
         for target, delay in instance.successors[op]:
             reach = ranks[target]
-            if delay_weight and instance.block[op] != instance.block[target]:
-                key = id(delay), instance.allowed[op], instance.allowed[target]
-                if key not in means:
-                    means[key] = _mean_delay(delay, key[1], key[2])
-                reach += delay_weight * means[key]
+            if delay_weight:
+                reach += delay_weight * delays.mean(op, target, delay)
             below = max(below, reach)
         devices = instance.allowed[op]
         ranks[op] = below + sum(instance.duration[op][device] for device in devices) / max(1, len(devices))
@@ -42,8 +40,3 @@ def by_rank(instance: Instance, ranks: Sequence[float]) -> list[int]:
     for position, op in enumerate(sorted(range(instance.op_count), key=lambda op: (-ranks[op], depth[op]))):
         place[op] = position
     return place
-
-
-def _mean_delay(delay: Delay, sources: Sequence[int], targets: Sequence[int]) -> float:
-    delays = [delay[a][b] for a in sources for b in targets if a != b and delay[a][b] < FAR]
-    return sum(delays) / len(delays) if delays else 0.0

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.arrivals import Candidate, Queue
 from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.etf import EarliestFirst
-from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.ranks import upward_ranks
 from dlplacer.solvers.timetable import Timetable

@@ -10,8 +10,8 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
+from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.heads import ArcDelays
 from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance import FAR, Delay, Instance
 from dlplacer.solvers.segments import Segment
