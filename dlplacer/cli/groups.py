@@ -70,13 +70,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _object(chain: "Chain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:
     best = found[-1]
+    sizes = _group_bytes(chain, best.cuts)
+    # torch's DistributedDataParallel takes whole MiB, bucket by bucket as gradients get ready: from the last layer on.
+    caps = [max(1, round(size / 2**20)) for size in reversed(sizes)] if direction == "backward" else None
     return {
         "direction": direction,
         "collective": collective,
         "cuts": list(best.cuts),
         "makespan_s": best.makespan_s,
         "groups": [list(chain.names[before:last]) for before, last in zip((0, *best.cuts), best.cuts, strict=False)],
-        "group_bytes": _group_bytes(chain, best.cuts),
+        "group_bytes": sizes,
+        "bucket_cap_mb_list": caps,
         "policies": {
             grouping.policy: {"cuts": list(grouping.cuts), "makespan_s": grouping.makespan_s} for grouping in found
         },
