@@ -15,6 +15,9 @@ import torch
 from dlplacer.devices.worker import Worker
 from dlplacer.errors import InputError
 
+COPIES = ("free", "forced")
+_CYCLES_PER_S = 1.5e9
+
 
 class StreamBackend(Protocol):
     """The part of torch.cuda that a device needs."""
@@ -35,7 +38,7 @@ class StreamBackend(Protocol):
         """Make a stream current for the calling thread; later ops are enqueued there."""
 
     def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
-        """Enqueue a copy to another device on a stream, and keep the original alive until it is done."""
+        """Enqueue a copy to a device, be it the tensor's own, and keep the original alive until it is done."""
 
     def protect(self, tensor: Any, stream: Any) -> None:
         """Keep a tensor's memory until what a stream has been given so far is done."""
@@ -45,6 +48,9 @@ class StreamBackend(Protocol):
 
     def event(self, timed: bool) -> Any:
         """A new event, with ``record(stream)`` and ``elapsed_time(other)``."""
+
+    def pause(self, stream: Any, pause_s: float) -> None:
+        """Enqueue a pause on a stream."""
 
 
 class TorchStreams:
@@ -68,7 +74,7 @@ class TorchStreams:
     def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
         with torch.cuda.stream(stream):
             tensor.record_stream(stream)
-            return tensor.to(device, non_blocking=True)
+            return tensor.to(device, non_blocking=True, copy=True)
 
     def protect(self, tensor: Any, stream: Any) -> None:
         tensor.record_stream(stream)
@@ -78,6 +84,10 @@ class TorchStreams:
 
     def event(self, timed: bool) -> Any:
         return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+    def pause(self, stream: Any, pause_s: float) -> None:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(int(pause_s * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +99,27 @@ class Parcel:
 
 
 class CudaDevice:
-    """The i-th CUDA device. A copy leaves on a stream of its own, so that it blocks no compute stream."""
+    """The i-th CUDA device, or one of several logical devices on it. A copy leaves on a stream of its own.
 
-    def __init__(self, index: int, backend: StreamBackend | None = None) -> None:
+    Logical devices of one GPU have threads and streams of their own. Between them a tensor is handed over with an
+    event, or, with ``copies="forced"``, copied as if they were two GPUs.
+
+    Parameters
+    ----------
+    part
+        Number of the logical device on this GPU; None if it is the only one.
+    copies
+        ``free`` or ``forced``, on the way to another logical device of the same GPU.
+
+    Attributes
+    ----------
+    copies_here
+        Whether copies are forced.
+    """
+
+    def __init__(
+        self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
+    ) -> None:
         self._backend = backend if backend is not None else TorchStreams()
         count = self._backend.device_count()
         if index >= count:
@@ -99,10 +127,13 @@ class CudaDevice:
             raise InputError(
                 f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box"
             )
-        self.name = f"cuda:{index}"
+        if copies not in COPIES:
+            raise InputError(f"device 'cuda:{index}': copies is {copies!r}; use {' or '.join(COPIES)}")
+        self.name = f"cuda:{index}" if part is None else f"cuda:{index}/{part}"
         self.type = device_type(self._backend.device_name(index))
         self.torch_device = torch.device("cuda", index)
         self._index = index
+        self.copies_here = copies == "forced"
         self._copy_streams: dict[str, Any] = {}
         self._worker = Worker(self.name, self._prepare)
 
@@ -113,7 +144,8 @@ class CudaDevice:
     def send(self, tensor: Any, target: Any) -> Any:
         """Enqueue the copy behind what computes the tensor; the compute stream goes on at once."""
         computed = self._compute.record_event()
-        parcel = Parcel(tensor, computed) if tensor is None else self._copied(tensor, target, computed)
+        stays = tensor is None or (target.torch_device == self.torch_device and not self.copies_here)
+        parcel = Parcel(tensor, computed) if stays else self._copied(tensor, target, computed)
         if target.torch_device.type == "cuda":
             return parcel
         parcel.arrived.synchronize()
@@ -146,6 +178,10 @@ class CudaDevice:
     def elapsed_s(self, begin: Any, end: Any) -> float:
         """Seconds between two events."""
         return float(begin.elapsed_time(end)) * 1e-3
+
+    def pause(self, pause_s: float) -> None:
+        """On this device's thread: let the compute stream pause."""
+        self._backend.pause(self._compute, pause_s)
 
     def close(self) -> None:
         """End the thread."""

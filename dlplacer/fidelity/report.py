@@ -61,6 +61,8 @@ class RunReport:
         if it could not be made to, so that `max_abs_error` says nothing.
     plan_makespan_s
         What the plan itself says.
+    dispatch_s
+        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     use
         Per device; the measured figures come from recorded steps.
     offenders
@@ -81,6 +83,7 @@ class RunReport:
     profiled: bool
     steps: int
     devices: tuple[str, ...]
+    dispatch_s: float
     use: tuple[DeviceUse, ...]
     offenders: tuple[Offender, ...]
 

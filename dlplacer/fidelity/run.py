@@ -21,6 +21,7 @@ from dlplacer.fidelity.report import RunReport, device_uses, worst_offenders
 from dlplacer.frontend.job import Job
 from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
+from dlplacer.profile.dispatch_time import dispatch_time_s
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.apply import apply
@@ -68,7 +69,8 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         reserve_heap(sum(op.footprint_bytes for op in plan.graph.ops))
     must_profile = not set(measured_types(plan.graph)).issuperset(device.type for device in opened)
     graph = with_measured_times(plan.graph, profile_ops(job, placed.captured, opened)) if must_profile else plan.graph
-    predicted = _predicted(plan, graph, opened)
+    dispatch_s = _dispatch_s(job, placed, graph, opened)
+    predicted = _predicted(plan, graph, opened, dispatch_s)
     eager = EagerStep(job, reference, opened[0].torch_device)
 
     def planned_step() -> torch.Tensor:
@@ -109,16 +111,26 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         profiled=must_profile,
         steps=steps,
         devices=tuple(device.name for device in opened),
+        dispatch_s=dispatch_s,
         use=device_uses(predicted, measured),
         offenders=worst_offenders(predicted, median_op_times(recordings)),
     )
     return Run(report, predicted, measured)
 
 
-def _predicted(plan: Plan, graph: OpGraph, devices: Sequence[Device]) -> Plan:
+def _predicted(plan: Plan, graph: OpGraph, devices: Sequence[Device], dispatch_s: float) -> Plan:
     """The plan under measured costs. What runs is the joint program, whatever step the plan was made for."""
     joint = replace(plan, options=replace(plan.options, step="joint"))
-    return replay_plan(joint, graph, measured_topology(devices))
+    return replay_plan(joint, graph, measured_topology(devices), dispatch_s)
+
+
+def _dispatch_s(job: Job, placed: PlacedModule, graph: OpGraph, devices: Sequence[Device]) -> float:
+    """Of the first device that is fed by the process; cores are not."""
+    for device in devices:
+        if device.torch_device.type != "cpu":
+            durations_s = {op.id: op.time_on(device.type) or 0.0 for op in graph.ops}
+            return dispatch_time_s(job, placed.captured, device, durations_s)
+    return 0.0
 
 
 def _planned_step(job: Job, placed: PlacedModule) -> torch.Tensor:

@@ -108,7 +108,7 @@ def selftest(
         checks += _links(topology)
         for name, build in timed.items():
             plan = _planned(build(), opened, topology)
-            report = run(build(), plan, [device.name for device in opened], steps=10, warmup=3).report
+            report = run(build(), plan, devices, steps=10, warmup=3).report
             checks.append(Check("prediction", name, report.prediction_error, largest_error, "relative error"))
         return Selftest(tuple(device.name for device in opened), tuple(checks))
     finally:

@@ -60,7 +60,7 @@ def _link(first: Device, second: Device) -> Link:
     times = {size: _one_way_s(first, second, size) for size in _SIZES_BYTES}
     small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
     slope = (times[large] - times[small]) / (large - small)
-    shared = first.torch_device == second.torch_device
+    shared = first.torch_device == second.torch_device and not getattr(first, "copies_here", False)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
     return Link(first.name, second.name, rate, times[small])
 

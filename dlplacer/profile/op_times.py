@@ -43,8 +43,8 @@ def profile_side_by_side(
 ) -> list[dict[str, dict[str, float]]]:
     """As `profile_ops`, for several graphs of one job that take turns, so that their times can be compared."""
     leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-    copies = [_copied_tensors(job, captures[0], device) for device in devices]
-    variants = [[_whole_step(job, captured, device, leaves) for device in devices] for captured in captures]
+    copies = [copied_tensors(job, captures[0], device) for device in devices]
+    variants = [[whole_step(job, captured, device, leaves) for device in devices] for captured in captures]
     found: list[dict[str, dict[str, list[float]]]] = [defaultdict(lambda: defaultdict(list)) for _ in captures]
 
     def one_step(variant: Variant, tensors: Mapping[str, torch.Tensor], number: int) -> StepState:
@@ -85,12 +85,14 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def _whole_step(job: Job, captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
+def whole_step(job: Job, captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
+    """All ops of a step on one device, which the program calls ``all``."""
     order = {"all": [op.id for op in captured.graph.ops]}
     return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
 
 
-def _copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, torch.Tensor]:
+def copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, torch.Tensor]:
+    """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
     for code in captured.executable.codes.values():

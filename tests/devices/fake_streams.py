@@ -91,3 +91,6 @@ class FakeStreams:
 
     def event(self, timed: bool) -> FakeEvent:
         return FakeEvent("timed" if timed else "untimed", self.log)
+
+    def pause(self, stream: FakeStream, pause_s: float) -> None:
+        self.log.append(f"{stream.name} pauses for {pause_s} s")

@@ -107,6 +107,45 @@ def test_settling_waits_for_what_others_enqueued(devices: tuple[CudaDevice, Cuda
     assert streams.log == ["host waits for device 1"]
 
 
+def parts(streams: FakeStreams, copies: str) -> tuple[CudaDevice, CudaDevice]:
+    pair = CudaDevice(0, streams, part=0, copies=copies), CudaDevice(0, streams, part=1, copies=copies)
+    streams.log.clear()
+    return pair
+
+
+# Two logical devices of one GPU: no copy, but the reader's stream waits for the writer's, and holds the memory.
+def test_parts_of_one_gpu_hand_tensors_over(streams: FakeStreams) -> None:
+    first, second = parts(streams, "free")
+    assert (first.name, second.name) == ("cuda:0/0", "cuda:0/1")
+    assert first.torch_device == second.torch_device
+    tensor = FakeTensor("x", "cuda:0")
+    assert second.receive(first.send(tensor, second)) is tensor
+    assert streams.log == ["s0.1 records s0.1.1", "s0.2 waits for s0.1.1", "s0.2 protects x"]
+    first.close()
+    second.close()
+
+
+def test_parts_of_one_gpu_copy_if_they_are_told_to(streams: FakeStreams) -> None:
+    first, second = parts(streams, "forced")
+    parcel = first.send(FakeTensor("x", "cuda:0"), second)
+    assert streams.log[1:] == ["s0.3 waits for s0.1.1", "s0.3 copies x to cuda:0", "s0.3 records s0.3.1"]
+    assert second.receive(parcel) == FakeTensor("x", "cuda:0")
+    first.close()
+    second.close()
+
+
+def test_a_pause_is_enqueued_on_the_compute_stream(
+    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
+) -> None:
+    devices[0].pause(0.5)
+    assert streams.log == ["s0.1 pauses for 0.5 s"]
+
+
+def test_copies_are_forced_or_free(streams: FakeStreams) -> None:
+    with pytest.raises(InputError, match="copies is 'never'; use free or forced"):
+        CudaDevice(0, streams, part=0, copies="never")
+
+
 def test_a_device_that_is_not_here() -> None:
     with pytest.raises(InputError, match="device 'cuda:2' is not here: torch sees 2 CUDA devices; use cpu:0"):
         CudaDevice(2, FakeStreams())
