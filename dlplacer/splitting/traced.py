@@ -1,6 +1,5 @@
 """A traced step that can be rewritten in many ways without being traced again."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,5 +44,8 @@ class TracedStep:
         return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
 
     def _copy(self) -> Traced:
-        module = self.traced.module
-        return replace(self.traced, module=fx.GraphModule(module, copy.deepcopy(module.graph)))
+        module, graph = self.traced.module, fx.Graph()
+        copied = graph.graph_copy(module.graph, {}, return_output_node=True)
+        assert isinstance(copied, tuple)
+        graph.output(copied[0]).meta = dict(module.graph.output_node().meta)
+        return replace(self.traced, module=fx.GraphModule(module, graph))

@@ -19,9 +19,9 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
     """
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    if is_folded(node) or is_random(node) or node.target._schema.is_mutable:
-        return {}
     rule = _RULES.get(node.target)
+    if is_folded(node) or node.target._schema.is_mutable or (is_random(node) and rule is not dense.attention):
+        return {}
     if rule is None and (torch.Tag.pointwise in node.target.tags or node.target in elementwise.POINTWISE):
         rule = elementwise.pointwise
     return {} if rule is None else {axis: pattern for axis, pattern in rule(node) if pattern.extent(node) > 1}
