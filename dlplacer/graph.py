@@ -155,6 +155,14 @@ class Edge:
             object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
 
 
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """Outputs of an op that live and die together: their bytes, and the numbers of the outputs."""
+
+    bytes: int
+    outputs: frozenset[int]
+
+
 @dataclass(frozen=True)
 class OpGraph:
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
@@ -222,6 +230,25 @@ class OpGraph:
     def edges_from(self) -> Mapping[str, tuple[Edge, ...]]:
         """Op id → the edges that start at the op, in file order."""
         return self._edges_by("source")
+
+    @cached_property
+    def output_parts(self) -> Mapping[str, tuple[OutputPart, ...]]:
+        """Op id → the parts of its `output_bytes` with lives of their own: one for each output.
+
+        An output that ends as a gradient is charged to its parameter and counts nothing. Where the sizes of the outputs
+        do not add up to `output_bytes`, all outputs are one part.
+        """
+        return {op.id: tuple(self._parts_of(op)) for op in self.ops if op.output_bytes}
+
+    def _parts_of(self, op: Op) -> Iterator[OutputPart]:
+        edges = self.edges_from[op.id]
+        charged = {edge.output for edge in edges if self.op(edge.target).kind == "gradient"}
+        numbered = dict(enumerate(spec.bytes for spec in op.outputs))
+        for sizes in (numbered, {number: size for number, size in numbered.items() if number not in charged}):
+            if sum(sizes.values()) == op.output_bytes:
+                yield from (OutputPart(size, frozenset({number})) for number, size in sizes.items() if size)
+                return
+        yield OutputPart(op.output_bytes, frozenset({*numbered, *(edge.output for edge in edges)}))
 
     @cached_property
     def topological_order(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def peaks(
     """[device] → the most bytes that are alive there at any time.
 
     Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
-    or of its last transfer from there, each output by itself; a copy from the start of the last stretch to the end of its last reader; what a
+    or of its last transfer from there; a copy from the start of the last stretch to the end of its last reader; what a
     device relays until it has gone on; workspace while its op runs.
 
     Parameters

@@ -57,7 +57,7 @@ def used_bytes(plan: Plan) -> dict[str, int]:
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     """What is alive on a device: (time in seconds, bytes from then on), in order of time.
 
-    Weights, gradients and state stay all step. An output lives from its producer's start to the end of its last
+    Weights, gradients and state stay all step. Each output lives from its producer's start to the end of its last
     consumer or transfer; a copy from the start of its transfer's last segment to the end of its last consumer;
     workspace while its op runs. What ends no more than the tolerance of times after another starts makes room for it.
     """
@@ -77,7 +77,9 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
         if entry.device == device:
             resident += op.weight_bytes + op.gradient_bytes + op.state_bytes
             alive(entry.start_s, entry.end_s, op.workspace_bytes)
-            alive(entry.start_s, max(entry.end_s, used_until_s[op.id]), op.output_bytes)
+            for part in plan.graph.output_parts.get(op.id, ()):
+                until_s = max((used_until_s[op.id, output] for output in part.outputs), default=0.0)
+                alive(entry.start_s, max(entry.end_s, until_s), part.bytes)
     for transfer in plan.transfers:
         if transfer.target == device:
             alive(transfer.segments[-1].start_s, read_until_s[transfer.tensor], transfer.bytes)
@@ -92,14 +94,18 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     return levels
 
 
-def _last_uses(plan: Plan, device: str) -> dict[str, float]:
-    """Op on the device → when its last consumer there or its last transfer from there ends; 0 if it has none."""
-    ends: dict[str, float] = defaultdict(float)
+def _last_uses(plan: Plan, device: str) -> dict[tuple[str, int], float]:
+    """(Op on the device, output) → when its last consumer there or its last transfer from there ends; 0 without any."""
+    ends: dict[tuple[str, int], float] = defaultdict(float)
+    output_of: dict[str, int] = {}
     for edge in plan.graph.edges:
+        output_of[edge.tensor] = edge.output
         if plan.placement[edge.target] == device:
-            ends[edge.source] = max(ends[edge.source], plan.scheduled[edge.target].end_s)
+            key = edge.source, edge.output
+            ends[key] = max(ends[key], plan.scheduled[edge.target].end_s)
     for transfer in plan.transfers:
-        ends[transfer.source] = max(ends[transfer.source], transfer.segments[0].end_s)
+        key = transfer.source, output_of.get(transfer.tensor, 0)
+        ends[key] = max(ends[key], transfer.segments[0].end_s)
     return ends
 
 
