@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.errors import DlplacerError, InputError
 from dlplacer.units import format_bytes, format_seconds
@@ -36,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", metavar="F", type=Path, help="the schedule as .png, .svg or .pdf")
     parser.add_argument("--csv", metavar="F", type=Path, help="the order as torch.distributed.pipelining reads it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_calibration_option(parser)
     add_job_options(parser)
 
 
@@ -46,8 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if not arguments.time_limit >= 0:
         raise InputError(f"--time-limit is {arguments.time_limit:g} s; it must be at least 0, where 0 compares nothing")
-    topology = load_topology(arguments.topology)
-    graph = graph_of(arguments)
+    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     plan = plan_pipeline(
         graph,
         topology,

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from dlplacer.cli.calibration import add_calibration_option, calibrated
@@ -59,10 +60,15 @@ def execute(arguments: argparse.Namespace) -> int:
             raise
     if arguments.output is not None:
         write_plan(arguments.output, result.plan)
+    from dlplacer.pipeline.hint import pipeline_hint
+
+    hint = pipeline_hint(graph, topology, result.plan.makespan_s)
     if arguments.json:
-        print(json.dumps(result.to_dict()))
+        print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:
         from dlplacer.cli.tables import print_result
 
         print_result(result)
+    if hint is not None and hint.is_faster:
+        print(f"dlplacer: {hint}", file=sys.stderr)
     return 0

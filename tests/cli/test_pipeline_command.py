@@ -1,0 +1,104 @@
+"""pipeline on the command line: what it prints, the files that it writes, and what `solve` says about pipelines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline.graphs import chain, devices
+
+from dlplacer.cli.main import main
+from dlplacer.files import write_graph, write_topology
+from dlplacer.graph import OpGraph
+from dlplacer.pipeline.action import read_csv
+from dlplacer.topology import Topology
+
+CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
+
+
+def files(folder: Path, graph: OpGraph = CHAIN, topology: Topology | None = None) -> list[str]:
+    write_graph(folder / "graph.json", graph)
+    write_topology(folder / "topology.json", topology or devices(["x", "x"]))
+    return [str(folder / "graph.json"), str(folder / "topology.json")]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+# Forward and backward of the halves {1 2 3} and {4 2}: 9 s for each of 2 micro-batches; (2 + 1) · 9 = 27 against 36.
+def test_json_tells_stages_bubble_and_speedup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ("--stages", "2", "--micro-batches", "2", "--schedule", "1f1b", "--time-limit", "5")
+    found = printed(capsys, "pipeline", *files(tmp_path), *wanted)
+    assert found["step_s"] == pytest.approx(27.0)
+    assert found["bubble"] == pytest.approx(1 / 3)
+    assert found["speedup"] == pytest.approx(36 / 27)
+    assert [stage["op_count"] for stage in found["stages"]] == [6, 4]
+    assert found["order"] == [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
+    assert found["op_placement"]["makespan_s"] == pytest.approx(36.0)
+    assert found["exact"]
+
+
+def test_best_pipeline_is_at_least_as_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = files(tmp_path)
+    one = printed(capsys, "pipeline", *arguments, "--stages", "2", "--micro-batches", "4", "--time-limit", "0")
+    best = printed(capsys, "pipeline", *arguments, "--time-limit", "0")
+    assert one["op_placement"] is None
+    assert best["step_s"] <= one["step_s"]
+
+
+def test_table_says_what_is_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", *files(tmp_path), "--micro-batches", "2", "--schedule", "gpipe", "--time-limit", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "bubble              33.3 %" in text
+    assert "best single device  36 s; speedup 1.333x" in text
+    assert "op placement        36 s (optimal); the pipeline is 1.33x as fast" in text
+
+
+def test_order_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order, picture = tmp_path / "order.csv", tmp_path / "schedule.png"
+    options = ("--micro-batches", "4", "--time-limit", "0", "--csv", str(order), "--picture", str(picture))
+    found = printed(capsys, "pipeline", *files(tmp_path), *options)
+    rows = [[str(action) for action in row] for row in read_csv(order.read_text(encoding="utf-8"))]
+    assert rows == found["order"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--stages", "3"), 2, "a pipeline over 3 devices; the topology has 2: use 1 to 2"),
+        (("--micro-batches", "0"), 2, "a pipeline of 2 devices and 0 micro-batches; both must be at least 1"),
+        (("--time-limit", "-1"), 2, "--time-limit is -1 s; it must be at least 0, where 0 compares nothing"),
+        (("--schedule", "interleaved", "--micro-batches", "3"), 2, "use a multiple of 2"),
+    ],
+)
+def test_mistakes(
+    options: tuple[str, ...], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", *files(tmp_path), *options]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_a_machine_that_is_too_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = files(tmp_path, topology=devices(["x", "x"], memory_bytes=50))
+    assert main(["pipeline", *arguments, "--micro-batches", "2"]) == 3
+    assert "no split into 2 stages fits: in the best one the fullest stage needs 60 B" in capsys.readouterr().err
+
+
+def test_solve_says_that_a_pipeline_is_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", *files(tmp_path), "--time-limit", "5", "--json"]) == 0
+    output = capsys.readouterr()
+    found = json.loads(output.out)["pipeline"]
+    assert found["faster"]
+    assert found["step_s"] < 36
+    assert "a pipeline would be faster: " in output.err
+
+
+def test_solve_says_nothing_of_pipelines_for_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", *files(tmp_path, chain([1, 1], backward=0.0)), "--time-limit", "5", "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["pipeline"] is None
+    assert "pipeline" not in output.err
