@@ -7,9 +7,11 @@ from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import capture_job
 from dlplacer.frontend.job import Job
+from dlplacer.frontend.kernels import require_kernels
 from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
 from dlplacer.rewrite import coarsen, expanded_plan
+from dlplacer.runtime.guards import require_unscaled_updates
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.runtime.placed import PlacedModule
 
@@ -34,6 +36,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         If a device is missing or not here.
     """
     check_plan(plan)
+    require_unscaled_updates(job)
     described = plan.graph.capture
     if described is None or "rewrites" not in described:
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
@@ -41,7 +44,10 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:
         captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-        return PlacedModule(job, of_captured_ops(plan, captured.graph), captured, opened)
+        own = of_captured_ops(plan, captured.graph)
+        types = {name: device.torch_device.type for name, device in opened.items()}
+        require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
+        return PlacedModule(job, own, captured, opened)
     except BaseException:
         for device in opened.values():
             device.close()

@@ -46,6 +46,21 @@ def require_autocast(job: Job) -> None:
                 )
 
 
+def require_unscaled_updates(job: Job) -> None:
+    """Return unless the step updates parameters with gradients that are too small for their dtype.
+
+    Raises
+    ------
+    InputError
+        If the job has an optimizer and autocast to float16.
+    """
+    if job.autocast == "float16" and job.update is not None:
+        raise InputError(
+            "float16 gradients need a GradScaler, which an update inside the step has not; capture without an "
+            "optimizer and use scaler.scale(loss).backward() and scaler.step(optimizer), or autocast to bfloat16"
+        )
+
+
 def require_inputs(
     job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any], differentiates: bool
 ) -> None:
