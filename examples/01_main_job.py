@@ -39,17 +39,22 @@ def main() -> None:
     dp.write_plan(plan_file, result.plan)
     call("check", str(plan_file))
 
-    say("3. show it")
+    split_plan = None
+    if len(devices) > 1 and arguments.search:
+        split_plan = plan_with_splits(arguments, graph_file, devices, topology, options)
+
+    say("4. show it")
     pictures = [f"--{name}={arguments.output / name}.png" for name in ("gantt", "placement", "memory")]
     others = [f"--trace={arguments.output / 'trace.json'}", f"--html={arguments.output / 'plan.html'}"]
     call("show", str(plan_file), *pictures, *others)
 
-    say(f"4. run it on {', '.join(devices)}")
+    say(f"5. run it on {', '.join(devices)}")
     from dlplacer.cli.model import build_entry
     from dlplacer.fidelity.run import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
-    report = run(job, result.plan, devices, arguments.steps).report
+    beside = {} if split_plan is None else {"split": split_plan}
+    report = run(job, result.plan, devices, arguments.steps, beside=beside).report
     (arguments.output / "run.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
 
     table = Table("one training step", "seconds", "speedup", title=f"{arguments.model}, batch {arguments.batch_size}")
@@ -65,14 +70,43 @@ def main() -> None:
     row(f"plan ({result.status}, gap {100 * result.plan.gap:.2f} %)", result.plan.makespan_s, serial_s)
     row("predicted, links just measured", report.predicted_s, serial_s)
     row("measured: planned", report.measured_s, report.baseline_s)
+    split = report.beside.get("split")
+    if split is not None and split_plan is not None:
+        count = len({op.origin for op in split_plan.graph.ops if op.origin})
+        row(f"predicted: {count} ops split", split.predicted_s, serial_s)
+        row(f"measured: {count} ops split", split.measured_s, report.baseline_s)
     row("measured: plain PyTorch, one device", report.baseline_s, report.baseline_s)
     if report.eager_all_cores_s is not None:
         row(f"measured: plain PyTorch, {cores} threads", report.eager_all_cores_s, report.baseline_s)
     Console(width=None if Console().is_terminal else 100).print(table)
     say(
         f"prediction error {100 * report.prediction_error:.2f} %; largest difference of loss and gradients to plain "
-        f"PyTorch {report.max_abs_error:.3g}; everything is in {arguments.output}/"
+        f"PyTorch {report.max_abs_error:.3g}"
     )
+    if split is not None:
+        say(f"with splits: {100 * split.prediction_error:.2f} % and {split.max_abs_error:.3g}")
+    say(f"everything is in {arguments.output}/")
+
+
+def plan_with_splits(
+    arguments: argparse.Namespace,
+    graph_file: Path,
+    devices: list[str],
+    topology: dp.Topology,
+    options: dp.Options,
+) -> dp.Plan | None:
+    """The plan of the step with some ops split; None where that brings nothing."""
+    say("3. split the ops that hold it up, and plan again")
+    split_file, plan_file = arguments.output / "graph_split.json", arguments.output / "plan_split.json"
+    profile = ["profile", arguments.model, "--batch-size", str(arguments.batch_size), "--device", ",".join(devices)]
+    call(*profile, "--split", "--times", str(graph_file), "--search", str(arguments.search), "-o", str(split_file))
+    graph = dp.load_graph(split_file)
+    if not any(op.origin for op in graph.ops):
+        return None
+    plan = dp.place(graph, topology, options, time_limit_s=arguments.time_limit, gap=0.001).plan
+    dp.write_plan(plan_file, plan)
+    call("check", str(plan_file))
+    return plan
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -84,6 +118,7 @@ def parse_arguments() -> argparse.Namespace:
         "--step", choices=("joint", "autograd"), default="joint", help="what is planned; the joint step is what is run"
     )
     parser.add_argument("--time-limit", type=float, default=30.0)
+    parser.add_argument("--search", type=float, default=30.0, help="seconds to choose what to split; 0 splits nothing")
     parser.add_argument("--output", type=Path, default=Path("demo"))
     return parser.parse_args()
 

@@ -18,7 +18,8 @@ if not (ROOT / "examples").is_dir():
 
 def test_main_job_leaves_its_results(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "01_main_job.py"), "--model", "dlplacer.models:branches"]
-    options = ["--batch-size", "4", "--steps", "2", "--time-limit", "5", "--output", str(tmp_path / "demo")]
+    options = ["--batch-size", "4", "--steps", "2", "--time-limit", "5", "--search", "4"]
+    options += ["--output", str(tmp_path / "demo")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "demo" / "run.json").read_text())
@@ -33,6 +34,10 @@ def test_main_job_leaves_its_results(tmp_path: Path) -> None:
     assert "prediction error" in done.stdout
     if len(usable_cores()) < 2:
         assert "one core" in done.stdout
+    else:
+        assert json.loads((tmp_path / "demo" / "graph_split.json").read_text())["format"] == "dlplacer.graph/1"
+        splits = [other["max_abs_error"] for other in report["beside"].values()]
+        assert all(error < 1e-5 for error in splits)
 
 
 def test_main_job_on_one_core_says_so(tmp_path: Path) -> None:

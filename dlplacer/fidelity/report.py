@@ -1,7 +1,7 @@
 """What a run measured, beside what was predicted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlplacer.plan import Plan
@@ -38,6 +38,17 @@ class Offender:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What a run found of another plan, as the attributes of the same names in `RunReport`."""
+
+    predicted_s: float
+    measured_s: float
+    measured_speedup: float
+    prediction_error: float
+    max_abs_error: float
+
+
+@dataclass(frozen=True)
 class RunReport:
     """What a run measured: medians in seconds per step.
 
@@ -67,6 +78,8 @@ class RunReport:
         Per device; the measured figures come from recorded steps.
     offenders
         The ops whose measured time differs most from the predicted one, the worst first.
+    beside
+        Name → figures of another plan of the same job, whose steps took turns with those of this one.
     """
 
     baseline_s: float
@@ -86,6 +99,7 @@ class RunReport:
     dispatch_s: float
     use: tuple[DeviceUse, ...]
     offenders: tuple[Offender, ...]
+    beside: Mapping[str, "Beside"] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints."""

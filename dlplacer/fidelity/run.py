@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +17,7 @@ from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.numerics import compare_once
 from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
-from dlplacer.fidelity.report import RunReport, device_uses, worst_offenders
+from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.frontend.job import Job
 from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
@@ -40,11 +40,24 @@ class Run:
     measured: Plan
 
 
-def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int = 10, warmup: int = 3) -> Run:
+def run(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    steps: int = 10,
+    warmup: int = 3,
+    beside: Mapping[str, Plan] | None = None,
+) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
     Links are always timed. Ops are profiled first if the plan's times were not measured on these device types; the plan
     is then replayed with the measured times.
+
+    Parameters
+    ----------
+    beside
+        Name → another plan of the same job, with measured times, on devices of the same names; its steps take turns
+        with those of the plan.
 
     Raises
     ------
@@ -55,18 +68,57 @@ def run(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], steps:
     if steps < 1 or warmup < 0:
         raise InputError(f"a run of {steps} steps after {warmup} cannot be timed; give at least 1 and 0")
     reference = copy.deepcopy(job.module)
-    placed = apply(job, plan, devices)
-    try:
-        return _measure(job, placed.plan, placed, reference, steps, warmup)
-    finally:
-        placed.close()
+    with ExitStack() as stack:
+        others = {}
+        for name, other in (beside or {}).items():
+            copied = replace(job, module=copy.deepcopy(reference))
+            others[name] = _Other(copied, stack.enter_context(closing(apply(copied, other, devices))))
+        placed = stack.enter_context(closing(apply(job, plan, devices)))
+        return _measure(job, placed.plan, placed, reference, steps, warmup, others)
 
 
-def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, steps: int, warmup: int) -> Run:
+@dataclass(frozen=True)
+class _Other:
+    """Another plan, placed, with its own copy of the job's module."""
+
+    job: Job
+    placed: PlacedModule
+
+    def step(self) -> torch.Tensor:
+        self.placed.zero_grad(set_to_none=True)
+        return _planned_step(self.job, self.placed)
+
+    def error(self, reference: nn.Module, device: Device) -> float:
+        """Largest difference to plain PyTorch after one step each."""
+        eager = EagerStep(self.job, copy.deepcopy(reference), device.torch_device)
+
+        def eager_step(context: AbstractContextManager[object]) -> torch.Tensor:
+            with context:
+                return eager()
+
+        return compare_once(self.placed, eager.module, self.step, eager_step, self.job.update is not None)[0]
+
+    def beside(self, measured_s: float, baseline_s: float, error: float) -> Beside:
+        plan, devices = self.placed.plan, list(self.placed.devices.values())
+        predicted_s = _predicted(plan, plan.graph, devices, 0.0).makespan_s
+        return Beside(
+            predicted_s, measured_s, baseline_s / measured_s, abs(predicted_s - measured_s) / measured_s, error
+        )
+
+
+def _measure(
+    job: Job,
+    plan: Plan,
+    placed: PlacedModule,
+    reference: nn.Module,
+    steps: int,
+    warmup: int,
+    others: Mapping[str, _Other],
+) -> Run:
     opened = list(placed.devices.values())
     on_cores = all(device.torch_device.type == "cpu" for device in opened)
     if on_cores:
-        reserve_heap(sum(op.footprint_bytes for op in plan.graph.ops))
+        reserve_heap((1 + len(others)) * sum(op.footprint_bytes for op in plan.graph.ops))
     must_profile = not set(measured_types(plan.graph)).issuperset(device.type for device in opened)
     graph = with_measured_times(plan.graph, profile_ops(job, placed.captured, opened)) if must_profile else plan.graph
     dispatch_s = _dispatch_s(job, placed, graph, opened)
@@ -87,11 +139,12 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         result: torch.Tensor = opened[0].submit(step).result()
         return result
 
+    errors = {name: other.error(reference, opened[0]) for name, other in others.items()}
     error, draws = compare_once(placed, reference, planned_step, eager_step, job.update is not None)
     variants = {"baseline": lambda: eager_step(nullcontext()), "placed": planned_step}
     if on_cores:
         variants["all cores"] = lambda: _on_all_cores(eager)
-    medians = measured_medians(variants, steps, warmup)
+    medians = measured_medians({**variants, **{name: other.step for name, other in others.items()}}, steps, warmup)
     recordings = record_steps(placed, planned_step, min(steps, _RECORDED))
     measured = measured_plan(predicted, median_recording(recordings))
     serial_s = sum(op.time_on(opened[0].type) or 0.0 for op in graph.ops)
@@ -114,6 +167,7 @@ def _measure(job: Job, plan: Plan, placed: PlacedModule, reference: nn.Module, s
         dispatch_s=dispatch_s,
         use=device_uses(predicted, measured),
         offenders=worst_offenders(predicted, median_op_times(recordings)),
+        beside={name: other.beside(medians[name], medians["baseline"], errors[name]) for name, other in others.items()},
     )
     return Run(report, predicted, measured)
 
