@@ -1,0 +1,86 @@
+"""`run_over_ranks`: the figures of a run over processes belong together, and its numbers are those of one process."""
+
+from dataclasses import replace
+
+import pytest
+from processes import run_ranks
+from runtime.random_plans import needs_two_cores, random_plan
+
+from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.distributed.measure import fitted_line
+from dlplacer.distributed.parts import part_of
+from dlplacer.errors import InputError
+from dlplacer.fidelity.ranks_run import run_over_ranks
+from dlplacer.frontend import Job, capture
+from dlplacer.models import branches, mlp
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("names", "optimizer"), [("rank0/cpu:0,rank1/cpu:1", None), ("rank0/cpu:0,rank0/cpu:1", "adam")]
+)
+def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
+    plan = random_plan(capture(replace(mlp(batch_size=4), optimizer=optimizer)), 2, seed=1)
+    ranks = 4 if "rank1" in names else 2
+
+    def work(rank: int):
+        job = replace(mlp(batch_size=8), optimizer=optimizer)
+        return run_over_ranks(job, plan, names.split(","), replicas=2, steps=2, warmup=1, bucket_bytes=40_000)
+
+    reports = run_ranks(ranks, work)
+    report = reports[0]
+    assert all(other == report for other in reports[1:])
+    assert (report.replicas, report.ranks, report.steps) == (2, ranks, 2)
+    assert report.buckets >= 2
+    assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
+    assert report.measured_speedup == 2 * report.baseline_s / report.measured_s
+    assert report.max_abs_error < 1e-5
+    assert report.full_batch_error < 1e-5
+    assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
+    assert report.to_dict()["devices"] == report.devices
+    assert len(report.devices) == 4
+
+
+@needs_two_cores
+def test_one_replica_over_two_processes() -> None:
+    plan = random_plan(capture(branches(batch_size=4, image_size=8)), 2, seed=2)
+
+    def work(rank: int):
+        job = branches(batch_size=4, image_size=8)
+        return run_over_ranks(job, plan, ["cpu:0", "cpu:1"], steps=1, warmup=0)
+
+    report = run_ranks(2, work)[0]
+    assert (report.replicas, report.buckets, report.all_reduce_s_per_byte) == (1, 0, 0.0)
+    assert report.max_abs_error < 1e-5
+    assert report.predicted_s > 0
+
+
+def test_only_training_is_run_over_processes() -> None:
+    trained = mlp()
+    with pytest.raises(InputError, match="is timed in training"):
+        run_over_ranks(Job(trained.module, trained.args, mode="infer"), None, ["cpu:0"])
+    with pytest.raises(InputError, match="a run of 0 steps after 3"):
+        run_over_ranks(trained, None, ["cpu:0"], steps=0)
+
+
+def test_a_batch_that_cannot_be_cut_is_refused() -> None:
+    parts = [part_of(mlp(batch_size=6), number, 3) for number in range(3)]
+    assert [len(part.args[0]) for part in parts] == [2, 2, 2]
+    with pytest.raises(InputError, match=r"shape \[6, 64\] cannot be cut into 4 equal parts"):
+        part_of(mlp(batch_size=6), 0, 4)
+
+
+def test_a_line_is_fitted_by_relative_errors() -> None:
+    line = AlphaBeta(2e-4, 3e-9)
+    sizes = (1024, 2**16, 2**20, 2**24)
+    exact = fitted_line({size: line.time_s(size) for size in sizes})
+    assert exact.latency_s == pytest.approx(line.latency_s)
+    assert exact.s_per_byte == pytest.approx(line.s_per_byte)
+    # A large size that is 10 % off moves the latency by far less than its own error of 5 ms.
+    noisy = fitted_line({size: line.time_s(size) * (1.1 if size == 2**24 else 1.0) for size in sizes})
+    assert noisy.latency_s == pytest.approx(line.latency_s, rel=0.1)
+    assert fitted_line({1: 1.0, 2: 0.5}).s_per_byte > 0  # never negative, never free
+    with pytest.raises(InputError, match="1 sizes were timed; an α-β line needs two at least"):
+        fitted_line({1: 1.0})
