@@ -54,8 +54,17 @@ class Layout:
 
     def kinds(self, devices: int, degree: int) -> tuple[Worker, ...]:
         """One worker of every kind among `workers`: kinds differ in more than names."""
-        found = {signature(sub_topology(self.topology, worker)): worker for worker in self.workers(devices, degree)}
+        found: dict[tuple[object, ...], Worker] = {}
+        for worker in self.workers(devices, degree):
+            found.setdefault(self._signature(worker), worker)
         return tuple(found.values())
+
+    def telling_counts(self, devices: int, degree: int) -> tuple[int, ...]:
+        """Numbers of devices up to a budget whose workers are of every kind that any smaller number has."""
+        there = min(devices, len(self.topology.devices))
+        if len(self.topology.devices) <= EXHAUSTIVE_DEVICES:
+            return tuple(range(degree, there + 1, degree))
+        return (there - there % degree,) if there >= degree else ()
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Places of these devices in parts that are joined better inside than outside; empty unless of equal size.
@@ -100,6 +109,10 @@ class Layout:
                 left.remove(following)
             workers.append(tuple(worker))
         return tuple(workers)
+
+    @cache  # noqa: B019
+    def _signature(self, worker: Worker) -> tuple[object, ...]:
+        return signature(sub_topology(self.topology, worker))
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

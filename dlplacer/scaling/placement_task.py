@@ -79,10 +79,9 @@ def presolve(
         The planner's budget.
     """
     layout = Layout(topology)
-    there = min(devices, len(topology.devices))
     machines: dict[tuple[object, ...], Topology] = {}
     for degree in degrees:
-        for count in range(degree, there + 1, degree):
+        for count in layout.telling_counts(devices, degree):
             for worker in layout.kinds(count, degree):
                 machine = sub_topology(topology, worker)
                 machines.setdefault(signature(machine), machine)
