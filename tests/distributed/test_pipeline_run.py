@@ -1,0 +1,45 @@
+"""A pipeline planned, run and measured by two processes; the command that torchrun starts."""
+
+import math
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dlplacer.distributed.launch import launch
+from dlplacer.distributed.pipeline_main import main
+from dlplacer.distributed.pipeline_run import PipelineReport, run_pipeline
+from dlplacer.models import mlp
+
+
+def measured(_rank: int) -> PipelineReport:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    report = run_pipeline(mlp(batch_size=16, depth=3), [2, 4], ["1f1b", "zero-bubble"], steps=2, warm_up=1)
+    dist.destroy_process_group()
+    return report
+
+
+def test_both_ranks_report_the_same_run() -> None:
+    first, second = launch(2, measured, timeout_s=120)
+    assert first.error is None, first.error
+    assert second.error is None, second.error
+    report: PipelineReport = first.result
+    assert report.micro_batches in (2, 4)
+    assert report.schedule in ("1f1b", "zero-bubble")
+    assert report.stages == 2
+    assert report.max_abs_error < 1e-6
+    assert 0 < report.bubble < 1
+    assert all(value > 0 for pair in report.stage_s for value in pair)
+    assert report.measured_speedup == pytest.approx(report.baseline_s / report.measured_s)
+    assert report.predicted_speedup == pytest.approx(report.baseline_s / report.predicted_s)
+    assert math.isfinite(report.to_dict()["prediction_error"])
+    for name in ("schedule", "micro_batches", "measured_s", "baseline_s", "stage_s", "max_abs_error"):
+        assert getattr(second.result, name) == getattr(report, name), name
+
+
+def test_without_torchrun_the_command_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dlplacer.models:mlp"]) == 2
+    assert "start this with torchrun --nproc-per-node N" in capsys.readouterr().err
