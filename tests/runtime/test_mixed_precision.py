@@ -90,7 +90,7 @@ def test_checkpoints_move_between_placements_and_plain_modules() -> None:
     with placed_at_random(resumed, seed=9) as elsewhere:
         elsewhere.load_state_dict(checkpoint[0])
         optimizer = torch.optim.Adam(elsewhere.parameters(), lr=0.01)
-        optimizer.load_state_dict(checkpoint[1])
+        optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))
         elsewhere(*job.args, *job.targets).backward()
         optimizer.step()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in elsewhere.state_dict().items())
