@@ -68,14 +68,18 @@ def main() -> None:
     parser.add_argument("--micro-batches", default="2,4,8,16")
     parser.add_argument("--schedule")
     parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for op placement; 0 leaves it out")
+    parser.add_argument(
+        "--time-limit", type=float, default=20.0, help="seconds to look for an op placement; 0 leaves it out"
+    )
+    parser.add_argument("--only", choices=("pipeline", "placement"), help="measure this alone")
     parsed = parser.parse_args()
     table = Table("model", "how", "one core", "predicted", "measured", "predicted", "measured", "error", "difference")
     for model in parsed.models:
-        found = pipeline(model, parsed.micro_batches, parsed.schedule, parsed.steps)
-        _add(table, model, f"{found['schedule']}, {found['micro_batches']} micro-batches", found)
-        print(json.dumps(found), file=sys.stderr)
-        if parsed.time_limit:
+        if parsed.only != "placement":
+            found = pipeline(model, parsed.micro_batches, parsed.schedule, parsed.steps)
+            print(json.dumps(found), file=sys.stderr)
+            _add(table, model, f"{found['schedule']}, {found['micro_batches']} micro-batches", found)
+        if parsed.only != "pipeline" and parsed.time_limit:
             placed = op_placement(model, parsed.steps, parsed.time_limit)
             print(json.dumps(placed), file=sys.stderr)
             _add(table, model, "op placement", placed)
