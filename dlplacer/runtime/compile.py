@@ -9,6 +9,7 @@ import torch
 
 from dlplacer.devices.base import Device
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.kernels import kernel_for
 from dlplacer.runtime.native import native
 from dlplacer.runtime.random_state import drawn_with
 from dlplacer.runtime.update import Updater
@@ -94,7 +95,7 @@ def _compile_role(code: OpCode, updater: Updater) -> Run | None:
 
 def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callable[[Values], Any]]:
     """The call as a function of the device's values; the common forms get one that does no more than they need."""
-    target = native(instruction.target)
+    target = native(kernel_for(instruction.target, device.torch_device.type))
     args = tuple(_placed(value, device) for value in instruction.args)
     kwargs = {name: _placed(value, device) for name, value in instruction.kwargs.items()}
     if any(_has_value(value) for value in kwargs.values()):
