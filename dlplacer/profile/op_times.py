@@ -1,7 +1,7 @@
 """Seconds per op, measured inside whole steps on the devices themselves."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import quantiles
@@ -22,7 +22,12 @@ from dlplacer.runtime.variant import Variant, layouts_of
 
 
 def profile_ops(
-    job: Job, captured: Captured, devices: Sequence[Device], steps: int = 7, warmup: int = 2
+    job: Job,
+    captured: Captured,
+    devices: Sequence[Device],
+    steps: int = 7,
+    warmup: int = 2,
+    statistic: Callable[[Sequence[float]], float] | None = None,
 ) -> dict[str, dict[str, float]]:
     """Device type → op id → seconds: the lower quartile over steps, since what interrupts an op only ever adds time.
 
@@ -34,14 +39,22 @@ def profile_ops(
     ----------
     job
         With a real module; every device works on a copy of it.
+    statistic
+        Seconds of an op in every step → its time; None for the lower quartile.
     """
-    return profile_side_by_side(job, [captured], devices, steps, warmup)[0]
+    return profile_side_by_side(job, [captured], devices, steps, warmup, statistic)[0]
 
 
 def profile_side_by_side(
-    job: Job, captures: Sequence[Captured], devices: Sequence[Device], steps: int = 7, warmup: int = 2
+    job: Job,
+    captures: Sequence[Captured],
+    devices: Sequence[Device],
+    steps: int = 7,
+    warmup: int = 2,
+    statistic: Callable[[Sequence[float]], float] | None = None,
 ) -> list[dict[str, dict[str, float]]]:
     """As `profile_ops`, for several graphs of one job that take turns, so that their times can be compared."""
+    of_steps = statistic or lower_quartile
     leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
     copies = [copied_tensors(job, captures[0], device) for device in devices]
     variants = [[whole_step(job, captured, device, leaves) for device in devices] for captured in captures]
@@ -60,7 +73,7 @@ def profile_side_by_side(
                     if number >= warmup:
                         _collect(times[device.type], device, state)
     return [
-        {kind: {op: lower_quartile(times) for op, times in by_op.items()} for kind, by_op in by_type.items()}
+        {kind: {op: of_steps(times) for op, times in by_op.items()} for kind, by_op in by_type.items()}
         for by_type in found
     ]
 
