@@ -64,15 +64,20 @@ def execute(arguments: argparse.Namespace) -> int:
     problem, fits = _problem(arguments)
     with count_line("device counts") as report:
         plan = plan_hybrid(problem, arguments.devices, report)
+    epochs_fit = problem.efficiency.fit()
     if arguments.picture is not None:
         _draw(arguments.picture, plan)
     if arguments.json:
         extra: dict[str, Any] = {} if fits is None else {"scaling_fit": _fit_object(fits)}
+        if epochs_fit is not None:
+            extra["epochs_fit"] = epochs_fit.to_dict()
         print(json.dumps(plan.to_dict() | extra))
     else:
         print_hybrid(plan)
         if fits is not None:
             print(f"scaling efficiency  {fits.verdict}")
+        if epochs_fit is not None:
+            print(f"epochs              {epochs_fit}")
     return 0
 
 
@@ -171,6 +176,11 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} both say where step times come from; give one of them")
+    unused = [name for name in ("codecs", "no_overlap") if getattr(arguments, name)]
+    if unused and given and given != ["--network"]:
+        raise InputError(
+            f"--{unused[0].replace('_', '-')} is for step times over links, but {given[0]} says what they are; drop one"
+        )
     if arguments.scaling_efficiency is not None:
         return ClosedForm(ConstantEfficiency(arguments.scaling_efficiency)), None
     if arguments.overhead_ratio is not None:

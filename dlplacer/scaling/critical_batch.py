@@ -1,7 +1,9 @@
 """Statistical efficiency in closed form: epochs grow linearly with the batch beyond a critical size."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dlplacer.errors import InputError
 
@@ -57,6 +59,22 @@ class CriticalBatchFit:
     def largest_residual(self) -> float:
         """The largest of the relative errors, without its sign."""
         return max(map(abs, self.residuals))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the critical batch is None where epochs do not grow with the batch."""
+        critical = None if math.isinf(self.model.critical) else self.model.critical
+        return {
+            "minimum_epochs": self.model.minimum_epochs,
+            "critical_mini_batches": critical,
+            "residuals": list(self.residuals),
+        }
+
+    def __str__(self) -> str:
+        """One line for people."""
+        grows = "do not grow with the batch"
+        if not math.isinf(self.model.critical):
+            grows = f"{self.model.minimum_epochs:.3g} (1 + N / {self.model.critical:.4g})"
+        return f"critical-batch form {grows}, residuals up to {100 * self.largest_residual:.2g} %"
 
 
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatchFit:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from dlplacer.errors import InputError
-from dlplacer.scaling.critical_batch import CriticalBatch, fit_critical_batch
+from dlplacer.scaling.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
 
 TERNARY_NOISE = 2.007
 """Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.dataparallel.ternary)."""
@@ -71,9 +71,9 @@ class EpochsTable:
                 return before + (after - before) * (workers - low) / (high - low)
         return None
 
-    def critical_batch(self) -> CriticalBatch | None:
+    def fit(self) -> CriticalBatchFit | None:
         """The critical-batch form through the table, in mini-batches; None with fewer than two points."""
-        return fit_critical_batch(self._known).model if len(self._known) > 1 else None
+        return fit_critical_batch(self._known) if len(self._known) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,10 @@ class StatisticalEfficiency:
         """Periods of exchange that may be considered, 1 among them."""
         return tuple(sorted({1, *self.period_factors}))
 
+    def fit(self) -> CriticalBatchFit | None:
+        """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
+        return None if isinstance(self.base, CriticalBatch) else self.base.fit()
+
     def epochs(self, workers: int, codec: str = "none", period: int = 1) -> float | None:
         """Epochs with so many workers; None where training does not get there or nothing is known."""
         base = self.base.epochs(workers)
@@ -129,4 +133,7 @@ class StatisticalEfficiency:
 
     @cached_property
     def _critical(self) -> CriticalBatch | None:
-        return self.base if isinstance(self.base, CriticalBatch) else self.base.critical_batch()
+        if isinstance(self.base, CriticalBatch):
+            return self.base
+        fit = self.fit()
+        return None if fit is None else fit.model

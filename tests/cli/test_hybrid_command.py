@@ -43,6 +43,8 @@ def test_the_paper_s_projection(files: list[str], capsys: pytest.CaptureFixture[
     ratios = {each["devices"]: each["against_same_devices"] for each in found["budgets"]}
     assert [ratios[devices] for devices in (64, 128, 256)] == pytest.approx([1.155, 1.1314286, 1.265])
     assert found["first_win_devices"] == 54
+    assert found["epochs_fit"]["critical_mini_batches"] == pytest.approx(15.78, abs=0.01)
+    assert len(found["epochs_fit"]["residuals"]) == 4
     best = found["best"]
     assert (best["workers"], best["model_parallel"], best["model_parallel_speedup"]) == (128, 2, 1.32)
     # 20 ms ÷ 1.32 · 6400 mini-batches ÷ 128 workers · 12 epochs
@@ -108,6 +110,7 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
     assert "42.24x" in row
     assert "1.155x" in row
     assert "hybrid first wins   at 54 devices" in captured.out
+    assert "critical-batch form 1.34 (1 + N / 15.78), residuals up to 3.3 %" in captured.out
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,11 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
             ["--devices", "4", "--overhead-ratio", "0.1", "--scaling-efficiency", "1"],
             2,
             "--scaling-efficiency and --overhead-ratio both say where step times come from; give one",
+        ),
+        (
+            ["--devices", "4", "--overhead-ratio", "0.1", "--no-overlap"],
+            2,
+            "--no-overlap is for step times over links, but --overhead-ratio says what they are; drop one",
         ),
         (["--devices", "8", "--network", "fast", "--speedup", "2=1.5"], 2, "--network: 'fast' is not a number"),
         (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),

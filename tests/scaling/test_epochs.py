@@ -46,6 +46,8 @@ def test_epochs_that_fall_with_the_batch_are_fitted_flat() -> None:
     fit = fit_critical_batch([(2, 5.2), (4, 5.0)])
     assert fit.model.critical == float("inf")
     assert fit.model.epochs(1000) == pytest.approx(5.1, abs=0.02)
+    assert fit.to_dict()["critical_mini_batches"] is None
+    assert "do not grow with the batch, residuals up to 2" in str(fit)
 
 
 def test_ternary_codes_cost_at_most_their_noise_and_nothing_at_large_batches() -> None:
