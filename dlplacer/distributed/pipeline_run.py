@@ -11,22 +11,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from dlplacer.distributed.pipeline_forward import Forward, forward_of, op_graph
-from dlplacer.distributed.pipeline_profile import op_times, stage_times
+from dlplacer.distributed.pipeline_forward import forward_of, op_graph
+from dlplacer.distributed.pipeline_measure import TransferLine, agreed, measured_line, measured_stages, with_transfers
+from dlplacer.distributed.pipeline_profile import op_times
 from dlplacer.distributed.pipeline_rank import PipelineRank
-from dlplacer.distributed.pipeline_stages import StageModule, stage_modules
+from dlplacer.distributed.pipeline_stages import stage_modules
 from dlplacer.frontend.job import Job
 from dlplacer.pipeline.action import Order
 from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.schedules import SCHEDULES
 from dlplacer.pipeline.search import plan_pipeline
-from dlplacer.pipeline.timeline import Hop, StageTimes, play
+from dlplacer.pipeline.timeline import play
 from dlplacer.topology import Device, Link, Topology
 
 CORE = "cpu-core"
-_PROBE_BYTES = (4, 2**20)
+_LEAST_S_PER_BYTE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,14 @@ def run_pipeline(
     """
     reference = copy.deepcopy(job.module)
     plain = _Plain(job, reference)
-    count, schedule, order, stage_of, planned_s = _agreed(lambda: _planned(job, micro_batches, schedules))
+    line = measured_line()
+    count, schedule, order, stage_of, planned_s = agreed(lambda: _planned(job, line, micro_batches, schedules))
     forward = forward_of(job, count)
     parts = stage_modules(forward, stage_of, 1 + max(stage_of.values()))
     pipeline = PipelineRank(forward, parts, order, torch.device("cpu"))
-    times = _measured_stages(forward, parts, pipeline, in_two=any(a.kind == "W" for row in order for a in row))
-    hops = _measured_hops(parts, order)
+    in_two = any(action.kind == "W" for actions in order for action in actions)
+    times = measured_stages(forward, parts, pipeline.own, in_two)
+    times, hops = with_transfers(times, parts, order, line)
     pipeline.zero_grad()
     error = _largest_difference(pipeline, plain)
     predicted = play(order, times, hops)
@@ -132,11 +134,13 @@ class _Plain:
 
 
 def _planned(
-    job: Job, micro_batches: Sequence[int], schedules: Sequence[str]
+    job: Job, line: TransferLine, micro_batches: Sequence[int], schedules: Sequence[str]
 ) -> tuple[int, str, Order, Mapping[str, int], float]:
     ranks = dist.get_world_size()
     devices = tuple(Device(f"rank{rank}", CORE) for rank in range(ranks))
-    links = tuple(Link(f"rank{a}", f"rank{b}", 2e9, 1e-4) for a in range(ranks) for b in range(a + 1, ranks))
+    rate = 1 / max(line.s_per_byte, _LEAST_S_PER_BYTE)
+    pairs = [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
+    links = tuple(Link(f"rank{a}", f"rank{b}", rate, line.latency_s) for a, b in pairs)
     topology = Topology(devices, (), links, name="cores")
     best: PipelinePlan | None = None
     for count in micro_batches:
@@ -153,70 +157,6 @@ def _planned(
     job.module.zero_grad(set_to_none=True)
     assert best is not None
     return best.micro_batches, best.schedule, best.order, dict(best.stage_of), best.step_s
-
-
-def _agreed(decide: Any) -> Any:
-    """What rank 0 decides, on all ranks."""
-    found = [decide() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found)
-    return found[0]
-
-
-def _measured_stages(
-    forward: Forward, parts: Sequence[StageModule], pipeline: PipelineRank, in_two: bool
-) -> list[StageTimes]:
-    """[stage] → seconds; every rank times its own while the others are as busy."""
-    inputs = dict(zip(map("input_{}".format, forward.inputs), forward.chunks()[0], strict=True))
-    received: list[tuple[torch.Tensor, ...]] = [()]
-    with torch.no_grad():
-        for part in parts[:-1]:
-            received.append(tuple(pytree.tree_leaves(part.module(*received[-1], **inputs))))
-    targets = forward.targets()[0]
-    job_loss: Any = forward.job.loss
-    own = {}
-    dist.barrier()
-    for stage, part in pipeline.own.items():
-        loss = (lambda output: job_loss(output, *targets)) if stage == len(parts) - 1 else None
-        own[stage] = stage_times(part, received[stage], inputs, loss, in_two)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    merged = {stage: times for each in found for stage, times in each.items()}
-    return [merged[stage] for stage in range(len(parts))]
-
-
-def _measured_hops(parts: Sequence[StageModule], order: Order) -> list[Hop]:
-    """[stage] → seconds to the next rank for what the stage sends, by timed round trips between ranks 0 and 1."""
-    if len(order) == 1:
-        return [Hop()] * (len(parts) - 1)
-    latency_s, large_s = (_one_way_s(size) for size in _PROBE_BYTES)
-    s_per_byte = max(0.0, (large_s - latency_s) / _PROBE_BYTES[1])
-    line = _agreed(lambda: (latency_s, s_per_byte))
-    hops = []
-    for part in parts[:-1]:
-        there, back = 0.0, 0.0
-        for example in part.examples_out:
-            size_s = line[0] / len(part.examples_out) + line[1] * example.numel() * example.element_size()
-            there += size_s
-            back += size_s if example.requires_grad else 0.0
-        hops.append(Hop(there, back))
-    return hops
-
-
-def _one_way_s(size_bytes: int, trips: int = 20) -> float:
-    tensor = torch.zeros(size_bytes // 4)
-    times = []
-    dist.barrier()
-    if dist.get_rank() < 2:
-        for _ in range(trips):
-            begin = time.perf_counter()
-            for sender in (0, 1):
-                if dist.get_rank() == sender:
-                    dist.send(tensor, 1 - sender)
-                else:
-                    dist.recv(tensor, sender)
-            times.append(time.perf_counter() - begin)
-    dist.barrier()
-    return median(times) / 2 if times else 0.0
 
 
 def _largest_difference(pipeline: PipelineRank, plain: _Plain) -> float:
@@ -248,7 +188,7 @@ def _alternated(pipeline: PipelineRank, plain: _Plain, steps: int, warm_up: int)
             dist.barrier()
             if number >= warm_up:
                 (measured if name == "pipeline" else baseline).append(seconds)
-    found: tuple[float, float] = _agreed(lambda: (median(baseline), median(measured)))
+    found: tuple[float, float] = agreed(lambda: (median(baseline), median(measured)))
     return found
 
 
