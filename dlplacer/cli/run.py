@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if is_onnx_plan(plan):
         return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
-    if over_ranks(arguments):
+    if over_ranks(arguments, plan):
         return execute_over_ranks(arguments, plan)
 
     from dlplacer.fidelity.run import run

@@ -29,9 +29,10 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def over_ranks(arguments: argparse.Namespace) -> bool:
-    """Whether the arguments, or torchrun, ask for more than one process."""
-    return arguments.replicas is not None or "rank" in arguments.devices or int(os.environ.get("WORLD_SIZE", "1")) > 1
+def over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:
+    """Whether the arguments, the plan or torchrun ask for more than one process."""
+    wanted = arguments.replicas is not None or _planned_replicas(plan) > 1 or "rank" in arguments.devices
+    return wanted or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
@@ -41,7 +42,7 @@ def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
 
     if arguments.gantt or arguments.trace:
         raise InputError("--gantt and --trace are for runs in one process; leave them out here")
-    replicas = 1 if arguments.replicas is None else arguments.replicas
+    replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
     ranks = parse_ranks(plan, arguments.devices, replicas)
 
     def work(rank: int) -> "RanksReport":
@@ -58,6 +59,10 @@ def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
     else:
         _print(report)
     return 0
+
+
+def _planned_replicas(plan: "Plan") -> int:
+    return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
 
 
 def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksReport":

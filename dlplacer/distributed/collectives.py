@@ -151,8 +151,8 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
                 edges.append(replace(gradient, target=names.pack))
             edges += [Edge(names.unpack, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
     # In an order in which they can run: what reads a mean comes last.
-    readers = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
-    ordered = sorted(ops.values(), key=lambda op: op.id in readers)
+    last = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
+    ordered = sorted(ops.values(), key=lambda op: op.id in last)
     extended = replace(graph, ops=tuple(ordered), edges=tuple(edges))
     return replace(extended, structure_sha256=structure_sha256(extended))
 

@@ -9,22 +9,27 @@ from dlplacer.costs.times import with_times
 from dlplacer.distributed.collectives import COLLECTIVE, Bucket, with_collective_ops
 from dlplacer.distributed.network import way_in_s, with_network
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.errors import InputError, MismatchError
+from dlplacer.errors import InfeasibleError, InputError, MismatchError, NoPlanError
 from dlplacer.graph import Op, OpGraph
+from dlplacer.placement import place
 from dlplacer.plan import Plan
-from dlplacer.problem import build_problem
-from dlplacer.simulate import replay
+from dlplacer.problem import Problem, build_problem
+from dlplacer.simulate import in_order, replay
 from dlplacer.topology import Topology
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""
 
+_LIST_LIMIT_S = 5.0
+_SUFFIX = ", replicated"
+
 
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
     """The plan with one collective per bucket of gradients, each as early as its gradients allow.
 
-    Placement and order of the plan stay; what reads the gradients' means (and the updates, where they are part of the
-    step) comes last on every device, in the order of the buckets.
+    The placement of the plan stays. Its order stays too, and what reads the gradients' means (and the updates, where
+    they are part of the step) comes last on every device, in the order of the buckets; or a list schedule on that
+    placement, which hurries the gradients on, if the step is shorter with it.
 
     Parameters
     ----------
@@ -60,7 +65,9 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     described = {"replicas": replicas, "buckets": [bucket.to_dict() for bucket in buckets]}
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
     graph = with_exchange_times(graph, topology, all_reduce)
-    return _replayed(plan, graph, topology, buckets, ready_s)
+    kept = _replayed(plan, graph, topology, buckets, ready_s)
+    hurried = _list_scheduled(kept)
+    return min((kept, hurried), key=lambda made: made.makespan_s)
 
 
 def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> list[Bucket]:
@@ -132,22 +139,39 @@ def _replayed(
         home[f"pack.{number}"] = home[f"unpack.{number}"] = position[bucket.device]
         home[f"all_reduce.{number}"] = position[NETWORK]
         readers = [op for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update") if op in graph.index]
-        for place, op in enumerate((f"unpack.{number}", *readers)):
-            place_of[op] = math.inf, number, place
+        for step, op in enumerate((f"unpack.{number}", *readers)):
+            place_of[op] = math.inf, number, step
     order = sorted(graph.index, key=lambda op: place_of[op])
     problem = build_problem(graph, topology, plan.options)
-    ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])
+    return _in_this_order(plan, problem, [home[op.id] for op in graph.ops], order)
+
+
+def _list_scheduled(plan: Plan) -> Plan:
+    """The plan's placement in the order of a list schedule, which knows what waits for every gradient."""
+    pinned = tuple(replace(op, devices=(plan.placement[op.id],)) for op in plan.graph.ops)
+    graph = replace(plan.graph, ops=pinned)
+    try:
+        found = place(graph, plan.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
+    except (InfeasibleError, NoPlanError):
+        return plan
+    problem = build_problem(plan.graph, plan.topology, plan.options)
+    home = [plan.topology.device_index[plan.placement[op.id]] for op in plan.graph.ops]
+    return _in_this_order(plan, problem, home, [entry.op for entry in in_order(found)])
+
+
+def _in_this_order(plan: Plan, problem: Problem, home: Sequence[int], order: Sequence[str]) -> Plan:
+    ops, transfers = replay(problem, home, [problem.graph.index[op] for op in order])
     makespan_s = max(entry.end_s for entry in ops)
     bound_s = min(plan.lower_bound_s, makespan_s)
     return replace(
         plan,
-        graph=graph,
-        topology=topology,
+        graph=problem.graph,
+        topology=problem.topology,
         status="feasible",
         makespan_s=makespan_s,
         lower_bound_s=bound_s,
         gap=(makespan_s - bound_s) / makespan_s if makespan_s else 0.0,
-        method=f"{plan.method}, replicated",
+        method=plan.method.removesuffix(_SUFFIX) + _SUFFIX,
         ops=ops,
         transfers=transfers,
         memory={},

@@ -120,7 +120,8 @@ def run_over_ranks(
         described = plan.graph.capture or {}
         captured = capture_job(mine, described["rewrites"], bool(described.get("colocate_backward")))
         line = measured_all_reduce(group)
-        planned = _planned(plan, captured, replicas, line, bucket_bytes)
+        made = _planned(plan, captured, replicas, line, bucket_bytes) if group.rank == 0 else None
+        planned: Plan = group.gathered(made)[0]
         predicted = _predicted(mine, planned, with_collectives(captured, planned), group, opened, line)
         reference = copy.deepcopy(job.module)
         placed = apply_in_group(mine, planned, group, opened)
