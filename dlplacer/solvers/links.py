@@ -32,6 +32,8 @@ class Links:
         device, end
             [op] → device and end tick of those that are scheduled.
         """
+        if op >= len(self.traffic.reads):
+            return 0
         here, parcels = device[op], self.traffic.parcels
         remote = [number for number in self.traffic.reads[op] if device[parcels[number].source] != here]
         latest = 0
@@ -40,6 +42,22 @@ class Links:
                 source = parcels[number].source
                 self.there[number, here] = self._send(number, parcels[number], device[source], here, end[source])
             latest = max(latest, self.there[number, here])
+        return latest
+
+    def expect_inputs(self, op: int, target: int, site: Sequence[int], block: Sequence[int], end: Sequence[int]) -> int:
+        """When all that an op reads would be on a device if it were sent now, one parcel not looking at the others.
+
+        Parameters
+        ----------
+        site, block
+            [block] → device, or -1 where undecided, and [op] → block.
+        """
+        latest = 0
+        for number in self.traffic.reads[op] if op < len(self.traffic.reads) else ():
+            source = self.traffic.parcels[number].source
+            here = site[block[source]]
+            if here not in (-1, target):
+                latest = max(latest, self.arrival(number, here, target, end[source]))
         return latest
 
     def arrival(self, number: int, source: int, target: int, ready: int) -> int:

@@ -132,7 +132,8 @@ class _Desk:
                 continue
             late = self.occupancy.source_arrival(op, device) if self.instance.source_arcs[op] else 0
             if self.links is not None:
-                late = max(late, self._contended_arrival(self.links, op, device))
+                occupancy, block = self.occupancy, self.instance.block
+                late = max(late, self.links.expect_inputs(op, device, occupancy.site, block, self.end))
             if late > now:
                 self.arrival[op][device] = late
                 heappush(waiting, (late, key, op))
@@ -146,16 +147,6 @@ class _Desk:
             self.asleep[device] = True
             self.free[device] = max(self.free[device], now)
         return chosen
-
-    def _contended_arrival(self, links: Links, op: int, device: int) -> int:
-        """When the last parcel that an op reads would be there, by what is booked on the links so far."""
-        latest = 0
-        for number in links.traffic.reads[op] if op < len(links.traffic.reads) else ():
-            source = links.traffic.parcels[number].source
-            here = self.occupancy.site[self.instance.block[source]]
-            if here not in (-1, device):
-                latest = max(latest, links.arrival(number, here, device, self.end[source]))
-        return latest
 
     def _ends_earlier_elsewhere(self, op: int, device: int, now: int) -> bool:
         duration, arrival = self.instance.duration[op], self.arrival[op]
@@ -194,4 +185,4 @@ class _Desk:
         self.device[op] = device
         for source, _ in self.instance.source_arcs[op]:
             self.device[source] = self.occupancy.site[self.instance.block[source]]
-        return links.send_inputs(op, self.device, self.end) if op < len(links.traffic.reads) else 0
+        return links.send_inputs(op, self.device, self.end)

@@ -59,7 +59,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
             arrival = end[source] + delay[device[source]][here]
             if arrival > begin:
                 begin = arrival
-        if links is not None and op < len(links.traffic.reads):
+        if links is not None:
             begin = max(begin, links.send_inputs(op, device, end))
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]

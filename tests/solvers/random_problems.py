@@ -123,7 +123,7 @@ class _ForkJoin:
 
 
 def random_step(seed: int, most_ops: int = 4) -> tuple[OpGraph, Topology, Options]:
-    """A tiny training step, a machine and options: shared tensors, phases, relays, routers, memory that may be tight."""
+    """A tiny training step, a machine and options: shared tensors, phases, relays, routers, perhaps tight memory."""
     random = Random(seed)
     options = Options(**{name: random.choice(values) for name, values in CHOICES.items()})
     live = options.memory == "live"

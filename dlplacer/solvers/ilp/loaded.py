@@ -8,6 +8,7 @@ from dlplacer.errors import InternalError
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.decompose import Chain
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
+from dlplacer.solvers.ilp.frugal import frugal
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.improve import improve
@@ -16,24 +17,32 @@ from dlplacer.solvers.segments import Series, with_traffic
 from dlplacer.solvers.timetable import compact
 
 _WORK, _GROWTH, _ROUNDS = 0.4, 3.0, 30
+_SLACKS, _THRIFT = (0.0, 0.01, 0.03), 0.3
 _BOUND_SHARE = 0.05
 
 
 def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
     """Solve the series of a chain with their traffic, in rounds of growing length; the bounds that follow.
 
-    The bounds count only if no way that a transfer may take is left out.
+    Of their best timetables those that send little make up timetables of the whole. The bounds count only if no way
+    that a transfer may take is left out.
     """
     loaded, budget = with_load(chain), incumbent.budget
     traffic = chain.instance.traffic
     work = _WORK
-    while loaded.open and budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
+    while budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
+        loaded.budget = loaded.budget_of(min(stop_at - time.monotonic(), budget.left_s))
         loaded.advance(work, stop_at, search_loaded)
         if traffic is not None and traffic.ways.complete:
             bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
         for timetable in loaded.candidates():
             incumbent.offer(timetable)
+        for slack in _SLACKS:
+            for timetable in frugal(loaded, slack, _THRIFT * work):
+                incumbent.offer(timetable)
+        if not loaded.open:
+            break
         work *= _GROWTH
     return bounds
 
@@ -68,6 +77,6 @@ def search_loaded(chain: Chain, series: Series, work: float) -> None:
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
     if not search(model, variables, instance, incumbent, incumbent.budget.left_s, work):
         raise InternalError(
-            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please report "
-            "this graph and topology"
+            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
+            "report this graph and topology"
         )

@@ -15,7 +15,12 @@ from dlplacer.solvers.windows import Window
 
 
 def build_model(
-    instance: Instance, bounds: Bounds, upper: int, start_from: Timetable | None = None, with_transfers: bool = False
+    instance: Instance,
+    bounds: Bounds,
+    upper: int,
+    start_from: Timetable | None = None,
+    with_transfers: bool = False,
+    symmetric: bool = True,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a timetable if one is given.
 
@@ -24,11 +29,14 @@ def build_model(
     with_transfers
         Whether the traffic of the instance, if it has any, is part of the model; else links carry everything at once,
         which is a relaxation.
+    symmetric
+        Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     add_constraints(model, instance, variables, bounds, upper)
-    constraints.break_symmetry(model, instance, variables)
+    if symmetric:
+        constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None and with_transfers:
         transfers.send_parcels(model, instance, instance.traffic, variables, bounds, upper)
         transfers.one_transfer_at_a_time(model, variables)

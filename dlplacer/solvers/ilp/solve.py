@@ -8,7 +8,7 @@ from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
-from dlplacer.solvers.construct import construct_on_placement
+from dlplacer.solvers.construct import DELAY_WEIGHTS, construct_on_placement
 from dlplacer.solvers.decompose import Chain
 from dlplacer.solvers.feasibility import explain_overflow
 from dlplacer.solvers.ilp.agreement import Agreement
@@ -22,17 +22,20 @@ from dlplacer.solvers.improve import improve
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
+from dlplacer.solvers.packing import choose_components
+from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
-from dlplacer.solvers.segments import Series
+from dlplacer.solvers.segments import Series, find_segments
 from dlplacer.solvers.timetable import Timetable, in_sequence, keeps_blocks_and_memory
 
-_RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.05, 0.02, 1e-4
+_RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.1, 0.02, 2.5e-4
 _START_SHARE = 0.1
+_SURE, _MANY = 2, 1000
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
 _AGREE_SHARE = 0.6
-_TINY, _LARGE, _LARGEST_CHAIN = 40, 600, 6000
+_TINY, _LARGE, _LARGEST_CHAIN, _LARGEST_SERIES = 40, 600, 6000, 250
 _LOADED_SHARE = 0.6
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
@@ -40,7 +43,7 @@ Start = Callable[[Problem, Instance], Timetable | None]
 """A heuristic; None where it runs out of memory."""
 
 
-def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start]) -> Outcome:
+def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]]) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
     It begins with the timetables of all heuristics that fit into a tenth of the time, at least two, so that no plan is
@@ -49,7 +52,8 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start]) -> Outc
     Parameters
     ----------
     starts
-        The heuristics, the quick ones first.
+        The heuristics, the quick ones first, each with its cost relative to the others: those that would not fit into
+        the time are left out.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start]) -> Outc
     return Outcome(None if best is None else Schedule.of(problem, instance, best), incumbent.bound)
 
 
-def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[Start]) -> None:
+def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[tuple[float, Start]]) -> None:
     budget = incumbent.budget
     guide = _begin(problem, instance, incumbent, list(starts))
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
@@ -90,18 +94,33 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: I
     repair(instance, incumbent, budget.left_s, _PATIENCE * instance.op_count)
 
 
-def _begin(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> Instance:
+def _offer_single(instance: Instance, incumbent: Incumbent) -> None:
+    """Offer all ops on the device that takes least time for them and has the memory."""
+    devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
+    for device in sorted(devices, key=lambda device: sum(row[device] for row in instance.duration)):
+        alone = in_sequence(instance, [device] * instance.op_count, instance.order)
+        if keeps_blocks_and_memory(instance, alone) and incumbent.offer(alone):
+            return
+
+
+def _begin(
+    problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[tuple[float, Start]]
+) -> Instance:
     """Offer first timetables; the instance that heuristics do well to search on."""
     budget = incumbent.budget
     start_until = time.monotonic() + _START_SHARE * budget.left_s
     for guide in (instance, *stricter(problem)):
-        for device in range(instance.device_count):
-            if all(device in devices for devices in guide.allowed):
-                alone = in_sequence(guide, [device] * guide.op_count, guide.order)
-                incumbent.offer(alone if keeps_blocks_and_memory(guide, alone) else None)
-        for number, start in enumerate(starts):
-            if number < 2 or time.monotonic() < start_until:
+        _offer_single(guide, incumbent)
+        pace, sure = 0.0, _SURE
+        if guide.op_count > _MANY:
+            began, sure = time.monotonic(), 0
+            incumbent.offer(list_schedule(choose_components(guide), by_rank(guide, upward_ranks(guide))))
+            pace = len(DELAY_WEIGHTS) * (time.monotonic() - began)
+        for number, (cost, start) in enumerate(starts):
+            began = time.monotonic()
+            if number < sure or began + cost * pace < start_until:
                 incumbent.offer(start(problem, guide))
+                pace = max(pace, (time.monotonic() - began) / cost)
         if incumbent.best is None:
             incumbent.offer(construct_on_placement(problem, guide, list_schedule, budget.left_s / 2))
         if incumbent.best is not None:
@@ -114,6 +133,8 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
     budget = incumbent.budget
     stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
+    if instance.op_count > _LARGEST_SERIES and len(find_segments(instance, last)) < 2:
+        return bounds
     chain = Chain(instance, last, budget)
     work = _SEGMENT_WORK
     while len(chain.segments) > 1 and budget.left_s:
@@ -125,10 +146,11 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             break
         chain.advance(work, stop_at, search_series)
         work *= _SEGMENT_GROWTH
-    if not incumbent.closed and len(chain.series) > 1:
-        _agree(chain, bounds, incumbent, stop_at + _AGREE_SHARE * (budget.deadline - stop_at))
-    if instance.traffic is not None and not incumbent.closed:
+    if instance.traffic is not None and len(chain.segments) > 1:
         bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + _LOADED_SHARE * budget.left_s)
+    if not incumbent.closed and len(chain.series) > 1:
+        stop_at = max(stop_at, time.monotonic())
+        _agree(chain, bounds, incumbent, stop_at + _AGREE_SHARE * (budget.deadline - stop_at))
     return bounds
 
 

@@ -1,0 +1,114 @@
+"""Of the best timetables of a chain's series those that send little, one series after another.
+
+Many placements give a segment its best time. What they differ in is what has to be sent beside it: tensors that
+segments long after it read, and inputs of ops outside all segments. Links that carry one transfer at a time make that
+matter.
+"""
+
+from collections.abc import Iterator
+
+from ortools.sat.python import cp_model
+
+from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.ilp.model import build_model
+from dlplacer.solvers.ilp.search import new_solver, read_timetable
+from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.segments import Series
+from dlplacer.solvers.timetable import Timetable
+from dlplacer.traffic import Parcel, Traffic
+
+_SECONDS = 5.0
+
+
+def frugal(chain: Chain, slack: float, work: float) -> list[Timetable]:
+    """Timetables of the whole in which no series takes more than its best time and a share of it in slack.
+
+    Parameters
+    ----------
+    work
+        Deterministic seconds of CP-SAT for each series.
+    """
+    traffic = chain.instance.traffic
+    if traffic is None:
+        return []
+    thrift, parts = _Thrift(chain, traffic), []
+    same = tuple(range(chain.instance.device_count))
+    for series in chain.series:
+        found = thrift.place(series, slack, work)
+        if found is None or not chain.budget.left_s:
+            return []
+        parts.append((found, same))
+    return chain.combined(parts)
+
+
+class _Thrift:
+    """Where blocks are so far, and what that makes the next placement cost in ticks on links."""
+
+    def __init__(self, chain: Chain, traffic: Traffic) -> None:
+        self.chain, self.traffic = chain, traffic
+        self.instance = chain.instance
+        self.site = [-1] * len(self.instance.members)
+        self.inside = {op for segment in chain.segments for op in segment.ops}
+        self.made: dict[int, list[Parcel]] = {}
+        for parcel in traffic.parcels:
+            self.made.setdefault(parcel.source, []).append(parcel)
+
+    def place(self, series: Series, slack: float, work: float) -> Timetable | None:
+        """The timetable of a series that costs least, its blocks settled; None if none is known."""
+        best = self.chain.incumbents[series.instance].best
+        if best is None:
+            return None
+        ops = {op: position for part, first in self.chain.spans(series) for position, op in enumerate(part.ops, first)}
+        upper = best.makespan + int(slack * best.makespan)
+        bounds = self.chain.bounds[series.instance]
+        model, variables = build_model(series.instance, bounds, upper, with_transfers=True, symmetric=False)
+        known: dict[int, int] = {}
+        for op, position in ops.items():
+            block, here = series.instance.block[position], self.site[self.instance.block[op]]
+            if here >= 0 and known.setdefault(block, here) == here and here in variables.place[block]:
+                model.add(variables.place[block][here] == 1)
+        terms = [*self._inside(variables), *self._outside(ops, series, variables)]
+        model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
+        solver = new_solver(self.chain.budget.workers, self.chain.budget.seed, _SECONDS)
+        solver.parameters.max_deterministic_time = work
+        found = best
+        if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            found = read_timetable(variables, series.instance, solver.boolean_value, solver.value)
+        for op, position in ops.items():
+            if self.site[self.instance.block[op]] < 0:
+                self.site[self.instance.block[op]] = found.device[position]
+        return found
+
+    def _inside(self, variables: Variables) -> Iterator[tuple[cp_model.LiteralT, int]]:
+        for lift in variables.lifts:
+            yield lift.used, sum(stretch.ticks for stretch in lift.way)
+
+    def _outside(
+        self, ops: dict[int, int], series: Series, variables: Variables
+    ) -> Iterator[tuple[cp_model.LiteralT, int]]:
+        """What ops of the series read from settled ones, and what ops outside all segments read from both."""
+        for op, position in ops.items():
+            literals = variables.place[series.instance.block[position]]
+            for source, _ in self.instance.predecessors[op]:
+                if source not in ops:
+                    for parcel in self._sent(source, op):
+                        yield from self._apart(literals, source, parcel.size)
+            for reader, _ in self.instance.successors[op]:
+                if reader not in self.inside:
+                    own = min((parcel.size for parcel in self._sent(op, reader)), default=0)
+                    for other, _ in self.instance.predecessors[reader]:
+                        if other not in ops:
+                            sizes = [parcel.size for parcel in self._sent(other, reader)]
+                            yield from self._apart(literals, other, min([own, *sizes]))
+
+    def _sent(self, source: int, reader: int) -> list[Parcel]:
+        return [parcel for parcel in self.made.get(source, ()) if reader in parcel.readers]
+
+    def _apart(
+        self, literals: dict[int, cp_model.LiteralT], other: int, size: int
+    ) -> Iterator[tuple[cp_model.LiteralT, int]]:
+        """What it costs not to be where another op is."""
+        there = self.site[self.instance.block[other]]
+        for device, literal in literals.items():
+            if there not in (-1, device) and self.traffic.ways.joined(size, there, device):
+                yield literal, sum(stretch.ticks for stretch in self.traffic.ways.quickest(size, there, device))
