@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.scaling.communication import ClosedForm, OnMachine, StepTimes, Team
+from dlplacer.scaling.communication import ClosedForm, OnMachine, StepTime, StepTimes, Team
 from dlplacer.scaling.efficiency import ConstantEfficiency
 from dlplacer.scaling.epochs import StatisticalEfficiency
 from dlplacer.scaling.hybrid_plan import Budget, HybridPlan
@@ -118,10 +118,17 @@ class _Search:
                 continue
             for split in self._splits(count, degree):
                 team = Team(count, degree, split)
-                for step in self.step_times.step_times(self.problem.work, team, efficiency.periods):
+                for step in self._step_times(team):
                     epochs = efficiency.epochs(team.workers, step.codec, step.period)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
+
+    def _step_times(self, team: Team) -> Sequence[StepTime]:
+        """Every way to exchange gradients; none where the workers are not joined by links."""
+        try:
+            return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
+        except InfeasibleError:
+            return ()
 
     def _splits(self, count: int, degree: int) -> tuple[Split, ...]:
         """The ways to split a worker; with a machine those of the slowest worker of the choice."""

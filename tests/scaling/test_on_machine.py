@@ -1,5 +1,6 @@
 """Workers on real machines: which devices they get, what they cost, and how links decide strategies."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -258,6 +259,53 @@ def test_slower_devices_hold_a_worker_back() -> None:
     found = plan_hybrid(HybridProblem(work_of(graph, "fast"), efficiency, placed, topology, alone=placed), 2)
     assert found.speedup(found.at(2).data_parallel) == pytest.approx(0.5, rel=1e-6)
     assert found.at(2).idle == 1
+
+
+def test_the_planner_weighs_codecs_and_periods_by_what_they_cost_in_epochs() -> None:
+    topology = mesh({("a", "b"): 1e8})
+    table = EpochsTable({1: 4.0, 2: 4.0})
+
+    def best(**factors: dict[object, float]) -> tuple[str, int]:
+        efficiency = StatisticalEfficiency(table, **factors)  # type: ignore[arg-type]
+        found = plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({}), topology), 2).at(2).data_parallel
+        assert found is not None
+        return found.step.codec, found.step.period
+
+    # 14.5 MB over 100 MB/s: far longer than the step, so that fewer bytes are worth nearly twice the epochs
+    assert best() == ("ternary", 1)
+    assert best(codec_factors={"ternary": 9.0}) == ("fp16", 1)
+    assert best(codec_factors={"ternary": 9.0}, period_factors={64: 1.1}) == ("fp16", 64)
+    assert best(codec_factors={"ternary": 9.0, "fp16": 9.0}, period_factors={64: 9.0}) == ("none", 1)
+
+
+def test_devices_that_no_links_join_are_no_team() -> None:
+    links = (Link("a", "b", 1e9), Link("c", "d", 1e9))
+    topology = Topology(tuple(map(Device, "abcd")), (), links, name="two islands")
+    efficiency = StatisticalEfficiency(EpochsTable({4: 1.0}))
+    problem = HybridProblem(WORK, efficiency, SpeedupTable({2: 1.5}), topology, degrees=(2,))
+    found = plan_hybrid(problem, 4)
+    assert found.at(2).data_parallel is not None
+    assert found.at(4).data_parallel is None
+    assert found.at(4).hybrid is None
+    assert found.at(4).best is found.at(2).best
+
+
+def test_names_and_their_order_change_nothing() -> None:
+    topology = load_topology("dgx1-v100-4gpu")
+    new = {node.id: f"n{len(topology.nodes) - place}" for place, node in enumerate(topology.nodes)}
+    devices = [replace(device, id=new[device.id]) for device in topology.devices]
+    links = [replace(link, source=new[link.target], target=new[link.source]) for link in reversed(topology.links)]
+    routers = [replace(router, id=new[router.id]) for router in topology.routers]
+    renamed = Topology(tuple(reversed(devices)), tuple(routers), tuple(links))
+    efficiency = StatisticalEfficiency(EpochsTable({2: 4.0, 4: 7.0}))
+    one, other = (
+        plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({2: 1.4}), each), 4) for each in (topology, renamed)
+    )
+    for devices_used in range(1, 5):
+        pairs = zip(one.at(devices_used).by_degree.items(), other.at(devices_used).by_degree.items(), strict=True)
+        for (degree, ours), (same_degree, theirs) in pairs:
+            assert degree == same_degree
+            assert ours.effort_s == pytest.approx(theirs.effort_s)
 
 
 def test_mistakes() -> None:
