@@ -22,7 +22,7 @@ _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what can
 def explanation(error: Exception) -> str:
     """What went wrong while tracing, with the last line of the user's code that was traced."""
     text = str(error).strip()
-    by_values = "data-dependent" in text.lower()
+    by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()"))
     return (
         f"the model cannot be captured{_at(_frames(error))}: {_reason(error, text)}; "
         f"{_BY_VALUES if by_values else _BY_CODE}"
@@ -39,6 +39,8 @@ def depends_on_values(node: fx.Node) -> str:
 def _reason(error: Exception, text: str) -> str:
     if isinstance(error, SyntaxError):
         return "the step computes no tensor"
+    if "Could not extract specialized integer" in text:
+        return "Python code needs a number that only the values of a tensor tell"
     for form in _REASONS:
         found = re.search(form, text)
         if found and "no exception handler" not in found[1]:

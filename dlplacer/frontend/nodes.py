@@ -10,6 +10,12 @@ from dlplacer.frontend.executable import Value
 from dlplacer.graph import TensorSpec
 
 aten = torch.ops.aten
+_CHECKS = (
+    aten._assert_tensor_metadata.default,
+    aten._assert_async.default,
+    aten._assert_async.msg,
+    aten._functional_assert_async.msg,
+)
 _UNANNOTATED_VIEWS = (aten._unsafe_view.default, aten.detach.default)
 
 
@@ -41,8 +47,8 @@ def is_random(node: fx.Node) -> bool:
 
 
 def is_check(node: fx.Node) -> bool:
-    """Whether a call only checks what is known at capture."""
-    return node.target is aten._assert_tensor_metadata.default
+    """Whether a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
+    return node.target in _CHECKS
 
 
 def depends_on_values(value: Any) -> bool:

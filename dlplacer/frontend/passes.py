@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from dlplacer.errors import CaptureError
-from dlplacer.frontend.nodes import picked_output
+from dlplacer.frontend.nodes import is_check, picked_output
 from dlplacer.frontend.splitting.names import is_split, parse_splits
 from dlplacer.frontend.splitting.rewrite import split_ops
 
@@ -78,7 +78,10 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes, then all splits together, and drop what nothing reads any more."""
+    """Apply the named passes, then all splits together, and drop checks and what nothing reads any more."""
+    for node in list(graph.nodes):
+        if is_check(node) and not node.users:
+            graph.erase_node(node)
     for name in names:
         if not is_split(name):
             PASSES[name](graph)

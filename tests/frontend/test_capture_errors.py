@@ -1,6 +1,7 @@
 """What cannot be captured, and what its author is told."""
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from dlplacer.errors import CaptureError, InputError
 from dlplacer.frontend import Job, Optimizer, capture
 from dlplacer.frontend.capture import capture_job
 
+LOGGER = logging.getLogger(__name__)
 WAY_OUT = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
 
 
@@ -48,6 +50,39 @@ def finds_places(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x) * places.sum()
 
 
+def loops_while_a_value_is_large(self: Any, x: torch.Tensor) -> torch.Tensor:
+    while x.sum() > 10:  # this line
+        x = x / 2
+    return self.fc(x)
+
+
+def loops_over_values(self: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.fc(x)
+    for value in x[:, 0].tolist():  # this line
+        hidden = hidden * value
+    return hidden
+
+
+def loops_as_often_as_a_value_says(self: Any, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(int(x.abs().max())):  # this line
+        x = x / 2
+    return self.fc(x)
+
+
+def indexes_a_list_by_a_value(self: Any, x: torch.Tensor) -> torch.Tensor:
+    factors = [1.0, 2.0, 3.0]
+    return self.fc(x) * factors[x[0].argmax()]  # this line
+
+
+def repeats_rows_by_value(self: Any, x: torch.Tensor) -> torch.Tensor:
+    counts = (x[:, 0] > 0).long()
+    return self.fc(torch.repeat_interleave(x, counts, dim=0))  # this line
+
+
+def asks_numpy(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.fc(x) * float(x.detach().numpy().sum())  # this line
+
+
 def line_of(function: Callable[..., Any]) -> str:
     """``file:line (code)`` of the line that carries the comment."""
     lines, first = inspect.getsourcelines(function)
@@ -57,7 +92,19 @@ def line_of(function: Callable[..., Any]) -> str:
 
 @pytest.mark.parametrize(
     "function",
-    [branches_on_a_value, takes_a_number_out, selects_by_value, selects_rows_by_value, finds_places],
+    [
+        branches_on_a_value,
+        takes_a_number_out,
+        selects_by_value,
+        selects_rows_by_value,
+        finds_places,
+        loops_while_a_value_is_large,
+        loops_over_values,
+        loops_as_often_as_a_value_says,
+        indexes_a_list_by_a_value,
+        repeats_rows_by_value,
+        asks_numpy,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callable[..., Any]) -> None:
@@ -68,6 +115,20 @@ def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callabl
     assert code in message
     assert message.endswith(WAY_OUT)
     assert "\n" not in message
+
+
+def test_what_a_model_only_says_is_left_out() -> None:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        print("shape", x.shape)
+        warnings.warn("a word of warning", stacklevel=1)
+        LOGGER.warning("another")
+        torch._assert_async((x > -1000).all())
+        return self.fc(x)
+
+    def silent(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+    assert capture(training(forward)).structure_sha256 == capture(training(silent)).structure_sha256
 
 
 def test_a_mistake_in_the_model_is_told_as_such() -> None:
