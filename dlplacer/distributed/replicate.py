@@ -13,7 +13,7 @@ from dlplacer.errors import InfeasibleError, InputError, MismatchError, NoPlanEr
 from dlplacer.graph import Op, OpGraph
 from dlplacer.placement import place
 from dlplacer.plan import Plan
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem import build_problem
 from dlplacer.simulate import in_order, replay
 from dlplacer.topology import Topology
 
@@ -21,7 +21,6 @@ DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""
 
 _LIST_LIMIT_S = 5.0
-_SUFFIX = ", replicated"
 
 
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
@@ -66,8 +65,11 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
     graph = with_exchange_times(graph, topology, all_reduce)
     kept = _replayed(plan, graph, topology, buckets, ready_s)
-    hurried = _list_scheduled(kept)
-    return min((kept, hurried), key=lambda made: made.makespan_s)
+    hurried = _list_scheduled(plan, kept)
+    if hurried is None:
+        return kept
+    other = _replayed(hurried, graph, topology, buckets, _gradients_ready_s(hurried))
+    return min((kept, other), key=lambda made: made.makespan_s)
 
 
 def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> list[Bucket]:
@@ -130,49 +132,46 @@ def _replayed(
     position = topology.device_index
     home = {op: position[device] for op, device in plan.placement.items()}
     place_of = {entry.op: (entry.start_s, number, 0) for number, entry in enumerate(plan.ops)}
-    for number, bucket in enumerate(buckets):
-        bucket_ready_s = max(ready_s[name] for name in bucket.parameters)
+    bucket_ready_s = [max(ready_s[name] for name in bucket.parameters) for bucket in buckets]
+    for turn, number in enumerate(sorted(range(len(buckets)), key=bucket_ready_s.__getitem__)):
+        bucket, at_s = buckets[number], bucket_ready_s[number]
         makers = (place_of[plan.graph.edges_into[f"{name}.grad"][0].source] for name in bucket.parameters)
-        behind = max((place[1] for place in makers if place[0] == bucket_ready_s), default=-1)
+        behind = max((number_there for start_s, number_there, _ in makers if start_s == at_s), default=-1)
         for op in (f"pack.{number}", f"all_reduce.{number}"):
-            place_of[op] = bucket_ready_s, behind, 1 + number
+            place_of[op] = at_s, behind, 1 + turn
         home[f"pack.{number}"] = home[f"unpack.{number}"] = position[bucket.device]
         home[f"all_reduce.{number}"] = position[NETWORK]
         readers = [op for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update") if op in graph.index]
         for step, op in enumerate((f"unpack.{number}", *readers)):
-            place_of[op] = math.inf, number, step
+            place_of[op] = math.inf, turn, step
     order = sorted(graph.index, key=lambda op: place_of[op])
     problem = build_problem(graph, topology, plan.options)
-    return _in_this_order(plan, problem, [home[op.id] for op in graph.ops], order)
-
-
-def _list_scheduled(plan: Plan) -> Plan:
-    """The plan's placement in the order of a list schedule, which knows what waits for every gradient."""
-    pinned = tuple(replace(op, devices=(plan.placement[op.id],)) for op in plan.graph.ops)
-    graph = replace(plan.graph, ops=pinned)
-    try:
-        found = place(graph, plan.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
-    except (InfeasibleError, NoPlanError):
-        return plan
-    problem = build_problem(plan.graph, plan.topology, plan.options)
-    home = [plan.topology.device_index[plan.placement[op.id]] for op in plan.graph.ops]
-    return _in_this_order(plan, problem, home, [entry.op for entry in in_order(found)])
-
-
-def _in_this_order(plan: Plan, problem: Problem, home: Sequence[int], order: Sequence[str]) -> Plan:
-    ops, transfers = replay(problem, home, [problem.graph.index[op] for op in order])
+    ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])
     makespan_s = max(entry.end_s for entry in ops)
     bound_s = min(plan.lower_bound_s, makespan_s)
     return replace(
         plan,
-        graph=problem.graph,
-        topology=problem.topology,
+        graph=graph,
+        topology=topology,
         status="feasible",
         makespan_s=makespan_s,
         lower_bound_s=bound_s,
         gap=(makespan_s - bound_s) / makespan_s if makespan_s else 0.0,
-        method=plan.method.removesuffix(_SUFFIX) + _SUFFIX,
+        method=f"{plan.method}, replicated",
         ops=ops,
         transfers=transfers,
         memory={},
+    )
+
+
+def _list_scheduled(plan: Plan, replicated: Plan) -> Plan | None:
+    """The plan of one replica in the order of a list schedule that knows what waits for every gradient, if there is."""
+    pinned = tuple(replace(op, devices=(replicated.placement[op.id],)) for op in replicated.graph.ops)
+    graph = replace(replicated.graph, ops=pinned)
+    try:
+        found = place(graph, replicated.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
+    except (InfeasibleError, NoPlanError):
+        return None
+    return replace(
+        plan, ops=tuple(entry for entry in in_order(found) if entry.op in plan.scheduled), transfers=found.transfers
     )

@@ -51,23 +51,29 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(usable_cores()) < RANKS:
         raise SystemExit("two ranks with a core each need two cores")
-    rows = []
-    for name in arguments.model or MODELS:
-        found = results_of(launch(RANKS, lambda rank, name=name: measured(rank, MODELS[name](), arguments.rounds), 600))
-        rows.append({"model": name, **compared(found)})
-    if arguments.json:
-        print(json.dumps(rows))
-        return
     names = ("plain", "DDP", "predicted")
-    print(f"{'model':32} {'MB':>6} {' '.join(f'{name:>10}' for name in names)}  speedup predicted   error")
-    for row in rows:
-        times = " ".join(f"{row[name] * 1e3:7.1f} ms" for name in ("plain_s", "ddp_s", "predicted_s"))
-        print(
-            f"{row['model']:32} {row['gradient_bytes'] / 1e6:6.1f} {times} {row['speedup']:7.3f}x "
-            f"{row['predicted_speedup']:8.3f}x {100 * row['error']:5.1f} %"
-        )
-        line = f"{row['latency_s'] * 1e6:.0f} us + {row['s_per_byte'] * 1e9:.2f} s/GB"
-        print(f"    {row['buckets']} buckets; all-reduce {line}, core busy for {100 * row['cpu_share']:.0f} % of it")
+    if not arguments.json:
+        print(f"{'model':32} {'MB':>6} {' '.join(f'{name:>10}' for name in names)}  speedup predicted   error")
+    for name in arguments.model or MODELS:
+        found = results_of(launch(RANKS, lambda rank, name=name: measured(rank, MODELS[name](), arguments.rounds), 900))
+        row = {"model": name, **compared(found)}
+        if arguments.json:
+            print(json.dumps(row), flush=True)
+        else:
+            show(row)
+
+
+def show(row: dict[str, Any]) -> None:
+    times = " ".join(f"{row[name] * 1e3:7.1f} ms" for name in ("plain_s", "ddp_s", "predicted_s"))
+    print(
+        f"{row['model']:32} {row['gradient_bytes'] / 1e6:6.1f} {times} {row['speedup']:7.3f}x "
+        f"{row['predicted_speedup']:8.3f}x {100 * row['error']:5.1f} %"
+    )
+    line = f"{row['latency_s'] * 1e6:.0f} us + {row['s_per_byte'] * 1e9:.2f} s/GB"
+    print(
+        f"    {row['buckets']} buckets; all-reduce {line}, core busy for {100 * row['cpu_share']:.0f} % of it",
+        flush=True,
+    )
 
 
 def measured(rank: int, job: Job, rounds: int) -> dict[str, Any]:
