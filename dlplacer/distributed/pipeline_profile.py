@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -61,7 +62,7 @@ def stage_times(
         if number >= warm_up:
             for kind, seconds in times.items():
                 found[kind].append(seconds)
-    ahead_s, behind_s, first_s, second_s = (lower_quartile(times) if times else 0.0 for times in found.values())
+    ahead_s, behind_s, first_s, second_s = (median(times) if times else 0.0 for times in found.values())
     whole_s = first_s + second_s if in_two else behind_s
     return StageTimes(ahead_s, whole_s, second_s, _scaling_s(part.module), first_s if in_two else None)
 

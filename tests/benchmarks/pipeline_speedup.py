@@ -15,7 +15,7 @@ from rich.table import Table
 
 SCALED_DOWN: dict[str, dict[str, int]] = {
     "gnmt": {"batch_size": 128, "length": 25, "vocabulary": 2000, "hidden": 256},
-    "big_lstm": {"batch_size": 256, "length": 20, "vocabulary": 4000, "hidden": 1024, "projection": 128},
+    "big_lstm": {"batch_size": 256, "length": 20, "vocabulary": 1000, "hidden": 1024, "projection": 128},
 }
 TIMEOUT_S = 400
 
