@@ -60,6 +60,16 @@ def test_slow_device_leaves_ops_to_a_fast_one() -> None:
     assert _run(make_instance(graph, topology)).makespan == 3
 
 
+def test_a_device_that_left_ops_to_others_does_not_wake_in_the_past() -> None:
+    topology = Topology((Device("c", "cpu"), Device("g", "gpu")), (), (Link("c", "g", 1.0),))
+    times = {"a": {"cpu": 9, "gpu": 2}, "b": {"cpu": 3, "gpu": 1}, "view": {"cpu": 1, "gpu": 0}}
+    graph = make_graph(times, [("a", "b", 4), ("a", "view", 0)])
+    # a runs 0-2 on g. From 2 on both devices have the data of view; c leaves it to g, sleeps, and is woken when g takes
+    # b. It may not go back to 0 then and start view before a has ended.
+    timetable = _run(make_instance(graph, topology))
+    assert timetable.start == (0, 2, 2)
+
+
 def test_memory_spreads_ops() -> None:
     graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)], output_bytes={"a": 2, "b": 2, "c": 2})
     # Two ops fit on a device; the chain a, b | c pays one delay of 1 s.

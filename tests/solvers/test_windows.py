@@ -9,7 +9,7 @@ from solvers.random_problems import random_fork_join, random_problem
 
 from dlplacer.solvers.construct import construct
 from dlplacer.solvers.ilp.model import build_model, build_window_model
-from dlplacer.solvers.ilp.repair import repair
+from dlplacer.solvers.ilp.repair import _combined, repair
 from dlplacer.solvers.ilp.search import new_solver, read_timetable, search
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance, build_instance
@@ -109,3 +109,17 @@ def test_repair_with_one_worker_is_deterministic() -> None:
         repair(instance, incumbent, 60.0, 40)
         found.append(incumbent.best)
     assert found[0] == found[1]
+
+
+# p takes no time and is read by x, with which it is colocated, and by y. The first window holds p and x and moves both
+# to d1; the second holds p and y and was solved with p where it was, on d0. Both together would leave x without p.
+def test_windows_side_by_side_keep_a_group_together() -> None:
+    graph = make_graph({"p": 0, "x": 4, "y": 3}, [("p", "x", 0), ("p", "y", 0)], colocate={"p": "g", "x": "g"})
+    instance = make_instance(graph, make_machine(2))
+    timeline = Timeline(instance, Timetable((0, 0, 0), (0, 0, 4), 7))
+    windows = [timeline.window(1, 1), timeline.window(2, 1)]
+    assert [window.ops for window in windows] == [(0, 1), (0, 2)]
+    moved, kept = Timetable((1, 1), (0, 0), 4), Timetable((0, 0), (0, 4), 7)
+    combined = _combined(timeline, windows, [moved, kept])
+    assert combined == Timetable((1, 1, 0), (0, 0, 0), 4)
+    assert not broken_rules(instance, combined)
