@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from dlplacer.delays import lines_of, matrices
 from dlplacer.errors import InputError
@@ -106,6 +107,11 @@ class Problem:
         for arc in self.arcs:
             grouped[arc.source].append(arc)
         return tuple(map(tuple, grouped))
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What solvers have made of the problem: made once, as several of them ask for it."""
+        return {}
 
     @cached_property
     def topological(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dlplacer.solvers.heads import heads, tails
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.intervals import backwards, interval_areas, raised_heads
 
-_MULTIPLICATIONS_PER_S = 4e9
+_MULTIPLICATIONS_PER_S = 2e9
 _MOST_PIVOTS = 3000
 
 

@@ -206,6 +206,12 @@ def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
         Share of outputs and workspace that counts as footprint under ``memory: live``. With 0 the footprints are a
         relaxation; more of it makes heuristics leave room for what is alive for a while.
     """
+    if activations not in problem.derived:
+        problem.derived[activations] = _build(problem, activations)
+    return problem.derived[activations]  # type: ignore[no-any-return]
+
+
+def _build(problem: Problem, activations: float) -> Instance:
     block, members = _blocks(problem)
     device_sets = [set(devices) for devices in problem.allowed]
     allowed = [tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block]

@@ -10,9 +10,7 @@ from dlplacer.solvers.lane import Lane
 def _earliest(booked: list[tuple[int, int]], arrival: int, ticks: int) -> int:
     """The first moment at which nothing booked is overlapped, and nothing is strictly inside something else."""
     begin = arrival
-    while any(
-        (begin < b and a < begin + ticks) or (ticks and a == b and begin < a < begin + ticks) for a, b in booked
-    ):
+    while any((begin < b and a < begin + ticks) or (ticks and a == b and begin < a < begin + ticks) for a, b in booked):
         begin += 1
     return begin
 
