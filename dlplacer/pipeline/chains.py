@@ -40,7 +40,7 @@ class Chain:
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
 
-def chains_of(wiring: Wiring, ranks: int, wraps: bool) -> tuple[list[Chain], bool]:
+def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[Chain], bool]:
     """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
 
     Of two sequences with the same types and memories, one whose ways are all at least as cheap makes every split at
@@ -50,6 +50,8 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool) -> tuple[list[Chain], boo
     ----------
     wraps
         Whether a stage on the last device hands over to one on the first.
+    most
+        Sequences to look at.
 
     Raises
     ------
@@ -62,8 +64,8 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool) -> tuple[list[Chain], boo
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
     found: dict[tuple[object, tuple[float, ...]], Chain] = {}
-    sequences = list(islice(_sequences(wiring, ranks), MOST_CHAINS + 1))
-    for names in sequences[:MOST_CHAINS]:
+    sequences = list(islice(_sequences(wiring, ranks), most + 1))
+    for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
             found.setdefault((chain._kind, chain.ways(wraps)), chain)
@@ -78,7 +80,7 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool) -> tuple[list[Chain], boo
             for other in kept
         ):
             kept.append(chain)
-    return kept[:MOST_KEPT], len(sequences) <= MOST_CHAINS and len(kept) <= MOST_KEPT
+    return kept[:MOST_KEPT], len(sequences) <= most and len(kept) <= MOST_KEPT
 
 
 def _chain(wiring: Wiring, names: tuple[str, ...]) -> Chain | None:

@@ -13,6 +13,7 @@ from dlplacer.units import format_seconds
 MOST_OPS = 20_000
 MOST_DEVICES = 16
 _BUDGET_S = 0.6
+_MOST_CHAINS = 500
 _WANTED = (8, 16, 4, 2)
 
 
@@ -54,7 +55,7 @@ class PipelineHint:
 def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> PipelineHint | None:
     """A pipeline over all devices, found in less than a second; None without a backward pass, or if there is none.
 
-    Stages are cut along one order of the ops, and few numbers of micro-batches are tried.
+    Stages are cut along one order of the ops, and few numbers of micro-batches and sequences of devices are tried.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> Pipe
     until = time.monotonic() + _BUDGET_S
     found: PipelineHint | None = None
     try:
-        search = Search(graph, topology, most_cuts=0)
+        search = Search(graph, topology, most_cuts=0, most_chains=_MOST_CHAINS)
         parts = batch_parts(graph, ranks)
         for count in [count for count in _WANTED if count in parts]:
             if found is not None and time.monotonic() > until:

@@ -13,7 +13,7 @@ from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.graph import OpGraph
 from dlplacer.pipeline.action import Order, in_flight
 from dlplacer.pipeline.blocks import blocks_of, require_stages
-from dlplacer.pipeline.chains import Chain, chains_of
+from dlplacer.pipeline.chains import MOST_CHAINS, Chain, chains_of
 from dlplacer.pipeline.coarsen import searchable_cuts
 from dlplacer.pipeline.cuts import MOST_CUTS, Cuts
 from dlplacer.pipeline.micro_batch import MicroBatchCosts
@@ -98,9 +98,15 @@ class Search:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
 
     def __init__(
-        self, graph: OpGraph, topology: Topology, at: Mapping[int, OpGraph] | None = None, most_cuts: int = MOST_CUTS
+        self,
+        graph: OpGraph,
+        topology: Topology,
+        at: Mapping[int, OpGraph] | None = None,
+        most_cuts: int = MOST_CUTS,
+        most_chains: int = MOST_CHAINS,
     ) -> None:
-        self.graph, self.topology, self.most_cuts = with_times(graph, topology), topology, most_cuts
+        self.graph, self.topology = with_times(graph, topology), topology
+        self.most_cuts, self.most_chains = most_cuts, most_chains
         self.wiring = Wiring(topology)
         self.costs = MicroBatchCosts(self.graph, topology, dict(at or {}))
         self.blocks = blocks_of(self.graph)
@@ -146,7 +152,7 @@ class Search:
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)
         if key not in self._chains:
-            self._chains[key] = chains_of(self.wiring, *key)
+            self._chains[key] = chains_of(self.wiring, *key, self.most_chains)
         chains, all_tried = self._chains[key]
         compute = {
             kind: self.cuts.total(self._per_block(self.times(kind, micro_batches)))
