@@ -14,6 +14,7 @@ if not SCRIPT.exists():
     pytest.skip("the examples are in the checkout only", allow_module_level=True)
 
 
+@pytest.mark.slow
 @needs_two_cores
 @pytest.mark.timeout(150)
 def test_hybrid_training_equals_the_whole_batch() -> None:
