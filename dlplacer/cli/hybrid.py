@@ -132,6 +132,7 @@ def _solved(
         options_of(arguments),
         method=arguments.method,
         time_limit_s=arguments.time_limit,
+        seed=arguments.seed,
         workers=arguments.workers,
     )
     if arguments.split == "pipeline":

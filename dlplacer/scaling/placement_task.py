@@ -29,7 +29,7 @@ class PlacementTask:
 
     graph: OpGraph = field(repr=False)
     topology: Topology = field(repr=False)
-    options: Options = field(default_factory=Options.paper)
+    options: Options = field(default_factory=Options)
     method: str = "ilp"
     time_limit_s: float = 60.0
     gap: float = 0.0
@@ -85,9 +85,9 @@ def presolve(
             for worker in layout.kinds(count, degree):
                 machine = sub_topology(topology, worker)
                 machines.setdefault(signature(machine), machine)
-    options = placed.options or Options.paper()
+    options = placed.options or Options()
     tasks = [
-        PlacementTask(placed.graph, machine, options, placed.method, placed.time_limit_s, placed.gap, workers=1)
+        PlacementTask(placed.graph, machine, options, placed.method, placed.time_limit_s, placed.gap, placed.seed)
         for machine in machines.values()
     ]
     rows = sweep(tasks, executor, cache, on_progress)

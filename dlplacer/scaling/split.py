@@ -86,7 +86,7 @@ class Placed:
     ----------
     single_s
         Step time on one device, to which speedups refer.
-    method, time_limit_s, gap, workers
+    method, time_limit_s, gap, seed, workers
         As for `dlplacer.placement.place`, for each solve; one device needs no method.
     """
 
@@ -99,12 +99,14 @@ class Placed:
         method: str = "ilp",
         time_limit_s: float = 20.0,
         gap: float = 0.01,
+        seed: int = 0,
         workers: int | None = None,
     ) -> None:
         if not single_s > 0:
             raise InputError(f"step time on one device is {single_s} s; it must be positive")
         self.graph, self.single_s, self.options = graph, single_s, options
-        self.method, self.time_limit_s, self.gap, self.workers = method, time_limit_s, gap, workers
+        self.method, self.time_limit_s, self.gap = method, time_limit_s, gap
+        self.seed, self.workers = seed, workers
         self.solved: dict[tuple[object, ...], Split | None] = {}
 
     def __call__(self, degree: int, topology: Topology | None) -> Split | None:
@@ -125,6 +127,7 @@ class Placed:
                 method=method,
                 time_limit_s=self.time_limit_s,
                 gap=self.gap,
+                seed=self.seed,
                 workers=self.workers,
             )
         except (InfeasibleError, NoPlanError):
