@@ -1,6 +1,7 @@
 """FLOPs and bytes of an ATen call, from the shapes of its stand-ins. A multiply-add counts as two FLOPs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,11 +14,16 @@ aten = torch.ops.aten
 def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 
-    torch's registry has two holes, filled here: the CPU kernel of scaled dot product attention (forward and backward)
-    is missing, and the backward of a grouped convolution is counted as if it had one group.
+    torch's registry has holes, filled here: the CPU kernel of scaled dot product attention (forward and backward),
+    products of a matrix or vector with a vector, and grouped products are missing, and the backward of a grouped
+    convolution is counted as if it had one group.
     """
     args, kwargs = _values_of((node.args, dict(node.kwargs)))
     packet = getattr(node.target, "overloadpacket", None)
+    name = str(packet)
+    if name in _PRODUCTS:
+        factor, left, right = _PRODUCTS[name]
+        return factor * _product_flops(args[left].shape, args[right].shape)
     if packet is aten.convolution_backward:
         return _convolution_backward_flops(args)
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
@@ -27,6 +33,27 @@ def flops_of(node: fx.Node) -> int:
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0
+
+
+_PRODUCTS = {
+    "aten.dot": (1, 0, 1),
+    "aten.vdot": (1, 0, 1),
+    "aten.mv": (1, 0, 1),
+    "aten.addmv": (1, 1, 2),
+    "aten.addbmm": (1, 1, 2),
+    "aten._grouped_mm": (1, 0, 1),
+    "transformers.grouped_mm_fallback": (1, 0, 1),
+    "transformers.grouped_mm_fallback_backward": (2, 0, 1),
+}
+"""Op → how many products it makes, and which of its arguments are their factors."""
+
+
+def _product_flops(left: Sequence[int], right: Sequence[int]) -> int:
+    """FLOPs of a product of matrices, or of groups of rows with a matrix each: every row goes with one of them."""
+    columns = right[-1] if len(right) > 1 else 1
+    batch = right[0] if len(left) == len(right) == 3 else 1
+    rows = left[-2] if len(left) > 1 else 1
+    return 2 * batch * rows * left[-1] * columns
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:

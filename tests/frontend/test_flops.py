@@ -92,6 +92,36 @@ def test_attention_on_cpus() -> None:
     assert graph.op("_scaled_dot_product_flash_attention_for_cpu_backward").flops == 5 * product
 
 
+# mv: 3 rows of 4; dot: 3 elements; addbmm: 2 products of 3x4 by 4x5. Two FLOPs for each multiply-add.
+@pytest.mark.parametrize(
+    ("call", "shapes", "flops"),
+    [
+        (torch.mv, [(3, 4), (4,)], 2 * 3 * 4),
+        (torch.dot, [(3,), (3,)], 2 * 3),
+        (torch.addmv, [(3,), (3, 4), (4,)], 2 * 3 * 4),
+        (torch.addbmm, [(3, 5), (2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
+    ],
+)
+def test_products_that_torchs_counter_does_not_know(call: Any, shapes: list[tuple[int, ...]], flops: int) -> None:
+    class Product(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            return call(*tensors)
+
+    assert summed(Job(Product(), tuple(torch.randn(shape) for shape in shapes), mode="infer")) == flops
+
+
+# 2 sequences of 8 tokens, each with its 2 best experts: 32 rows. Every expert is a matrix of 16x64, then one of 32x16.
+# Backward makes two products for each of forward.
+def test_a_mixture_of_experts_counts_every_row_once() -> None:
+    pytest.importorskip("transformers")
+    from families.all_families import graph_of as family
+
+    grouped = [op for op in family("Mixtral-like").ops if "grouped_mm" in op.kind]
+    forward = [2 * 32 * 16 * 64, 2 * 32 * 32 * 16]
+    assert sorted(op.flops for op in grouped if op.phase == "forward") == sorted(forward)
+    assert sum(op.flops for op in grouped if op.phase == "backward") == 2 * sum(forward)
+
+
 def test_ops_that_only_touch_elements_have_none() -> None:
     graph = graph_of("transformer")
     for op in graph.ops:
