@@ -4,9 +4,10 @@ import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import linear_regression, mean, median
 from typing import Any
 
+from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.graph import Op, OpGraph
 from dlplacer.profile.op_times import measured_types
 
@@ -16,7 +17,7 @@ _JOINS = ("aten.cat", "aten.add")
 
 @dataclass
 class TimeTable:
-    """Measured seconds by op, by signature, and of joins by byte; of one device type."""
+    """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
 
     device_type: str
     by_op: dict[tuple[str, Signature], float] = field(default_factory=dict)
@@ -46,15 +47,20 @@ class TimeTable:
     def estimate(self, op: Op, origin: Op | None, overhead: float) -> float | None:
         """Seconds of a part or a join: by its share of the op that it came from, or by its bytes."""
         if origin is None or op.kind != origin.kind:
-            return op.bytes_accessed * self.seconds_per_byte
+            return self.copying.time_s(op.bytes_accessed)
         whole_s = origin.time_on(self.device_type)
         return None if whole_s is None else whole_s * share(op, origin) * (1 + overhead)
 
     @property
-    def seconds_per_byte(self) -> float:
-        """Of ops that only copy: total time by total bytes."""
-        total = sum(size for size, _ in self.copied)
-        return sum(time_s for _, time_s in self.copied) / total if total else 0.0
+    def copying(self) -> AlphaBeta:
+        """The line through what ops that only copy took; flat where all of them moved equally much."""
+        sizes, times = [size for size, _ in self.copied], [time_s for _, time_s in self.copied]
+        if not times:
+            return AlphaBeta(0.0, 0.0)
+        if len(set(sizes)) < 2:
+            return AlphaBeta(mean(times), 0.0)
+        line = linear_regression(sizes, times)
+        return AlphaBeta(max(0.0, line.intercept), max(0.0, line.slope))
 
 
 def share(part: Op, whole: Op) -> float:
