@@ -65,6 +65,8 @@ def plan_pipeline(
     names = [schedule] if schedule is not None else list(SCHEDULES)
     if not search.trains:
         names = names[:1] if schedule is not None else ["gpipe"]
+    if micro_batches is not None and micro_batches > 0:
+        _require_divisor(graph, micro_batches)
     best: PipelinePlan | None = None
     reason: InfeasibleError | None = None
     for rank_count in ranks:
@@ -86,12 +88,25 @@ def plan_pipeline(
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
     """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
-    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
-    batch = next((int(shape[0]) for shape in shapes if shape), None)
+    batch = _batch(graph)
     most = _MOST_PER_DEVICE * ranks
     if batch is None:
         return [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
     return [count for count in range(1, min(batch, most) + 1) if batch % count == 0]
+
+
+def _batch(graph: OpGraph) -> int | None:
+    """Size of the first dimension of the first tensor that the step takes, if the graph was captured."""
+    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
+    return next((int(shape[0]) for shape in shapes if shape), None)
+
+
+def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
+    batch = _batch(graph)
+    if batch is not None and batch % micro_batches:
+        raise InputError(
+            f"{micro_batches} micro-batches of a batch of {batch}; they must be equal: use a divisor of {batch}"
+        )
 
 
 class Search:

@@ -181,3 +181,10 @@ def test_best_number_of_devices_micro_batches_and_schedule() -> None:
 def test_too_many_devices_are_refused() -> None:
     with pytest.raises(InputError, match="a pipeline over 3 devices; the topology has 2: use 1 to 2"):
         plan_pipeline(chain([1, 1, 1]), devices(["x", "x"]), stages=3, micro_batches=1)
+
+
+def test_micro_batches_divide_the_batch_that_was_captured() -> None:
+    graph = replace(chain([1, 1]), capture={"args": [{"path": "args[0]", "shape": [6, 3]}]})
+    with pytest.raises(InputError, match="4 micro-batches of a batch of 6; they must be equal: use a divisor of 6"):
+        plan_pipeline(graph, devices(["x", "x"]), micro_batches=4)
+    assert plan_pipeline(graph, devices(["x", "x"], rate=1e9)).micro_batches in (1, 2, 3, 6)
