@@ -80,22 +80,20 @@ def _solved(layers: Sequence[Sequence[Way]], bound_bytes: int) -> Choice:
     owner = [layer for layer, ways in enumerate(layers) for _ in ways]
     one_each = csr_array((np.ones(len(flat)), (owner, range(len(flat)))), shape=(len(layers), len(flat)))
     slowest_s = max(way.time_s for way in flat) or 1.0
-    limit_bytes = bound_bytes
+    scale = max(1, bound_bytes)
+    memory = LinearConstraint(np.array([[way.memory_bytes / scale for way in flat]]), 0, bound_bytes / scale)
+    constraints = [LinearConstraint(one_each, 1, 1), memory]
     while True:
-        scale = max(1, limit_bytes)
         result = milp(
             [way.time_s / slowest_s for way in flat],
             integrality=np.ones(len(flat)),
             bounds=Bounds(0, 1),
-            constraints=[
-                LinearConstraint(one_each, 1, 1),
-                LinearConstraint(np.array([[way.memory_bytes / scale for way in flat]]), 0, limit_bytes / scale),
-            ],
+            constraints=constraints,
             options={"mip_rel_gap": 0.0},
         )
-        chosen = Choice(tuple(way for way, taken in zip(flat, result.x, strict=True) if taken > 0.5))
-        # HiGHS allows a row to be exceeded by a relative 1e-6; bytes are exact.
-        excess_bytes = chosen.memory_bytes - bound_bytes
-        if excess_bytes <= 0:
+        taken = result.x > 0.5
+        chosen = Choice(tuple(way for way, is_taken in zip(flat, taken, strict=True) if is_taken))
+        if chosen.memory_bytes <= bound_bytes:
             return chosen
-        limit_bytes -= excess_bytes
+        # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: rule this one choice out.
+        constraints.append(LinearConstraint(taken.astype(float)[None, :], 0, len(layers) - 1))
