@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
     scaling.add_argument("--codecs", metavar="C[,C...]", help="some of none, fp16, ternary (all)")
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
-    add_solver_arguments(parser, "each solve")
+    add_solver_arguments(parser, "each solve", default_s=10.0)
     parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
     parser.add_argument(
         "--split", choices=("both", "placement", "pipeline"), default="both", help="how a worker's devices share (both)"

@@ -27,9 +27,11 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", action="store_true", help="assume what the paper's equations 7-13 assume")
 
 
-def add_solver_arguments(parser: argparse.ArgumentParser, limit: str) -> None:
+def add_solver_arguments(parser: argparse.ArgumentParser, limit: str, default_s: float = 60.0) -> None:
     """What a solve may spend; `limit` says what the time limit holds for."""
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help=f"seconds for {limit} (60)")
+    parser.add_argument(
+        "--time-limit", type=float, default=default_s, metavar="S", help=f"seconds for {limit} ({default_s:g})"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (0)")
     parser.add_argument("--workers", type=int, metavar="N", help="solver threads (the cores)")
 
