@@ -22,6 +22,12 @@ _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what can
 def explanation(error: Exception) -> str:
     """What went wrong while tracing, with the last line of the user's code that was traced."""
     text = str(error).strip()
+    unknown = re.search(r"Found <class '([^']+)'> in output, which is not a known type", text)
+    if unknown:
+        return (
+            f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
+            "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
+        )
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()"))
     return (
         f"the model cannot be captured{_at(_frames(error))}: {_reason(error, text)}; "

@@ -41,6 +41,7 @@ def gpt2() -> Job:
         n_positions=8,
         bos_token_id=0,
         eos_token_id=0,
+        use_cache=False,
         **_without_dropout("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     )
     return _language_model(GPT2LMHeadModel(config))

@@ -60,8 +60,8 @@ def gpt() -> Job:
 
 
 def lstm() -> Job:
-    """Two layers of width 64 over 32 tokens."""
-    tokens = torch.randint(32, (33, 16))
+    """Two layers of width 64 over twelve tokens."""
+    tokens = torch.randint(32, (13, 16))
     return Job(
         RecurrentLanguageModel(nn.LSTM, width=64),
         (tokens[:-1],),
