@@ -12,7 +12,7 @@ from dlplacer.distributed.parts import part_of
 from dlplacer.errors import InputError
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job, capture
-from dlplacer.models import branches, mlp
+from dlplacer.models import mlp
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,10 +45,10 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
 
 @needs_two_cores
 def test_one_replica_over_two_processes() -> None:
-    plan = random_plan(capture(branches(batch_size=4, image_size=8)), 2, seed=2)
+    plan = random_plan(capture(mlp(batch_size=4)), 2, seed=2)
 
     def work(rank: int):
-        job = branches(batch_size=4, image_size=8)
+        job = mlp(batch_size=4)
         return run_over_ranks(job, plan, ["cpu:0", "cpu:1"], steps=1, warmup=0)
 
     report = run_ranks(2, work)[0]
