@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Delay, Instance
 from dlplacer.solvers.timetable import Timetable, compact, in_sequence, sequence
 
@@ -72,6 +73,29 @@ class Reduction:
         return in_sequence(
             self.reduced, device, sequence(self.reduced, device, [timetable.start[op] for op in self.kept])
         )
+
+
+class Contracted(Incumbent):
+    """What is reached on a reduced instance; the original's incumbent hears of all of it."""
+
+    def __init__(self, found: Reduction, outer: Incumbent) -> None:
+        super().__init__(replace(outer.budget, report=lambda makespan, bound: None))
+        self.found, self.outer = found, outer
+        self.bound = outer.bound
+        if outer.best is not None:
+            self.offer(found.project(outer.best))
+
+    def offer(self, timetable: Timetable | None) -> bool:
+        """Keep a timetable if it is the best so far, and offer its expansion; whether it is."""
+        better = super().offer(timetable)
+        if better and timetable is not None:
+            self.outer.offer(self.found.expand(timetable))
+        return better
+
+    def raise_bound(self, bound: int) -> None:
+        """Keep a lower bound if it is the highest so far; it bounds the original too."""
+        super().raise_bound(bound)
+        self.outer.raise_bound(bound)
 
 
 def reduction(instance: Instance) -> Reduction | None:

@@ -14,7 +14,7 @@ from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
-from dlplacer.solvers.reduction import Reduction, reduction
+from dlplacer.solvers.reduction import Contracted, Reduction, reduction
 from dlplacer.solvers.timetable import Timetable
 
 
@@ -107,3 +107,20 @@ def test_timetables_go_there_and_back(first: int) -> None:
             back = found.expand(there)
             assert not broken_rules(instance, back), seed
             assert back.makespan <= there.makespan, seed
+
+
+def test_what_the_reduced_instance_reaches_reaches_the_original() -> None:
+    graph = make_graph({"w": 0, "a": 3, "b": 4, "view": 0}, [("w", "a", 8), ("b", "view", 8)])
+    instance = make_instance(graph, make_machine(2))
+    outer = Incumbent(one_worker())
+    outer.offer(Timetable((0, 0, 0, 0), (0, 0, 3, 7), 7))
+    inner = Contracted(_reduced(instance), outer)
+    assert inner.best is not None
+    assert inner.best.makespan == 7
+    # a and b side by side.
+    assert inner.offer(Timetable((0, 1), (0, 0), 4))
+    inner.raise_bound(4)
+    assert outer.closed
+    assert outer.best is not None
+    assert outer.best.makespan == 4
+    assert not broken_rules(instance, outer.best)

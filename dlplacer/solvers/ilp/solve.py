@@ -24,6 +24,7 @@ from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.packing import choose_components
 from dlplacer.solvers.ranks import by_rank, upward_ranks
+from dlplacer.solvers.reduction import Contracted, reduction
 from dlplacer.solvers.schedule import Budget, Outcome, Schedule
 from dlplacer.solvers.segments import Series, find_segments
 from dlplacer.solvers.timetable import Timetable, in_sequence, keeps_blocks_and_memory
@@ -78,6 +79,10 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
 def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[tuple[float, Start]]) -> None:
     budget = incumbent.budget
     guide = _begin(problem, instance, incumbent, list(starts))
+    found = reduction(instance) if problem.options.memory == "sum" else None
+    if found is not None and incumbent.best is not None:
+        instance = guide = found.reduced
+        incumbent = Contracted(found, incumbent)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
     improve(guide, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
@@ -132,7 +137,10 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
     """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow."""
     budget = incumbent.budget
     stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
-    last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
+    followers = [op for op in range(instance.op_count) if op not in instance.sources]
+    if not followers:
+        return bounds
+    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     if instance.op_count > _LARGEST_SERIES and len(find_segments(instance, last)) < 2:
         return bounds
     chain = Chain(instance, last, budget)
