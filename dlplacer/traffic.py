@@ -7,12 +7,12 @@ Solvers need it where links carry one transfer at a time, or where copies take m
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.problem import Problem
-from dlplacer.routes import Route, segments
+from dlplacer.routes import Route, route_delay, segments
 from dlplacer.topology import Link, Topology
 from dlplacer.units import exact, ticks
 
@@ -89,7 +89,7 @@ class Ways:
     lane_count
         Number of lanes: link directions, or half-duplex links as a whole. 0 where links are not contended.
     chooses
-        Whether a transfer may have other ways than that of least delay.
+        Whether a transfer may have other ways than one of least delay: with ``routing: shortest`` those of equal delay.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -101,7 +101,7 @@ class Ways:
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self.lane_count = len(set(self._lanes.values()))
-        self.chooses = contended and problem.options.routing == "free"
+        self.chooses = contended
 
     @cached_property
     def complete(self) -> bool:
@@ -145,7 +145,17 @@ class Ways:
         if not self.chooses:
             return []
         size, pair = key[0], self._pair(*key[1:])
-        return [route for route in self._routes(pair) if route != self._problem.routes[size][pair]]
+        best = self._problem.routes[size][pair]
+        others = [route for route in self._routes(pair) if route != best]
+        if self._problem.options.routing == "free":
+            return others
+        delay = partial(
+            route_delay,
+            self._problem.topology,
+            size_bytes=self._problem.sizes_bytes[size],
+            delay=self._problem.options.delay,
+        )
+        return [route for route in others if delay(route) == delay(best)]
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
