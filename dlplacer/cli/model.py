@@ -89,6 +89,10 @@ def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
         from dlplacer.cli.splitting import splits_in
 
         rewrites += map(str, splits_in(arguments.splits_of))
+    if getattr(arguments, "micro_batches", None) is not None:
+        from dlplacer.splitting.traced import TracedStep
+
+        rewrites += map(str, TracedStep.of(job, rewrites).micro_batches(arguments.micro_batches))
     return capture_job(job, rewrites, arguments.colocate_backward)
 
 

@@ -33,6 +33,9 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
         "--splits-of", type=Path, metavar="GRAPH|PLAN", help="apply the splits that this file records, choose none"
     )
     group.add_argument(
+        "--micro-batches", type=int, metavar="N", help="run the step as N micro-batches with gradient accumulation"
+    )
+    group.add_argument(
         "--times", type=Path, metavar="GRAPH", help="the model's graph without splits, with times from dlplacer profile"
     )
 
@@ -162,6 +165,8 @@ def splits_in(path: Path) -> "list[Split]":
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    if arguments.micro_batches is not None:
+        raise InputError("--split and --micro-batches both split the step's ops; give one of them")
     if arguments.splits_of is not None:
         raise InputError("--split chooses splits and --splits-of takes those of a file; give one of them")
     if not is_entry(arguments.model):

@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import fx
 
+from dlplacer.errors import CaptureError
 from dlplacer.frontend.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.joint import Traced
 from dlplacer.frontend.passes import apply_passes
+from dlplacer.frontend.splitting.micro_batch import micro_batches
 from dlplacer.frontend.splitting.names import Split
 
 
@@ -42,6 +45,30 @@ class TracedStep:
         traced = self._copy()
         apply_passes(traced.module.graph, self.rewrites)
         return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
+
+    def micro_batches(self, parts: int) -> list[Split]:
+        """The splits that run the step as so many micro-batches with gradient accumulation.
+
+        Inputs of as many samples as the first one are split along them.
+
+        Raises
+        ------
+        CaptureError
+            If an op mixes samples or draws random numbers, or there are fewer samples than parts.
+        """
+        traced = self._copy()
+        graph = traced.module.graph
+        apply_passes(graph, self.rewrites)
+        inputs = [node for node in graph.find_nodes(op="placeholder") if traced.inputs[node.name].role == "input"]
+        counts = {
+            node.name: node.meta["val"].shape[0]
+            for node in inputs
+            if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].dim()
+        }
+        count = next(iter(counts.values()), 0)
+        if count < parts:
+            raise CaptureError(f"the step has {count} samples; they cannot be cut into {parts} micro-batches")
+        return micro_batches(graph, [name for name, size in counts.items() if size == count], parts)
 
     def _copy(self) -> Traced:
         module, graph = self.traced.module, fx.Graph()

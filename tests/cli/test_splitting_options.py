@@ -60,3 +60,18 @@ def test_a_file_without_splits_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     arguments = ["profile", MODEL, "--batch-size", "4", "--device", "cpu:0", "--splits-of", graph]
     assert main(arguments) == 2
     assert "records no splits; write it with --split" in capsys.readouterr().err
+
+
+def test_micro_batches_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    solve = ["solve", "dlplacer.models:mlp", "cpu-2core", "--method", "list", "--time-limit", "10"]
+    told(capsys, *solve, "--micro-batches", "2", "-o", str(plan))
+    rewrites = json.loads(plan.read_text())["problem"]["graph"]["capture"]["rewrites"]
+    assert any(name.startswith("split:addmm:batch:2") for name in rewrites)
+
+
+def test_micro_batches_of_batch_norm_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["solve", "dlplacer.models:inception_v3", "cpu-2core", "--batch-size", "2", "--micro-batches", "2"]) == 2
+    )
+    assert "mixes samples, as batch norm in training mode does" in capsys.readouterr().err

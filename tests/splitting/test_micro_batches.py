@@ -45,9 +45,7 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(parts: int, batch: 
 def test_another_loss_stays_whole() -> None:
     torch.manual_seed(0)
     job = job_of(Plain(), 4)
-    squared = Job(
-        job.args and copy.deepcopy(job.module), job.args, targets=(torch.randn(4, 5),), loss=functional.mse_loss
-    )
+    squared = Job(job.module, job.args, targets=(torch.randn(4, 5),), loss=functional.mse_loss)
     splits = TracedStep.of(squared).micro_batches(2)
     _, loss, mine = trained(squared, splits)
     expected, theirs = plain(squared)
