@@ -17,7 +17,7 @@ _LISTED = 10
 _SAME = 1e-6
 
 REASONS = {
-    "critical path": "the longest chain of ops and transfers, each as fast as it can be: split the ops on it to go below",
+    "critical path": "the longest chain of ops and transfers, each at its fastest: split the ops on it to go below",
     "work": "all work, shared by all devices without idle time: only more or faster devices go below",
     "dispatch": "one process issues all ops: fuse ops, or use larger batches, to go below",
     "search": "what the solver has proved beyond the simple bounds: tensors and order cost this much at least",
