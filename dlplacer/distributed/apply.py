@@ -57,12 +57,7 @@ def apply_ranks(
     described = plan.graph.capture
     if described is None or "rewrites" not in described:
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
-    planned = described.get("collectives", {}).get("replicas", 1)
-    if planned != replicas:
-        raise MismatchError(
-            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
-            "dlplacer.distributed.replicated_plan"
-        )
+    require_replicas(plan, replicas)
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, Device] = {}
     try:
@@ -73,6 +68,22 @@ def apply_ranks(
             device.close()
         group.close()
         raise
+
+
+def require_replicas(plan: Plan, replicas: int) -> None:
+    """Return if a plan exchanges gradients between so many replicas.
+
+    Raises
+    ------
+    MismatchError
+        If it was made for another number.
+    """
+    planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
+    if planned != replicas:
+        raise MismatchError(
+            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            "dlplacer.distributed.replicated_plan, from the plan of one replica"
+        )
 
 
 def open_local(group: RankGroup) -> dict[str, Device]:

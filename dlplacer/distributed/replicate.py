@@ -11,6 +11,7 @@ from dlplacer.distributed.network import way_in_s, with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.errors import InfeasibleError, InputError, MismatchError, NoPlanError
 from dlplacer.graph import Op, OpGraph
+from dlplacer.live import memory_use
 from dlplacer.placement import place
 from dlplacer.plan import Plan
 from dlplacer.problem import build_problem
@@ -160,7 +161,7 @@ def _replayed(
         method=f"{plan.method}, replicated",
         ops=ops,
         transfers=transfers,
-        memory={},
+        memory=memory_use(problem, ops, transfers),
     )
 
 

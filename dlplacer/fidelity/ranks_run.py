@@ -13,7 +13,7 @@ from torch import nn
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import Device
-from dlplacer.distributed.apply import apply_in_group, open_local
+from dlplacer.distributed.apply import apply_in_group, open_local, require_replicas
 from dlplacer.distributed.collectives import COLLECTIVE, with_collectives
 from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.distributed.measure import measured_all_reduce, measured_machine
@@ -111,6 +111,8 @@ def run_over_ranks(
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")
     if steps < 1 or warmup < 0:
         raise InputError(f"a run of {steps} steps after {warmup} cannot be timed; give at least 1 and 0")
+    if "collectives" in (plan.graph.capture or {}):
+        require_replicas(plan, replicas)
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, Device] = {}
     try:

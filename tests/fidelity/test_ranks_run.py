@@ -9,7 +9,8 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed.measure import fitted_line
 from dlplacer.distributed.parts import part_of
-from dlplacer.errors import InputError
+from dlplacer.distributed.replicate import replicated_plan
+from dlplacer.errors import InputError, MismatchError
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job, capture
 from dlplacer.models import mlp
@@ -63,6 +64,12 @@ def test_only_training_is_run_over_processes() -> None:
         run_over_ranks(Job(trained.module, trained.args, mode="infer"), None, ["cpu:0"])
     with pytest.raises(InputError, match="a run of 0 steps after 3"):
         run_over_ranks(trained, None, ["cpu:0"], steps=0)
+
+
+def test_a_plan_for_other_replicas_is_refused() -> None:
+    plan = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2), 2, AlphaBeta(1e-4, 1e-9))
+    with pytest.raises(MismatchError, match="was made for 2 replicas, and 3 are to run"):
+        run_over_ranks(mlp(batch_size=12), plan, ["cpu:0", "cpu:1"], replicas=3)
 
 
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:
