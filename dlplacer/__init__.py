@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dlplacer.plan import Plan
     from dlplacer.result import Result
     from dlplacer.runtime import PlacedModule, apply
+    from dlplacer.splitting import SplitResult, place_with_splits
     from dlplacer.topology import Device, Link, Router, Topology
 
 _HOME = {
@@ -62,6 +63,7 @@ _HOME = {
     "dlplacer.plan": ("Plan",),
     "dlplacer.result": ("Result",),
     "dlplacer.runtime": ("PlacedModule", "apply"),
+    "dlplacer.splitting": ("SplitResult", "place_with_splits"),
     "dlplacer.topology": ("Device", "Link", "Router", "Topology"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -90,6 +92,7 @@ __all__ = [
     "Result",
     "Router",
     "RunError",
+    "SplitResult",
     "TensorSpec",
     "Topology",
     "__version__",
@@ -101,6 +104,7 @@ __all__ = [
     "load_plan",
     "load_topology",
     "place",
+    "place_with_splits",
     "violations",
     "write_graph",
     "write_plan",

@@ -12,6 +12,7 @@ from dlplacer.devices.base import Device
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job, autocast_of
+from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import job_tensors
 from dlplacer.plan import Plan
 from dlplacer.runtime.autograd import PlacedStep
@@ -173,8 +174,11 @@ class PlacedModule(nn.Module):
         return self._variants[key]
 
     def _capture(self, job: Job) -> Captured:
+        """The job's graph with the plan's rewrites; splits name ops of the plan's mode only."""
         described = self.plan.graph.capture or {}
-        return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+        same_mode = job.mode == self._job.mode
+        rewrites = [name for name in described["rewrites"] if same_mode or not is_split(name)]
+        return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
         return Variant(captured, order, self.devices, self.updater, layouts)

@@ -128,6 +128,24 @@ def test_other_families_split_as_they_can(name: str) -> None:
         torch.testing.assert_close(ours.grad, other.grad, rtol=tolerance, atol=tolerance)
 
 
+def test_a_plan_with_splits_evaluates_and_takes_other_batches() -> None:
+    torch.manual_seed(0)
+    job, other = job_of(Net()), job_of(Net(), batch=3)
+    graph = capture_job(job, [*default_rewrites(), "split:convolution:batch:2", "split:relu:channel:2"]).graph
+    timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
+    alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
+    plan = dp.place(timed, alone, method="list", time_limit_s=20).plan
+    theirs = copy.deepcopy(job.module)
+    placed = dp.apply(job, plan, ["cpu:0"])
+    try:
+        loss = placed.step(*other.args, *other.targets)
+        expected = functional.cross_entropy(theirs(*other.args), *other.targets)
+        torch.testing.assert_close(loss, expected.detach(), rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(placed.eval()(*job.args), theirs.eval()(*job.args), rtol=TOLERANCE, atol=TOLERANCE)
+    finally:
+        placed.close()
+
+
 def test_a_chain_along_the_channels_is_joined_once_at_its_end() -> None:
     torch.manual_seed(0)
     job = job_of(Net())
