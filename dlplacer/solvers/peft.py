@@ -5,12 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dlplacer.solvers.heft import _arrival
+from dlplacer.solvers.insertion import insert_all
 from dlplacer.solvers.instance import FAR, Delay, Instance
-from dlplacer.solvers.lane import Lane
-from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.ready import by_release
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.timetable import Timetable
 
 Table = npt.NDArray[np.int64]
 
@@ -35,33 +33,7 @@ def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | Non
     ahead = table.tolist()
     means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in zip(ahead, instance.allowed, strict=True)]
     place = by_release(instance, means, priority)
-    occupancy = Occupancy(instance, fixed)
-    lanes = [Lane() for _ in instance.capacity]
-    start, end = [0] * instance.op_count, [0] * instance.op_count
-    for op in sorted(range(instance.op_count), key=place.__getitem__):
-        if op in instance.sources:
-            continue
-        choices = []
-        for device in instance.allowed[op]:
-            if occupancy.admits(op, device):
-                ticks = instance.duration[op][device]
-                begin = lanes[device].earliest(_arrival(instance, occupancy, end, op, device), ticks)
-                choices.append((begin + ticks + ahead[op][device], begin + ticks, device, begin))
-        if not choices:
-            return None
-        _, _, device, begin = min(choices)
-        promised = occupancy.source_arrival(op, device)
-        arrival = occupancy.settle_with_sources(op, device)
-        if occupancy.overfull:
-            return None
-        if arrival > promised:
-            begin = lanes[device].earliest(max(begin, arrival), instance.duration[op][device])
-        start[op], end[op] = begin, begin + instance.duration[op][device]
-        lanes[device].insert(begin, end[op])
-    occupancy.settle_rest()
-    if occupancy.overfull:
-        return None
-    return compact(instance, [occupancy.site[block] for block in instance.block], start)
+    return insert_all(instance, sorted(range(instance.op_count), key=place.__getitem__), fixed, ahead)
 
 
 def optimistic_costs(instance: Instance) -> Table:
