@@ -211,6 +211,8 @@ def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequen
     import networkx as nx
 
     graph = topology.to_networkx()
+    if not nx.has_path(graph, *pair):
+        return []
     found: dict[Route, None] = {}
     for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
         for _, _, data in graph.edges(data=True):

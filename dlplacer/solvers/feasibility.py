@@ -88,16 +88,22 @@ def _require_working_room(problem: Problem) -> None:
 
 
 def _working_set(problem: Problem, op: int, device: int) -> int:
-    """What is on a device at least while an op runs there; its inputs count as the smaller of tensor and output."""
+    """What is on a device at least while an op runs there; its inputs count as the smaller of copy and original."""
     group = problem.group_of[op]
     members = (op,) if group is None else problem.groups[group]
     size = sum(problem.resident_bytes[member] for member in members)
     if not problem.duration[op][device]:
         return size
-    tensors: dict[int, dict[str, int]] = {}
-    for edge, arc in zip(problem.graph.edges_into[problem.graph.ops[op].id], problem.arcs_into[op], strict=True):
-        tensors.setdefault(arc.source, {})[edge.tensor] = edge.bytes
-    inputs = sum(min(problem.output_bytes[source], sum(sent.values())) for source, sent in tensors.items())
+    sent: dict[str, dict[str, int]] = {}
+    read: dict[str, set[int]] = {}
+    for edge in problem.graph.edges_into[problem.graph.ops[op].id]:
+        sent.setdefault(edge.source, {})[edge.tensor] = edge.bytes
+        read.setdefault(edge.source, set()).add(edge.output)
+    inputs = 0
+    for source, tensors in sent.items():
+        parts = problem.graph.output_parts.get(source, ())
+        here = sum(part.bytes for part in parts if part.outputs & read[source])
+        inputs += min(here, sum(tensors.values()))
     return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
 
 

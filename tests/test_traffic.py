@@ -1,0 +1,60 @@
+"""Parcels and ways: what is sent as one, and which links it holds when."""
+
+import pytest
+
+from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.options import Options
+from dlplacer.problem import build_problem
+from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.traffic import Traffic, build_traffic
+
+OPS = tuple(Op(name, "test", 1) for name in "abc")
+GRAPH = OpGraph(OPS, (Edge("a", "b", 8, tensor="t"), Edge("a", "c", 8, tensor="t")))
+PAIR = (Device("x"), Device("y"))
+THROUGH = (Link("x", "r", 2, 1), Link("r", "y", 4, 1))
+
+
+def traffic(*links: Link, **changes: str) -> Traffic:
+    options = Options(**{"memory": "sum", **changes})
+    return build_traffic(build_problem(GRAPH, Topology(PAIR, (Router("r"),), links), options))
+
+
+def test_a_tensor_is_one_parcel_for_all_its_readers_or_one_for_each_edge() -> None:
+    assert [parcel.readers for parcel in traffic(*THROUGH).parcels] == [(1, 2)]
+    each = traffic(*THROUGH, transfers="edge")
+    assert [(parcel.readers, parcel.keepers) for parcel in each.parcels] == [((1,), (1, 2)), ((2,), (1, 2))]
+    assert each.reads == ((), (0,), (1,))
+
+
+def test_cut_through_holds_all_links_together() -> None:
+    # 8 bytes ÷ 2 per s + 1 + 1 s of latency; ticks are 1 s.
+    (stretch,) = traffic(*THROUGH).ways.quickest(0, 0, 1)
+    assert stretch.ticks == 6
+    assert [hold[1:] for hold in stretch.holds] == [(0, 6), (0, 6)]
+
+
+def test_store_and_forward_holds_one_link_after_another() -> None:
+    # 8 ÷ 2 + 1 = 5 s on the first link, then 8 ÷ 4 + 1 = 3 s on the second.
+    (stretch,) = traffic(*THROUGH, delay="store-and-forward").ways.quickest(0, 0, 1)
+    assert [hold[1:] for hold in stretch.holds] == [(0, 5), (5, 3)]
+
+
+def test_half_duplex_links_are_one_lane() -> None:
+    assert traffic(*THROUGH).ways.lane_count == 4
+    assert traffic(Link("x", "y", 1, 0, "half")).ways.lane_count == 1
+
+
+def test_free_routing_lists_the_other_ways_and_shortest_only_equals() -> None:
+    links = (*THROUGH, Link("x", "y", 4))
+    free = traffic(*links).ways
+    assert [sum(stretch.ticks for stretch in way) for way in free.between(0, 0, 1)] == [2, 6]
+    assert free.complete
+    assert len(traffic(*links, routing="shortest").ways.between(0, 0, 1)) == 1
+    # By store-and-forward the router's way takes 8 s, as much as a link of 1 byte per s.
+    equal = traffic(*THROUGH, Link("x", "y", 1), routing="shortest", delay="store-and-forward").ways
+    assert len(equal.between(0, 0, 1)) == 2
+
+
+@pytest.mark.parametrize(("rate", "same"), [(4, True), (2, False)])
+def test_devices_can_be_swapped_where_their_links_agree(rate: float, same: bool) -> None:
+    assert traffic(Link("x", "r", 4), Link("y", "r", rate)).ways.swappable(0, 1) is same
