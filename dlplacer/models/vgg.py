@@ -1,4 +1,4 @@
-"""VGG-19, configuration E of "Very Deep Convolutional Networks for Large-Scale Image Recognition" (Simonyan, Zisserman 2014).
+"""VGG-19 of "Very Deep Convolutional Networks for Large-Scale Image Recognition" (Simonyan and Zisserman, table 1, E).
 
 Module names, and with them state dicts, are those of torchvision.
 """
