@@ -31,7 +31,7 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
     model, variables = build_exact_model(problem, timed, bounds, upper, best)
     solvable = search(model, variables, timed, known, seconds)
     incumbent.offer(known.best)
-    if not solvable and best is not None:
+    if not solvable and best is not None and traffic.ways.complete:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"

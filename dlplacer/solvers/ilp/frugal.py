@@ -69,7 +69,8 @@ class _Thrift:
                 model.add(variables.place[block][here] == 1)
         terms = [*self._inside(variables), *self._outside(ops, series, variables)]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
-        solver = new_solver(self.chain.budget.workers, self.chain.budget.seed, _SECONDS)
+        budget = self.chain.budget
+        solver = new_solver(budget.workers, budget.seed, min(_SECONDS, budget.left_s))
         solver.parameters.max_deterministic_time = work
         found = best
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -28,12 +28,12 @@ def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: fl
     that a transfer may take is left out.
     """
     loaded, budget = with_load(chain), incumbent.budget
-    traffic = chain.instance.traffic
+    complete = chain.instance.traffic is not None and chain.instance.traffic.ways.complete
     work = _WORK
     while budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
         loaded.budget = loaded.budget_of(min(stop_at - time.monotonic(), budget.left_s))
         loaded.advance(work, stop_at, search_loaded)
-        if traffic is not None and traffic.ways.complete:
+        if complete:
             bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
         for timetable in loaded.candidates():
@@ -41,7 +41,7 @@ def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: fl
         for slack in _SLACKS:
             for timetable in frugal(loaded, slack, _THRIFT * work):
                 incumbent.offer(timetable)
-        if not loaded.open:
+        if not loaded.open or not complete:
             break
         work *= _GROWTH
     return bounds
@@ -75,7 +75,11 @@ def search_loaded(chain: Chain, series: Series, work: float) -> None:
     model, variables = build_model(instance, chain.bounds[instance], best.makespan, best, with_transfers=True)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-    if not search(model, variables, instance, incumbent, incumbent.budget.left_s, work):
+    complete = instance.traffic is None or instance.traffic.ways.complete
+    known = incumbent if complete else Incumbent(incumbent.budget)
+    solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    incumbent.offer(known.best)
+    if not solvable and complete:
         raise InternalError(
             f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
             "report this graph and topology"

@@ -21,6 +21,7 @@ def send_parcels(
 
     It leaves its producer's device after the producer has ended (eq. 10), every stretch after the one before, and its
     readers on the target start after the last. A literal may also be true where nothing is read: that helps nobody.
+    Where there are too many ways to list them all, only that of least delay is known.
     """
     for number, parcel in enumerate(traffic.parcels):
         for target in _targets(instance, parcel):
@@ -89,7 +90,8 @@ def _lifts(
     for source, here in variables.place[instance.block[parcel.source]].items():
         if source == target or all(delay[source][target] >= FAR for delay in delays.values()):
             continue
-        for choice, way in enumerate(traffic.ways.between(parcel.size, source, target)):
+        ways = traffic.ways.between(parcel.size, source, target)
+        for choice, way in enumerate(ways if traffic.ways.complete else ways[:1]):
             used = model.new_bool_var("")
             model.add_implication(used, here)
             latest = max(first, upper) + sum(stretch.ticks for stretch in way)
