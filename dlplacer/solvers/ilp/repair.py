@@ -40,7 +40,8 @@ def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: i
             timeline = Timeline(instance, current)
             windows = _choose(timeline, round(size), budget.workers, random)
             upper = current.makespan - (idle < _STUCK)
-            tasks = [pool.submit(_solve, window, upper, random.randrange(2**31)) for window in windows]
+            left = min(_SECONDS, budget.left_s, max(0.0, stop_at - time.monotonic()))
+            tasks = [pool.submit(_solve, window, upper, random.randrange(2**31), left) for window in windows]
             results = [task.result() for task in tasks]
             better = _combined(timeline, windows, [found for found, _ in results])
             idle = 0 if better.makespan < current.makespan else idle + len(windows)
@@ -62,12 +63,12 @@ def _choose(timeline: Timeline, size: int, count: int, random: Random) -> list[W
     return [timeline.window(place, size) for place in places]
 
 
-def _solve(window: Window, upper: int, seed: int) -> tuple[Timetable | None, float]:
+def _solve(window: Window, upper: int, seed: int, seconds: float) -> tuple[Timetable | None, float]:
     """A timetable of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
     if window.bounds.makespan > upper:
         return None, 0.0
     model, variables = build_window_model(window, upper)
-    solver = new_solver(1, seed, _SECONDS)
+    solver = new_solver(1, seed, seconds)
     solver.parameters.max_deterministic_time = _WORK
     found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     timetable = read_timetable(variables, window.instance, solver.boolean_value, solver.value) if found else None
