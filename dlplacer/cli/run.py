@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from dlplacer.fidelity.run import run
 
+    _warn_if_busy()
     done = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
     if arguments.json:
         print(json.dumps(done.report.to_dict()))
@@ -65,6 +67,17 @@ def execute(arguments: argparse.Namespace) -> int:
         print_run(done.report)
     _write(arguments, done)
     return 0
+
+
+def _warn_if_busy() -> None:
+    """Timings on a machine that does something else say little; better said before than wondered at after."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > cores / 2:
+        print(
+            f"dlplacer: this machine is busy (load {load:.1f} on {cores} cores); its timings will say little",
+            file=sys.stderr,
+        )
 
 
 def _write(arguments: argparse.Namespace, done: "Run") -> None:
