@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from dlplacer.errors import DlplacerError, InputError
 
@@ -31,16 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return InputError.exit_code
     try:
-        report = _run(parsed)
+        _run(parsed)
     except DlplacerError as error:
         print(f"dlplacer: rank {os.environ['RANK']}: {error}", file=sys.stderr)
         return error.exit_code
-    if os.environ["RANK"] == "0":
-        print(json.dumps(report))
     return 0
 
 
-def _run(parsed: argparse.Namespace) -> dict[str, Any]:
+def _run(parsed: argparse.Namespace) -> None:
     from dlplacer.distributed.pipeline_run import pin, run_pipeline
     from dlplacer.pipeline.schedules import SCHEDULES
 
@@ -55,10 +52,17 @@ def _run(parsed: argparse.Namespace) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return run_pipeline(job, counts, schedules, parsed.steps).to_dict()
+            report = run_pipeline(job, counts, schedules, parsed.steps)
+        if dist.get_rank() == 0:
+            print(json.dumps(report.to_dict()), flush=True)
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread of gloo that is still closing its sockets would abort the interpreter's orderly end.
+    os._exit(code)
