@@ -59,7 +59,8 @@ def with_load(chain: Chain) -> Chain:
         if part in loaded.incumbents:
             continue
         loaded.bounds[part] = replace(chain.bounds[before.instance], makespan=known.bound)
-        loaded.incumbents[part] = begun = loaded.begin(part)
+        begun = loaded.begin(part) if chain.budget.left_s else Incumbent(chain.budget)
+        loaded.incumbents[part] = begun
         if known.best is not None:
             begun.offer(compact(part, known.best.device, known.best.start))
     return loaded

@@ -154,7 +154,7 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             break
         chain.advance(work, stop_at, search_series)
         work *= _SEGMENT_GROWTH
-    if instance.traffic is not None and len(chain.segments) > 1:
+    if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
         bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + _LOADED_SHARE * budget.left_s)
     if not incumbent.closed and len(chain.series) > 1:
         stop_at = max(stop_at, time.monotonic())
