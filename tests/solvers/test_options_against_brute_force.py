@@ -6,7 +6,7 @@ import pytest
 from solvers.brute_force_options import optimum_under
 from solvers.random_problems import random_step
 
-from dlplacer.errors import InfeasibleError
+from dlplacer.errors import InfeasibleError, NoPlanError
 from dlplacer.placement import place
 from dlplacer.plan import Plan
 
@@ -37,3 +37,26 @@ def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
         seen.update(f"{name} {value}" for name, value in plan.options.to_dict().items())
     assert min(seen.values()) > 0
     assert len(seen) == 13
+
+
+def test_one_worker_gives_the_same_plan_again() -> None:
+    for seed in range(300, 320):
+        first, second = _plan(seed), _plan(seed)
+        assert (first is None) == (second is None), seed
+        if first is not None and second is not None:
+            assert (first.ops, first.transfers) == (second.ops, second.transfers), seed
+
+
+@pytest.mark.parametrize("method", ["list", "heft", "etf"])
+def test_heuristics_keep_every_rule_and_bound_the_optimum(method: str) -> None:
+    for seed in range(320, 350):
+        optimum = optimum_under(*random_step(seed))
+        try:
+            plan = _plan(seed, method)
+        except NoPlanError:
+            continue
+        if optimum is None or plan is None:
+            assert optimum is None, seed
+            assert plan is None, seed
+        else:
+            assert plan.lower_bound_s <= float(optimum) + 1e-9 <= plan.makespan_s + 2e-9, seed
