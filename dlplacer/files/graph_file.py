@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -150,7 +151,7 @@ def graph_from_dict(value: Any, where: str) -> OpGraph:
     return built(where, parse_model(value, GraphModel, KIND, VERSION, where).to_graph)
 
 
-def write_graph(path: Path, graph: OpGraph) -> None:
+def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
     """Write a graph file atomically."""
     write_json(path, graph_to_dict(graph))
 

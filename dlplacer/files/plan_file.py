@@ -1,6 +1,7 @@
 """Plan files, format ``dlplacer.plan/1``."""
 
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -130,7 +131,7 @@ def read_plan(path: Path) -> Plan:
     return built(str(path), load_model(path, PlanModel, KIND, VERSION).to_plan)
 
 
-def write_plan(path: Path, plan: Plan) -> None:
+def write_plan(path: str | PathLike[str], plan: Plan) -> None:
     """Write a plan file atomically."""
     write_json(path, plan_to_dict(plan))
 

@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def field_path(parts: Sequence[str | int]) -> str:
     return path or "the file"
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: str | PathLike[str], value: Any) -> None:
     """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well.
 
     Raises
@@ -94,7 +95,7 @@ def render_json(value: Any) -> str:
     return _render(value, depth=0)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: str | PathLike[str], text: str) -> None:
     """Write text atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
     Half surrogate pairs, which UTF-8 cannot hold, are written as JSON writes them: ``\\ud800``.
@@ -107,8 +108,9 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """As `write_text`, for bytes."""
+    path = Path(path)
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             with path.open("wb") as stream:

@@ -1,6 +1,7 @@
 """Topology files, format ``dlplacer.topology/1``."""
 
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -118,7 +119,7 @@ def topology_from_dict(value: Any, where: str) -> Topology:
     return built(where, parse_model(value, TopologyModel, KIND, VERSION, where).to_topology)
 
 
-def write_topology(path: Path, topology: Topology) -> None:
+def write_topology(path: str | PathLike[str], topology: Topology) -> None:
     """Write a topology file atomically."""
     write_json(path, topology_to_dict(topology))
 

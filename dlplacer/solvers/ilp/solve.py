@@ -8,9 +8,10 @@ from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
-from dlplacer.solvers.construct import DELAY_WEIGHTS, construct_on_placement
+from dlplacer.solvers.construct import DELAY_WEIGHTS, construct, construct_on_placement
 from dlplacer.solvers.decompose import Chain
 from dlplacer.solvers.feasibility import explain_overflow
+from dlplacer.solvers.few import Aside, on_few_devices
 from dlplacer.solvers.ilp.agreement import Agreement
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.exact import solve_exactly
@@ -38,6 +39,7 @@ _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0,
 _AGREE_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN, _LARGEST_SERIES = 40, 600, 6000, 250
 _LOADED_SHARE = 0.6
+_FEW_SHARE = 0.4
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
 Start = Callable[[Problem, Instance], Timetable | None]
@@ -79,6 +81,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
 def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[tuple[float, Start]]) -> None:
     budget = incumbent.budget
     guide = _begin(problem, instance, incumbent, list(starts))
+    _try_few_devices(guide, incumbent)
     found = reduction(instance) if problem.options.memory == "sum" else None
     if found is not None and incumbent.best is not None:
         instance = guide = found.reduced
@@ -131,6 +134,22 @@ def _begin(
         if incumbent.best is not None:
             return guide
     return instance
+
+
+def _try_few_devices(instance: Instance, incumbent: Incumbent) -> None:
+    """Where links are contended on many devices, search on the best-connected few first."""
+    few = on_few_devices(instance) if instance.traffic is not None and instance.op_count <= _LARGEST_CHAIN else None
+    if few is None or incumbent.closed:
+        return
+    aside = Aside(incumbent, time.monotonic() + _FEW_SHARE * incumbent.budget.left_s)
+    aside.offer(construct(few, list_schedule))
+    if aside.best is None:
+        return
+    bounds = lower_bounds(few, _BOUND_SHARE * aside.budget.left_s)
+    aside.raise_bound(bounds.makespan)
+    improve(few, aside, _IMPROVE_SHARE * aside.budget.left_s, _IMPROVE_ROUNDS)
+    if not aside.closed:
+        _solve_segments(few, bounds, aside)
 
 
 def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:

@@ -1,0 +1,73 @@
+"""Searching on the best-connected devices of a machine first."""
+
+import time
+from threading import Event
+
+import dlplacer as dp
+from dlplacer.costs.times import with_times
+from dlplacer.problem import build_problem
+from dlplacer.solvers.few import Aside, best_connected, on_few_devices
+from dlplacer.solvers.incumbent import Incumbent
+from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.schedule import Budget
+from dlplacer.solvers.timetable import in_sequence
+
+# Two islands of three devices with fast links inside and a slow one between.
+LINKS = [("a0", "a1"), ("a1", "a2"), ("a0", "a2"), ("b0", "b1"), ("b1", "b2"), ("b0", "b2")]
+ISLANDS = dp.Topology(
+    tuple(dp.Device(name, "T") for name in ("a0", "b0", "a1", "b1", "a2", "b2")),
+    (),
+    (*(dp.Link(*pair, 100.0) for pair in LINKS), dp.Link("a0", "b0", 1.0)),
+)
+FORK = dp.OpGraph(
+    (
+        dp.Op("in", "op", {"T": 1.0}),
+        *(dp.Op(f"branch{number}", "op", {"T": 5.0}) for number in range(4)),
+        dp.Op("out", "op", {"T": 1.0}),
+    ),
+    tuple(
+        edge
+        for number in range(4)
+        for edge in (dp.Edge("in", f"branch{number}", 100), dp.Edge(f"branch{number}", "out", 100))
+    ),
+)
+
+
+def instance_of(topology: dp.Topology):
+    return build_instance(build_problem(with_times(FORK, topology), topology, dp.Options()))
+
+
+def budget() -> Budget:
+    return Budget(time.monotonic() + 5, 0.0, 0, 1, Event(), lambda makespan, bound: None)
+
+
+def test_the_best_connected_devices_are_an_island() -> None:
+    chosen = best_connected(instance_of(ISLANDS), 3)
+    assert {ISLANDS.devices[device].id for device in chosen} in ({"a0", "a1", "a2"}, {"b0", "b1", "b2"})
+
+
+def test_few_devices_limit_every_op_and_small_machines_stay() -> None:
+    instance = instance_of(ISLANDS)
+    few = on_few_devices(instance, 3)
+    assert few is not None
+    chosen = best_connected(instance, 3)
+    assert all(set(devices) == chosen for devices in few.allowed)
+    assert on_few_devices(instance, 6) is None
+
+
+def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:
+    instance = instance_of(ISLANDS)
+    outer = Incumbent(budget())
+    aside = Aside(outer, time.monotonic() + 1)
+    alone = in_sequence(instance, [0] * instance.op_count, instance.order)
+    assert aside.offer(alone)
+    assert outer.best is alone
+    aside.raise_bound(alone.makespan)
+    assert aside.closed
+    assert outer.bound == 0
+
+
+def test_more_devices_are_not_worse_under_contention() -> None:
+    few = dp.place(FORK, dp.Topology(ISLANDS.devices[::2], (), ISLANDS.links[:3]), time_limit_s=4)
+    many = dp.place(FORK, ISLANDS, time_limit_s=4)
+    assert many.plan.makespan_s <= few.plan.makespan_s + 1e-9
