@@ -183,7 +183,8 @@ def _grow(point: GrowthPoint, workers: int | None) -> Growth:
                 stop.set()
 
     limit_s = point.limit_s or _NO_LIMIT_S
-    plan = place(graph, machine, Options.paper(), time_limit_s=limit_s, workers=workers, on_progress=note, stop=stop).plan
+    spend = {"time_limit_s": limit_s, "workers": workers}
+    plan = place(graph, machine, Options.paper(), **spend, on_progress=note, stop=stop).plan
     wall_s = time.perf_counter() - began
     first_plan_s, first_plan_cpu_s, first_makespan_s = first[0]
     first_gap = (first_makespan_s - plan.lower_bound_s) / first_makespan_s
