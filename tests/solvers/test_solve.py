@@ -1,9 +1,11 @@
 """The default method as a whole: limits, interruptions, reports and reproducibility."""
 
+import importlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,9 @@ from solvers.synthetic import inception_like
 
 from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
+from dlplacer.solvers.bounds import lower_bounds
+from dlplacer.solvers.ilp.model import build_model
+from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.improve import improve, justified
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import build_instance
@@ -61,6 +66,16 @@ def test_stop_ends_the_search_with_the_best_plan(after_s: float) -> None:
     assert outcome.schedule is not None
 
 
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, whatever other tests' libraries have set; nothing is left to import."""
+    importlib.import_module("dlplacer.solvers.ilp.solve")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("after_s", [0.4, 1.0])
 def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
     budget, problem = one_worker(60.0), _hard()
@@ -72,6 +87,14 @@ def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None
     assert time.monotonic() - began < 10
     assert outcome.schedule is not None
     assert budget.stop.is_set()
+
+
+def test_a_search_without_time_leaves_everything_open() -> None:
+    instance = build_instance(_hard())
+    found = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+    assert found is not None
+    model, variables = build_model(instance, lower_bounds(instance, 1.0), found.makespan, found)
+    assert search(model, variables, instance, Incumbent(one_worker(1.0)), -0.5)
 
 
 def test_reports_only_improve() -> None:

@@ -101,6 +101,8 @@ def search(
         Limit in CP-SAT's deterministic seconds, which one worker spends in the same way every time.
     """
     budget = incumbent.budget
+    if seconds <= 0:
+        return True
     solver = new_solver(budget.workers, budget.seed, seconds)
     solver.parameters.relative_gap_limit = budget.gap
     solver.parameters.max_deterministic_time = work
