@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.onnx import add_dim_option, graph_of_onnx, is_onnx
+from dlplacer.cli.recorded_splits import splits_in
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
 
     rewrites = default_rewrites(arguments.whole_backward)
     if getattr(arguments, "splits_of", None) is not None:
-        from dlplacer.cli.splitting import splits_in
-
         rewrites += map(str, splits_in(arguments.splits_of))
     if getattr(arguments, "micro_batches", None) is not None:
         from dlplacer.splitting.traced import TracedStep

@@ -12,7 +12,6 @@ from dlplacer.errors import InputError
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.frontend.splitting.names import Split
     from dlplacer.graph import OpGraph
     from dlplacer.splitting.evaluate import Prospect
 
@@ -141,27 +140,6 @@ def given_times(arguments: argparse.Namespace) -> "OpGraph | None":
     from dlplacer.load import load_graph
 
     return None if arguments.times is None else load_graph(str(arguments.times))
-
-
-def splits_in(path: Path) -> "list[Split]":
-    """The splits that a graph file, or the graph of a plan file, records.
-
-    Raises
-    ------
-    InputError
-        If there are none.
-    """
-    from dlplacer.files.text import read_json
-    from dlplacer.frontend.splitting.names import parse_splits
-    from dlplacer.load import load_graph, load_plan
-
-    value = read_json(path)
-    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
-    graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
-    splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
-    if not splits:
-        raise InputError(f"{str(path)!r} records no splits; write it with --split")
-    return splits
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
