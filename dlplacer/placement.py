@@ -16,6 +16,7 @@ from dlplacer.errors import InputError, InternalError, NoPlanError
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.graph import OpGraph
+from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.options import Options
 from dlplacer.problem import Problem, build_problem
 from dlplacer.result import Result
@@ -57,7 +58,8 @@ def place(
     workers
         Threads of the solver; None takes the cores this process may use.
     stop
-        Set it from another thread or a signal handler to end early with the best plan.
+        Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
+        unless the caller handles SIGINT in a way of its own.
 
     Raises
     ------
@@ -67,6 +69,8 @@ def place(
         If no plan can exist; names the constraint to blame.
     NoPlanError
         If none was found in time.
+    KeyboardInterrupt
+        At a Ctrl-C before the first plan, or at a second one.
     """
     began = time.monotonic()
     _require_arguments(method, time_limit_s, gap, workers)
@@ -78,10 +82,9 @@ def place(
         found_s = None if makespan is None else makespan * tick_s
         on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
 
-    budget = Budget(
-        began + time_limit_s, gap, seed, workers or _usable_cores(), stop if stop is not None else Event(), report
-    )
-    outcome = METHODS[method](problem, budget)
+    stop = stop if stop is not None else Event()
+    budget = Budget(began + time_limit_s, gap, seed, workers or _usable_cores(), stop, report)
+    outcome = _search(problem, method, budget)
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
     plan = assemble(problem, outcome, schedule, method, solve_s, _provenance(problem, seed, budget.workers))
@@ -90,6 +93,17 @@ def place(
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
     single = best_single(problem)
     return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
+
+
+def _search(problem: Problem, method: str, budget: Budget) -> Outcome:
+    if not interrupts_by_exception():
+        return METHODS[method](problem, budget)
+    interrupted = Event()
+    with stop_on_interrupt(budget.stop, interrupted.set):
+        outcome = METHODS[method](problem, budget)
+    if outcome.schedule is None and interrupted.is_set():
+        raise KeyboardInterrupt
+    return outcome
 
 
 def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> Schedule:

@@ -27,7 +27,7 @@ LAYERS = (
     {"live"},
     {"simulate", "performance"},
     {"solvers"},
-    {"assemble"},
+    {"assemble", "interrupt"},
     {"placement"},
     {"comparison"},
     {"rewrite"},

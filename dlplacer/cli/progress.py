@@ -1,12 +1,12 @@
 """Progress on a terminal, and Ctrl-C that keeps the best plan."""
 
 import contextlib
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dlplacer.interrupt import stop_on_interrupt
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 def interruptible() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets; a second one interrupts at once."""
     stop = threading.Event()
-
-    def on_signal(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        print("\ndlplacer: stopping with the best plan so far; once more to give up", file=sys.stderr)
-
-    if threading.current_thread() is not threading.main_thread():
+    with stop_on_interrupt(stop, _announce):
         yield stop
-        return
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+
+def _announce() -> None:
+    print("\ndlplacer: stopping with the best plan so far; once more to give up", file=sys.stderr)
 
 
 @contextlib.contextmanager

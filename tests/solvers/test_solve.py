@@ -1,11 +1,7 @@
 """The default method as a whole: limits, interruptions, reports and reproducibility."""
 
-import importlib
-import os
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -64,29 +60,6 @@ def test_stop_ends_the_search_with_the_best_plan(after_s: float) -> None:
     outcome = METHODS["ilp"](_hard(), budget)
     assert time.monotonic() - began < 10
     assert outcome.schedule is not None
-
-
-@pytest.fixture
-def default_interrupt() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, whatever other tests' libraries have set; nothing is left to import."""
-    importlib.import_module("dlplacer.solvers.ilp.solve")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("default_interrupt")
-@pytest.mark.parametrize("after_s", [0.4, 1.0])
-def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
-    budget, problem = one_worker(60.0), _hard()
-    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    began = time.monotonic()
-    outcome = METHODS["ilp"](problem, budget)
-    timer.join()
-    assert time.monotonic() - began < 10
-    assert outcome.schedule is not None
-    assert budget.stop.is_set()
 
 
 def test_a_search_without_time_leaves_everything_open() -> None:

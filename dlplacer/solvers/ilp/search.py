@@ -90,8 +90,8 @@ def search(
 ) -> bool:
     """Solve a model for some time; better timetables and bounds go to the incumbent. False if it has no solution.
 
-    The solver runs in a thread of its own, so that a KeyboardInterrupt or `Budget.stop` can end it with what it has. A
-    solver that does not heed the time limit is left behind.
+    The solver runs in a thread of its own, so that `Budget.stop` can end it with what it has. A solver that does not
+    heed the time limit is left behind.
 
     Parameters
     ----------
@@ -112,11 +112,8 @@ def search(
     stop_at = time.monotonic() + seconds
     Thread(target=_run, args=(solver, model, listener, running), daemon=True).start()
     while not running.done() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
-        try:
-            wait((running,), _POLL_S)
-            listener.deliver(incumbent)
-        except KeyboardInterrupt:
-            budget.stop.set()
+        wait((running,), _POLL_S)
+        listener.deliver(incumbent)
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
     if not running.done():

@@ -50,7 +50,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     """The best schedule found within the budget, and a makespan that none can beat.
 
     It begins with the timetables of all heuristics that fit into a tenth of the time, at least two, so that no plan is
-    worse than theirs. A KeyboardInterrupt after the first plan sets `Budget.stop` and returns the best plan.
+    worse than theirs.
 
     Parameters
     ----------
@@ -68,12 +68,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     reserve = min(_RESERVE_SHARE * budget.left_s, _RESERVE_S + _RESERVE_S_PER_OP * problem.op_count)
     instance = build_instance(problem)
     incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve), admission(problem, instance))
-    try:
-        _solve(problem, instance, incumbent, starts)
-    except KeyboardInterrupt:
-        budget.stop.set()
-        if incumbent.best is None:
-            raise
+    _solve(problem, instance, incumbent, starts)
     best = incumbent.best
     return Outcome(None if best is None else Schedule.of(problem, instance, best), incumbent.bound)
 

@@ -1,0 +1,41 @@
+"""Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Have the first Ctrl-C set an event; a second one raises KeyboardInterrupt.
+
+    An exception out of a signal handler can strike anywhere, also where Python drops it (a weak reference's callback);
+    a flag cannot be lost. It does nothing outside of the main thread, which alone may handle signals.
+
+    Parameters
+    ----------
+    say
+        Called after the first Ctrl-C, to tell the user.
+    """
+
+    def on_signal(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupts_by_exception() -> bool:
+    """Whether Ctrl-C would raise KeyboardInterrupt, Python's default: nobody handles it in another way."""
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
