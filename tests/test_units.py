@@ -108,11 +108,11 @@ def test_a_number_that_its_unit_lifts_beyond_floats_is_refused() -> None:
     "text", ["1" * 50_000 + " x y", "1" + " " * 50_000 + "1", "." * 50_000, "1e" + "9" * 50_000 + "!"]
 )
 def test_long_texts_are_refused_at_once_and_shown_shortened(text: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(ValueError, match=r"\.\.\.") as caught:
         parse_quantity(text, "bytes")
     assert len(str(caught.value)) < 300
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 60  # takes a millisecond; a pattern that backtracks takes hours
 
 
 @given(st.floats(0, 1e12), st.sampled_from(sorted(UNITS)), st.data())

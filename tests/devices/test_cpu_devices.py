@@ -99,7 +99,7 @@ def test_tensors_are_handed_over_and_not_copied(device: CpuDevice) -> None:
 def test_marks_measure_time(device: CpuDevice) -> None:
     begin = device.now()
     time.sleep(0.01)
-    assert 0.01 <= device.elapsed_s(begin, device.now()) < 5
+    assert 0.01 <= device.elapsed_s(begin, device.now()) < 300
     device.synchronize()
     device.settle()
 
@@ -120,10 +120,9 @@ def test_a_worker_that_cannot_be_prepared_raises_and_ends() -> None:
     with pytest.raises(OSError, match="no such core"):
         Worker("broken", prepare)
     gc.collect()
-    deadline = time.monotonic() + 5
-    while any(thread.name == "broken" for thread in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(thread.name == "broken" for thread in threading.enumerate())
+    for thread in [thread for thread in threading.enumerate() if thread.name == "broken"]:
+        thread.join(120)
+        assert not thread.is_alive()
 
 
 def test_a_worker_keeps_nothing_of_what_it_has_run(device: CpuDevice) -> None:
@@ -152,10 +151,10 @@ def test_names_of_devices() -> None:
 
 
 def test_devices_that_were_opened_before_a_mistake_are_closed_again() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(InputError):
         open_devices(["cpu:0", "cpu:99999"])
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_heap_can_be_kept_and_reserved_any_number_of_times() -> None:

@@ -13,7 +13,7 @@ from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime import apply
 
-pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+pytestmark = needs_two_cores
 
 
 def wrapped_steps(wrap):

@@ -14,7 +14,7 @@ from dlplacer.frontend import Job, capture
 from dlplacer.models import branches, mlp
 from dlplacer.plan import Plan
 
-pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+pytestmark = needs_two_cores
 
 LINE = AlphaBeta(1e-4, 1e-9)
 TOLERANCE = 1e-6
@@ -30,7 +30,7 @@ def steps_on_ranks(job: Job, plan: Plan, names: str, ranks: int, replicas: int, 
 
     def work(rank: int):
         mine = part_of(job, rank // (ranks // replicas), replicas)
-        placed = apply_ranks(mine, plan, names, replicas=replicas, timeout_s=30)
+        placed = apply_ranks(mine, plan, names, replicas=replicas)
         optimizer = torch.optim.SGD(placed.parameters(), lr=lr)
         losses = []
         for _ in range(steps):
@@ -111,7 +111,7 @@ def test_loss_backward_evaluation_and_other_shapes() -> None:
 
     def work(rank: int):
         job = part_of(mlp(batch_size=8), rank // 2, 2)
-        placed = apply_ranks(job, plan, "rank0/cpu:0,rank1/cpu:1", replicas=2, timeout_s=30)
+        placed = apply_ranks(job, plan, "rank0/cpu:0,rank1/cpu:1", replicas=2)
         loss = placed(*job.args, *job.targets)
         loss.backward()
         by_backward = {name: p.grad.clone() for name, p in placed.named_parameters() if p.grad is not None}
@@ -142,7 +142,7 @@ def test_replicas_draw_different_dropout() -> None:
 
     def work(rank: int):
         mine = branches(batch_size=4, image_size=8, dropout=0.5)
-        placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2, timeout_s=30)
+        placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
         placed.group.mean_over_replicas = lambda value: value.double()  # each its own loss
         return [float(placed.step(*mine.args, *mine.targets)) for _ in range(2)]
 

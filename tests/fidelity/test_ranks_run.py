@@ -13,9 +13,7 @@ from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job, capture
-from dlplacer.models import mlp
-
-pytestmark = pytest.mark.timeout(120)
+from dlplacer.models import branches, mlp
 
 
 @needs_two_cores
@@ -30,9 +28,9 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
         job = replace(mlp(batch_size=8), optimizer=optimizer)
         return run_over_ranks(job, plan, names.split(","), replicas=2, steps=2, warmup=1, bucket_bytes=40_000)
 
-    reports = run_ranks(ranks, work)
-    report = reports[0]
-    assert all(other == report for other in reports[1:])
+    runs = run_ranks(ranks, work)
+    report, measured = runs[0].report, runs[0].measured
+    assert all(other.report == report for other in runs[1:])
     assert (report.replicas, report.ranks, report.steps) == (2, ranks, 2)
     assert report.buckets >= 2
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
@@ -42,6 +40,33 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
     assert report.to_dict()["devices"] == report.devices
     assert len(report.devices) == 4
+    assert report.draws == "none"
+    assert [use.device for use in report.use] == [device.id for device in measured.topology.devices]
+    assert {use.device for use in report.use} >= {"rank0/d0", "rank0/network", f"rank{ranks - 1}/d1"}
+    assert len(report.use) == 4 + ranks
+    for use in report.use:
+        assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(report.predicted_s)
+        assert use.measured_busy_s + use.measured_idle_s == pytest.approx(measured.makespan_s)
+    assert len(report.offenders) == 10
+    gaps = [abs(offender.difference_s) for offender in report.offenders]
+    assert gaps == sorted(gaps, reverse=True)
+    assert {offender.op for offender in report.offenders} <= plan.placement.keys() | {
+        f"{kind}.{number}" for kind in ("pack", "all_reduce", "unpack") for number in range(report.buckets)
+    }
+
+
+@needs_two_cores
+def test_one_process_draws_what_every_replica_draws() -> None:
+    plan = random_plan(capture(branches(batch_size=4, image_size=8, dropout=0.5)), 2, seed=1)
+
+    def work(rank: int):
+        job = branches(batch_size=8, image_size=8, dropout=0.5)
+        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], replicas=2, steps=1, warmup=0)
+
+    report = run_ranks(2, work)[0].report
+    assert report.draws == "same"
+    assert report.max_abs_error < 1e-5
+    assert report.full_batch_error is None
 
 
 @needs_two_cores
@@ -52,7 +77,7 @@ def test_one_replica_over_two_processes() -> None:
         job = mlp(batch_size=4)
         return run_over_ranks(job, plan, ["cpu:0", "cpu:1"], steps=1, warmup=0)
 
-    report = run_ranks(2, work)[0]
+    report = run_ranks(2, work)[0].report
     assert (report.replicas, report.buckets, report.all_reduce_s_per_byte) == (1, 0, 0.0)
     assert report.max_abs_error < 1e-5
     assert report.predicted_s > 0

@@ -17,7 +17,7 @@ from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.selftest import Check, Selftest, selftest
 from dlplacer.frontend import capture
 
-pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]
 SMALL = {"branches": lambda: build("branches"), "recurrent": lambda: build("recurrent")}
 

@@ -20,7 +20,7 @@ def test_every_op_that_takes_time_counts() -> None:
     durations_s = {op.id: 1.0 if op.kind.startswith("aten") else 0.0 for op in captured.graph.ops}
     device = CpuDevice(0)
     try:
-        assert 0 < dispatch_time_s(job, captured, device, durations_s) < 10
+        assert 0 < dispatch_time_s(job, captured, device, durations_s) < 120
         assert dispatch_time_s(job, captured, device, dict.fromkeys(durations_s, 0.0)) == 0.0
     finally:
         device.close()

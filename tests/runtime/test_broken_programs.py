@@ -22,8 +22,6 @@ from dlplacer.runtime.lower import lower
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.update import Updater
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[dict[str, Device]]:

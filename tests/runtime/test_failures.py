@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from dlplacer.errors import InputError, RunError
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
 
-pytestmark = [needs_two_cores, pytest.mark.timeout(60)]
+pytestmark = needs_two_cores
 
 
 def two_towers() -> Job:
@@ -31,8 +30,13 @@ def two_towers() -> Job:
     return Job(module, (words, x), (torch.randint(5, (4,)),), functional.cross_entropy)
 
 
-def device_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cpu:")]
+def new_threads(before: set[threading.Thread]) -> list[str]:
+    """Names of the devices' threads that were not there before; those of other tests may still be ending."""
+    return sorted(thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("cpu:"))
+
+
+def threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -78,38 +82,37 @@ def test_a_device_that_is_closed_leaves_no_other_one_waiting() -> None:
         placed.devices["d1"].close()
         with pytest.raises(InputError, match="device 'cpu:1' is closed"):
             placed.step(*job.args, *job.targets)
-        assert placed.devices["d0"].submit(lambda: 3).result(timeout=30) == 3
+        assert placed.devices["d0"].submit(lambda: 3).result(timeout=120) == 3
 
 
 def test_close_ends_the_threads_and_a_closed_module_says_so() -> None:
-    before = device_threads()
+    before = threads()
     job = build("linear")
     placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
-    assert sorted(device_threads()) == sorted([*before, "cpu:0", "cpu:1"])
+    assert new_threads(before) == ["cpu:0", "cpu:1"]
     placed.close()
     placed.close()
-    assert device_threads() == before
+    assert new_threads(before) == []
     with pytest.raises(InputError, match="device 'cpu:0' is closed; apply the plan again"):
         placed.step(*job.args, *job.targets)
 
 
 def test_threads_end_when_nobody_holds_the_module() -> None:
-    before = device_threads()
+    before = threads()
     job = build("linear")
     placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
     placed.step(*job.args, *job.targets)
     del placed
     gc.collect()
-    deadline = time.monotonic() + 5
-    while device_threads() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert device_threads() == before
+    for thread in threads() - before:
+        thread.join(120)
+    assert new_threads(before) == []
 
 
 def test_devices_are_closed_if_the_plan_does_not_fit() -> None:
-    before = device_threads()
+    before = threads()
     plan = random_plan(capture(build("linear")))
     assert len(machine(2).devices) == 2
     with pytest.raises(InputError, match="made for another graph"):
         apply(build("views"), plan, ["cpu:0", "cpu:1"])
-    assert device_threads() == before
+    assert new_threads(before) == []

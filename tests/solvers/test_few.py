@@ -38,7 +38,7 @@ def instance_of(topology: dp.Topology):
 
 
 def budget() -> Budget:
-    return Budget(time.monotonic() + 5, 0.0, 0, 1, Event(), lambda makespan, bound: None)
+    return Budget(time.monotonic() + 60, 0.0, 0, 1, Event(), lambda makespan, bound: None)
 
 
 def test_the_best_connected_devices_are_an_island() -> None:
@@ -58,7 +58,7 @@ def test_few_devices_limit_every_op_and_small_machines_stay() -> None:
 def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:
     instance = instance_of(ISLANDS)
     outer = Incumbent(budget())
-    aside = Aside(outer, time.monotonic() + 1)
+    aside = Aside(outer, time.monotonic() + 60)
     alone = in_sequence(instance, [0] * instance.op_count, instance.order)
     assert aside.offer(alone)
     assert outer.best is alone
@@ -68,6 +68,6 @@ def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:
 
 
 def test_more_devices_are_not_worse_under_contention() -> None:
-    few = dp.place(FORK, dp.Topology(ISLANDS.devices[::2], (), ISLANDS.links[:3]), time_limit_s=4)
-    many = dp.place(FORK, ISLANDS, time_limit_s=4)
+    few = dp.place(FORK, dp.Topology(ISLANDS.devices[::2], (), ISLANDS.links[:3]), time_limit_s=120)
+    many = dp.place(FORK, ISLANDS, time_limit_s=120)
     assert many.plan.makespan_s <= few.plan.makespan_s + 1e-9
