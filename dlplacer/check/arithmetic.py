@@ -6,6 +6,7 @@ from dlplacer.check.violation import Violation, tolerance_s
 from dlplacer.plan import Plan
 
 _GAP_TOLERANCE = 1e-6
+_LEAST_TICK_S, _MOST_TICKS = 1e-9, 2**30
 
 
 def makespan(plan: Plan) -> Iterator[Violation]:
@@ -16,8 +17,16 @@ def makespan(plan: Plan) -> Iterator[Violation]:
 
 
 def bound_and_gap(plan: Plan) -> Iterator[Violation]:
-    """No bound above the makespan; gap = (makespan − bound) ÷ makespan up to rounding; optimal means gap 0."""
+    """No bound above the makespan; gap = (makespan − bound) ÷ makespan up to rounding; optimal means gap 0.
+
+    Rounding to ticks adds less than two ticks for every op and every edge.
+    """
     slack = tolerance_s(plan)
+    most_s = 2 * (len(plan.graph.ops) + len(plan.graph.edges)) * _coarsest_tick_s(plan) + slack
+    if not 0 <= plan.rounding_s <= most_s:
+        yield Violation(
+            "rounding", f"the plan says that {plan.rounding_s:.9g} s are hidden; ticks can hide 0 to {most_s:.9g} s"
+        )
     if plan.lower_bound_s > plan.makespan_s + slack:
         yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s")
     true_gap = (plan.makespan_s - plan.lower_bound_s) / plan.makespan_s if plan.makespan_s else 0.0
@@ -28,3 +37,13 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
         )
     if plan.status == "optimal" and plan.gap > 0:
         yield Violation("status", f"the plan calls itself optimal with a gap of {plan.gap:.6g}")
+
+
+def _coarsest_tick_s(plan: Plan) -> float:
+    """The larger of 1 ns and horizon ÷ 2^30; here the horizon has every op at its slowest, every edge on all links."""
+    types, links = plan.topology.device_types, plan.topology.links
+    slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in types) for op in plan.graph.ops)
+    s_per_byte = sum(1 / link.total_bytes_per_s for link in links)
+    moved_s = sum(edge.bytes for edge in plan.graph.edges) * s_per_byte
+    waited_s = len(plan.graph.edges) * sum(link.latency_s for link in links)
+    return max(_LEAST_TICK_S, (slowest_s + moved_s + waited_s) / (_MOST_TICKS - 1))

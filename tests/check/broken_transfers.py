@@ -209,10 +209,24 @@ COUNTED = {
     ),
     "gap that rounding does not explain": Broken(
         arithmetic.bound_and_gap,
-        # 1 s of 8 s may be hidden: 0.125, not 0.25.
-        replace(CROSSING, lower_bound_s=6.0, rounding_s=1.0),
+        # 1 ns of 8 ns may be hidden: 0.125, not 0.25.
+        replace(plans.tiny(), lower_bound_s=6e-9, rounding_s=1e-9),
         "gap",
         "the plan says 0; makespan and bound give 0.25, rounding hides 0.13",
+    ),
+    "more rounding than ticks can hide": Broken(
+        arithmetic.bound_and_gap,
+        # Two ticks for each of two ops and an edge: 6 ns, and a tolerance of 1e-15 s.
+        replace(plans.tiny(), lower_bound_s=2e-9, rounding_s=7e-9),
+        "rounding",
+        "the plan says that 7e-09 s are hidden; ticks can hide 0 to 6.000001",
+    ),
+    "negative rounding": Broken(
+        arithmetic.bound_and_gap,
+        replace(CROSSING, rounding_s=-1.0),
+        "rounding",
+        "the plan says that -1 s are hidden; ticks can hide 0 to",
+        also=("gap",),
     ),
     "optimal with a gap": Broken(
         arithmetic.bound_and_gap,

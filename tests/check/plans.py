@@ -97,6 +97,14 @@ def crossing() -> Plan:
     return plan(single().graph, machine(Link("a", "b", 10, 1)), PAPER, scheduled, transfers, {"a": 24, "b": 8})
 
 
+def tiny() -> Plan:
+    """As `crossing`, in nanoseconds: rounding to ticks of 1 ns may hide 2 ns for each of two ops and an edge."""
+    ops = tuple(replace(op, time_s=1e-9 * float(op.time_on("gpu") or 0)) for op in single().graph.ops)
+    graph = replace(single().graph, ops=ops)
+    scheduled = [("x", "a", 0.0, 2e-9), ("y", "b", 5e-9, 8e-9)]
+    return plan(graph, machine(Link("a", "b", 1e10, 1e-9)), PAPER, scheduled, [sent("t", "x", 20, ("ab", 2e-9, 5e-9))])
+
+
 def routed() -> Plan:
     """As `crossing`, by way of router r: 20 ÷ 10 + 1 s to r, 20 ÷ (2 × 2) s on to b, 8 s in all (eq. 11)."""
     topology = machine(Link("a", "r", 10, 1), Link("r", "b", 2, count=2))

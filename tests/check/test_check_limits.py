@@ -62,8 +62,9 @@ def test_free_routes_may_be_longer(delay: str) -> None:
 
 
 def test_rounding_may_hide_part_of_the_gap() -> None:
-    # 2 s of 8 s are 0.25.
-    assert violations(replace(CROSSING, lower_bound_s=6.0, rounding_s=2.0)) == ()
+    # 2 ns of 8 ns are 0.25.
+    assert violations(replace(plans.tiny(), lower_bound_s=6e-9, rounding_s=2e-9)) == ()
+    assert violations(replace(plans.tiny(), lower_bound_s=2e-9, rounding_s=6e-9)) == ()
 
 
 def test_times_are_compared_with_a_tolerance() -> None:

@@ -1,0 +1,52 @@
+"""Right plans of random problems, damaged in many ways: `check` reports a damage exactly if it does harm."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+from check.mutations import ALWAYS_WRONG, MOSTLY_HARMLESS, MUTATIONS
+from check.reckoning import is_right
+from solvers.random_problems import random_step
+
+from dlplacer import place
+from dlplacer.check import violations
+from dlplacer.errors import InfeasibleError, NoPlanError
+from dlplacer.plan import Plan
+
+METHODS = ("heft", "etf", "list", "m-etf", "sequential")
+
+
+def right_plans(seeds: range) -> Iterator[Plan]:
+    """Plans of random steps under random options; half of them do not tell their memory."""
+    for seed in seeds:
+        random = Random(seed)
+        graph, topology, options = random_step(seed, most_ops=random.choice([4, 6, 8]))
+        try:
+            plan = place(graph, topology, options, method=random.choice(METHODS), workers=1).plan
+        except (InfeasibleError, NoPlanError):
+            continue
+        yield plan if random.random() < 0.5 else replace(plan, memory={})
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_check_reports_a_damage_exactly_if_it_does_harm(part: int) -> None:
+    judged: Counter[tuple[str, bool]] = Counter()
+    for number, plan in enumerate(right_plans(range(70 * part, 70 * part + 70))):
+        assert is_right(plan), number
+        assert violations(plan) == (), number
+        for name, mutation in MUTATIONS.items():
+            random = Random(f"{part} {number} {name}")
+            for attempt in range(6):
+                damaged = mutation(random, plan)
+                if damaged is None:
+                    continue
+                right = is_right(damaged)
+                judged[name, right] += 1
+                found = violations(damaged)
+                assert (found == ()) == right, (part, number, name, attempt, [str(each) for each in found])
+    for name in MUTATIONS:
+        assert name in MOSTLY_HARMLESS or judged[name, False] >= 5, (name, judged[name, False], judged[name, True])
+        assert not (name in ALWAYS_WRONG and judged[name, True])
+    assert sum(count for (_, right), count in judged.items() if right) > 300
