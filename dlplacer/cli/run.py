@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dlplacer.cli.model import add_job_options, build_job, is_entry
 from dlplacer.cli.onnx import is_onnx_plan, run_onnx_plan
+from dlplacer.cli.run_files import write_run
 from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.fidelity.run import Run
     from dlplacer.plan import Plan
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.cli.run_tables import print_run
 
         print_run(done.report)
-    _write(arguments, done)
+    write_run(arguments, done.predicted, done.measured)
     return 0
 
 
@@ -78,20 +78,6 @@ def _warn_if_busy() -> None:
             f"dlplacer: this machine is busy (load {load:.1f} on {cores} cores); its timings will say little",
             file=sys.stderr,
         )
-
-
-def _write(arguments: argparse.Namespace, done: "Run") -> None:
-    if arguments.gantt:
-        from dlplacer.plot import save_run_picture
-
-        save_run_picture(arguments.gantt, done.predicted, done.measured)
-    if arguments.trace:
-        from dlplacer.files import write_json
-        from dlplacer.trace import run_trace
-
-        write_json(arguments.trace, run_trace(done.predicted, done.measured))
-    for path in filter(None, (arguments.gantt, arguments.trace)):
-        print(f"wrote {path}", file=sys.stderr)
 
 
 def _complete(arguments: argparse.Namespace, plan: "Plan") -> None:

@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.model import build_job
-from dlplacer.errors import InputError
+from dlplacer.cli.run_files import write_run
 
 if TYPE_CHECKING:
-    from dlplacer.fidelity.ranks_run import RanksReport
+    from dlplacer.fidelity.ranks_report import RanksReport
+    from dlplacer.fidelity.ranks_run import RanksRun
     from dlplacer.plan import Plan
 
 _LAUNCH_LIMIT_S = 24 * 3600.0
@@ -40,24 +41,24 @@ def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
     from dlplacer.distributed.launch import launch, results_of, under_launcher
     from dlplacer.distributed.ranks import parse_ranks
 
-    if arguments.gantt or arguments.trace:
-        raise InputError("--gantt and --trace are for runs in one process; leave them out here")
     replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
     ranks = parse_ranks(plan, arguments.devices, replicas)
 
-    def work(rank: int) -> "RanksReport":
-        return _measured(arguments, plan, replicas)
+    def work(rank: int) -> "RanksRun | None":
+        done = _measured(arguments, plan, replicas)
+        return done if rank == 0 else None
 
     if under_launcher():
-        report = work(int(os.environ["RANK"]))
-        if int(os.environ["RANK"]):
-            return 0
+        done = work(int(os.environ["RANK"]))
     else:
-        report = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
+        done = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
+    if done is None:
+        return 0
     if arguments.json:
-        print(json.dumps(report.to_dict()))
+        print(json.dumps(done.report.to_dict()))
     else:
-        _print(report)
+        _print(done.report)
+    write_run(arguments, done.predicted, done.measured)
     return 0
 
 
@@ -65,7 +66,7 @@ def _planned_replicas(plan: "Plan") -> int:
     return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
 
 
-def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksReport":
+def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksRun":
     from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES
     from dlplacer.fidelity.ranks_run import run_over_ranks
 
@@ -89,6 +90,7 @@ def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "Ra
 def _print(report: "RanksReport") -> None:
     from rich.table import Table
 
+    from dlplacer.cli.run_tables import DRAWS, print_details
     from dlplacer.cli.tables import print_table
     from dlplacer.units import format_seconds
 
@@ -97,10 +99,11 @@ def _print(report: "RanksReport") -> None:
     table.add_row("samples per second", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
     table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
     table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
-    table.add_row("largest difference to one process", "", f"{report.max_abs_error:.3g}")
+    table.add_row("largest difference to one process", "", f"{report.max_abs_error:.3g}{DRAWS[report.draws]}")
     if report.full_batch_error is not None:
         table.add_row("largest difference to the full batch", "", f"{report.full_batch_error:.3g}")
     if report.buckets:
         line = f"{format_seconds(report.all_reduce_latency_s)} + {report.all_reduce_s_per_byte * 1e9:.3g} s/GB"
         table.add_row(f"{report.buckets} all-reduces of the gradients", "", line)
     print_table(table)
+    print_details(report)

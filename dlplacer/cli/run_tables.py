@@ -6,9 +6,12 @@ from dlplacer.cli.tables import print_table
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.fidelity.report import RunReport
+    from collections.abc import Sequence
 
-_DRAWS = {
+    from dlplacer.fidelity.ranks_report import RanksReport
+    from dlplacer.fidelity.report import DeviceUse, Offender, RunReport
+
+DRAWS = {
     "none": "",
     "same": " (with the same random draws)",
     "different": " (random ops drew other numbers: says nothing)",
@@ -26,27 +29,32 @@ def print_run(report: "RunReport") -> None:
     if report.eager_all_cores_s is not None:
         table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
     table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
-    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}{_DRAWS[report.draws]}")
+    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}{DRAWS[report.draws]}")
     print_table(table)
-    _print_devices(report)
-    _print_offenders(report)
+    print_details(report)
 
 
-def _print_devices(report: "RunReport") -> None:
+def print_details(report: "RunReport | RanksReport") -> None:
+    """Busy and idle time of every device, and the worst predicted ops."""
+    _print_devices(report.use)
+    _print_offenders(report.offenders)
+
+
+def _print_devices(uses: "Sequence[DeviceUse]") -> None:
     from rich.table import Table
 
     table = Table("device", "busy, predicted", "busy, measured", "idle, predicted", "idle, measured")
-    for use in report.use:
+    for use in uses:
         seconds = (use.predicted_busy_s, use.measured_busy_s, use.predicted_idle_s, use.measured_idle_s)
         table.add_row(use.device, *map(format_seconds, seconds))
     print_table(table)
 
 
-def _print_offenders(report: "RunReport") -> None:
+def _print_offenders(offenders: "Sequence[Offender]") -> None:
     from rich.table import Table
 
     table = Table("predicted worst", "module", "device", "predicted", "measured", "difference")
-    for offender in report.offenders:
+    for offender in offenders:
         sign = "+" if offender.difference_s >= 0 else "-"
         table.add_row(
             offender.op,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dlplacer.distributed.group import RankGroup
 
 COLLECTIVE = "collective"
+EXCHANGE = (COLLECTIVE, "pack", "unpack")
+"""Kinds of the ops that the exchange adds to a step."""
 
 
 @dataclass(frozen=True, slots=True)

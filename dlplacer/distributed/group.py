@@ -1,6 +1,8 @@
 """The processes that run one plan together: who this one is, what it waits with, its channels and process groups."""
 
+import json
 import os
+import reprlib
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,9 +15,12 @@ from dlplacer.distributed.messages import Channel
 from dlplacer.distributed.pump import Pump
 from dlplacer.distributed.ranks import Ranks
 from dlplacer.distributed.transport import HostTransport, NcclTransport, Transport
+from dlplacer.distributed.wire_format import WireFormat
 from dlplacer.errors import InputError, RunError
 
 DEFAULT_TIMEOUT_S = 120.0
+HOST: Channel = ("host", "host")
+"""The channel of what processes tell each other beside the program."""
 
 
 class RankGroup:
@@ -60,22 +65,34 @@ class RankGroup:
         return self.failure.wait(self.pump(channel).submit(what, work), what)
 
     def gathered(self, value: Any) -> list[Any]:
-        """What every process gives, in the order of ranks."""
-        found: list[Any] = [None] * self.ranks.count
+        """What every process gives, in the order of ranks.
 
-        def gather() -> None:
-            dist.all_gather_object(found, value)
+        It travels as JSON, so that nothing that arrives is executed: tuples come back as lists, keys as text.
+        """
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
-        self.call(("host", "host"), "an exchange of settings", gather)
+        def gather() -> list[Any]:
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks.count)]
+            dist.all_gather(sizes, torch.tensor([len(text)]))
+            longest = max(map(int, sizes))
+            parts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+            dist.all_gather(parts, torch.nn.functional.pad(text, (0, longest - len(text))))
+            return [json.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
+
+        found: list[Any] = self.call(HOST, "an exchange of settings", gather)
         return found
 
     def merged(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Name → tensor, from all processes of this replica; those of other processes are in the host's memory."""
         own = dict(tensors)
+        headers = {name: WireFormat.of(tensor).to_header().tolist() for name, tensor in own.items()}
         found: dict[str, torch.Tensor] = {}
-        for rank, part in enumerate(self.gathered({name: tensor.detach().cpu() for name, tensor in own.items()})):
-            if self.ranks.replica_of(rank) == self.replica:
-                found.update(part)
+        for rank, theirs in enumerate(self.gathered(headers)):
+            for name, header in theirs.items():
+                wire = WireFormat.of_header(torch.tensor(header))
+                tensor = self._broadcast(wire, own[name] if rank == self.rank else None, rank)
+                if self.ranks.replica_of(rank) == self.replica:
+                    found[name] = tensor
         return {**found, **own}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
@@ -86,12 +103,13 @@ class RankGroup:
         InputError
             Naming what differs, and where.
         """
-        for rank, theirs in enumerate(self.gathered(dict(settings))):
-            for name, mine in settings.items():
+        everyone = self.gathered(dict(settings))
+        for name, mine in everyone[self.rank].items():
+            for rank, theirs in enumerate(everyone):
                 if theirs.get(name) != mine:
                     raise InputError(
-                        f"rank {self.rank} and rank {rank} differ in {name}: {mine!r} against {theirs.get(name)!r}; "
-                        "start all ranks with the same model, plan and options"
+                        f"rank {self.rank} and rank {rank} differ in {name}: {reprlib.repr(mine)} against "
+                        f"{reprlib.repr(theirs.get(name))}; start all ranks with the same model, plan and options"
                     )
 
     def mean_over_replicas(self, value: torch.Tensor | None) -> torch.Tensor:
@@ -104,7 +122,7 @@ class RankGroup:
             dist.all_reduce(total)
             return total
 
-        found: torch.Tensor = self.call(("host", "host"), "the loss of all ranks", reduce)
+        found: torch.Tensor = self.call(HOST, "the loss of all ranks", reduce)
         return found / self.ranks.replicas
 
     def close(self) -> None:
@@ -118,6 +136,15 @@ class RankGroup:
         found = self.failure.fail(error)
         self.failure.linger()
         return found
+
+    def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
+        """A tensor of one process in the host's memory of all; None on those that get it."""
+        host = torch.device("cpu")
+        flat = wire.empty(host) if tensor is None else wire.flat(tensor.detach().to(host), host)
+        if wire.elements:
+            self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
+        shaped: torch.Tensor = wire.shaped(flat)
+        return shaped
 
     def _peer_groups(self, timeout_s: float) -> Any:
         mine = None

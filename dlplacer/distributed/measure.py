@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.base import Device
-from dlplacer.distributed.group import RankGroup
+from dlplacer.distributed.group import HOST, RankGroup
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.errors import InputError
 from dlplacer.profile.link_times import measured_topology
@@ -125,13 +125,12 @@ def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
                 found.append(time.perf_counter() - begin)
             return median(found[_REPEATS // 4 :]) / 2
 
-        times[size] = group.call(("host", "host"), f"timing messages of {size} bytes to rank {peer}", trips)
+        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips)
     return fitted_line(times)
 
 
-def _joined(group: RankGroup, times: Mapping[int, float]) -> dict[int, list[float]]:
-    gathered = group.gathered(dict(times))
-    return {size: [theirs[size] for theirs in gathered] for size in times}
+def _joined(group: RankGroup, times: Mapping[int, float]) -> dict[int, tuple[float, ...]]:
+    return dict(zip(times, zip(*group.gathered(list(times.values())), strict=True), strict=True))
 
 
 def _pair(source: str, target: str) -> str:

@@ -37,8 +37,14 @@ class RankModule(PlacedModule):
     ) -> None:
         self.group = group
         super().__init__(job, plan, captured, devices)
-        self.seed = group.replica << 32
+        self.seed = seed_of(group.replica)
         self._give_up_other_parts()
+
+    @property
+    def whole(self) -> Captured:
+        """The graph and executable of all processes of a replica, at the shapes of the plan."""
+        assert isinstance(self._primary, RankVariant)
+        return self._primary.whole
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
         """Forward, backward and the exchange of gradients in one program, as `PlacedModule.step`."""
@@ -90,7 +96,7 @@ class RankModule(PlacedModule):
         here = {code.name for code in executable.codes.values() if code.role in ("parameter", "buffer")}
         named = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
         kept = {id(tensor) for name, tensor in named if name in here}
-        known = {code.name for code in self._whole().executable.codes.values() if code.role in ("parameter", "buffer")}
+        known = {code.name for code in self.whole.executable.codes.values() if code.role in ("parameter", "buffer")}
         gone = {id(tensor) for name, tensor in named if name in known} - kept
         emptied: dict[int, Any] = {}
         for module in self.modules():
@@ -99,9 +105,10 @@ class RankModule(PlacedModule):
                     if tensor is not None and id(tensor) in gone:
                         table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
 
-    def _whole(self) -> Captured:
-        assert isinstance(self._primary, RankVariant)
-        return self._primary.whole
+
+def seed_of(replica: int) -> int:
+    """The seed of a replica's random ops: no two replicas draw the same."""
+    return replica << 32
 
 
 def per_rank(order: Order, plan: Plan, group: RankGroup) -> Order:

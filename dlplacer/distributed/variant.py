@@ -45,6 +45,10 @@ class RankVariant(Variant):
             for position in range(count)
         ]
 
+    @property
+    def _away_on_device(self) -> bool:
+        return self.group.transport.on_device
+
     def _executor(self, program: Program, updater: Updater) -> Executor:
         links = Exchange(program, self.group)
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links)

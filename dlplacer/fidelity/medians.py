@@ -8,26 +8,37 @@ _SETTLED = 0.03
 _MOST_WARMUP = 12
 
 
-def measured_medians(steps: Mapping[str, Callable[[], object]], count: int, warmup: int) -> dict[str, float]:
+def measured_medians(
+    steps: Mapping[str, Callable[[], object]],
+    count: int,
+    warmup: int,
+    timed: Callable[[Callable[[], object]], float] | None = None,
+) -> dict[str, float]:
     """Name → median seconds of a step; the variants take turns, in alternating order.
 
     Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at
     most twelve.
+
+    Parameters
+    ----------
+    timed
+        Runs a step and returns its seconds; by default as this process sees them.
     """
+    seconds = timed or _seconds
     for step in steps.values():
-        _warm_up(step, warmup)
+        _warm_up(step, warmup, seconds)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(count):
         names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
-            times[name].append(_seconds(steps[name]))
+            times[name].append(seconds(steps[name]))
     return {name: median(values) for name, values in times.items()}
 
 
-def _warm_up(step: Callable[[], object], least: int) -> None:
-    before = _seconds(step)
+def _warm_up(step: Callable[[], object], least: int, seconds: Callable[[Callable[[], object]], float]) -> None:
+    before = seconds(step)
     for number in range(1, max(least, _MOST_WARMUP)):
-        now = _seconds(step)
+        now = seconds(step)
         if number + 1 >= least and abs(now - before) <= _SETTLED * before:
             return
         before = now

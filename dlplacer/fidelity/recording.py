@@ -19,9 +19,12 @@ class Recording:
     ----------
     spans
         Device name in the plan → its ops in order, in seconds since the first device began.
+    began_ns
+        That moment on the clock ``time.perf_counter_ns`` of the process.
     """
 
     spans: Mapping[str, tuple[Span, ...]]
+    began_ns: int = 0
 
     @cached_property
     def length_s(self) -> float:
@@ -85,5 +88,5 @@ def _recording(placed: PlacedModule) -> Recording:
     timelines = placed.timelines
     zero_ns = min(timeline.started_ns for timeline in timelines.values())
     return Recording(
-        {name: tuple(timeline.spans(placed.devices[name], zero_ns)) for name, timeline in timelines.items()}
+        {name: tuple(timeline.spans(placed.devices[name], zero_ns)) for name, timeline in timelines.items()}, zero_ns
     )

@@ -8,7 +8,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from dlplacer.files import graph_file, topology_file
-from dlplacer.files.fields import Bytes, FileModel, ListOf, Name, Seconds, Table, built, format_mistake, load_model
+from dlplacer.files.fields import (
+    Bytes,
+    FileModel,
+    ListOf,
+    Name,
+    Seconds,
+    Table,
+    built,
+    format_mistake,
+    load_model,
+    parse_model,
+)
 from dlplacer.files.graph_file import GraphModel, graph_to_dict
 from dlplacer.files.text import write_json
 from dlplacer.files.topology_file import TopologyModel, topology_to_dict
@@ -129,6 +140,11 @@ def read_plan(path: Path) -> Plan:
         With every mistake and its path.
     """
     return built(str(path), load_model(path, PlanModel, KIND, VERSION).to_plan)
+
+
+def plan_of_dict(value: Any, where: str) -> Plan:
+    """The plan that `plan_to_dict` made this object of; `where` names it in an error, which is as of `read_plan`."""
+    return built(where, parse_model(value, PlanModel, KIND, VERSION, where).to_plan)
 
 
 def write_plan(path: str | PathLike[str], plan: Plan) -> None:
