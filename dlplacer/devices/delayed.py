@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from dlplacer.devices.base import Device
+from dlplacer.devices.streams import Streams, streams_of
 
 
 class DelayedDevice:
-    """Another device with a pause, as often as not, before it sends and after it receives.
+    """Another device with a pause, as often as not, before it sends or copies and after it receives or waits.
 
-    Where the order of work is not enforced, some other order happens sooner or later. On CUDA the stream pauses, not
-    the thread, if the device can (`Device` with ``pause``).
+    Where the order of work is not enforced, some other order happens sooner or later. On CUDA the compute stream
+    pauses, or the thread does (`Device` with ``pause``).
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ class DelayedDevice:
         self.name: str = device.name
         self.type: str = device.type
         self.torch_device: torch.device = device.torch_device
+        streams = streams_of(device)
+        self.streams = None if streams is None else _DelayedStreams(streams, self._pause)
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
         """See `Device.submit`; pauses before the function."""
@@ -82,3 +85,24 @@ class DelayedDevice:
             on_stream(pause_s)
         else:
             time.sleep(pause_s)
+
+
+class _DelayedStreams:
+    """`Streams` with a pause before copies and after waits."""
+
+    def __init__(self, streams: Streams, pause: Callable[[], None]) -> None:
+        self.copies_here = streams.copies_here
+        self.record = streams.record
+        self.hold = streams.hold
+        self._streams = streams
+        self._pause = pause
+
+    def wait(self, stream: str, event: Any) -> None:
+        """See `Streams.wait`."""
+        self._streams.wait(stream, event)
+        self._pause()
+
+    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+        """See `Streams.copy`."""
+        self._pause()
+        return self._streams.copy(tensor, device, stream)

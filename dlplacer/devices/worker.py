@@ -17,22 +17,29 @@ class Worker:
 
     def __init__(self, name: str, prepare: Callable[[], None]) -> None:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._closing = threading.Lock()
         self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
-        self.submit(prepare).result()
+        try:
+            self.submit(prepare).result()
+        except BaseException:
+            self.close()
+            raise
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        if not self._finalizer.alive:
-            raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
         future: Future[Any] = Future()
-        self._tasks.put((future, work))
+        with self._closing:
+            if not self._finalizer.alive:
+                raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
+            self._tasks.put((future, work))
         return future
 
     def close(self) -> None:
         """End the thread after what is queued, and wait for it."""
-        self._finalizer()
+        with self._closing:
+            self._finalizer()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

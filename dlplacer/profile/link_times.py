@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from dlplacer.devices.base import Device
+from dlplacer.devices.streams import streams_of
+from dlplacer.devices.transfer import received, sent
 from dlplacer.topology import Device as TopologyDevice
 from dlplacer.topology import Link, Topology
 
@@ -60,7 +62,8 @@ def _link(first: Device, second: Device) -> Link:
     times = {size: _one_way_s(first, second, size) for size in _SIZES_BYTES}
     small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
     slope = (times[large] - times[small]) / (large - small)
-    shared = first.torch_device == second.torch_device and not getattr(first, "copies_here", False)
+    streams = streams_of(first)
+    shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
     return Link(first.name, second.name, rate, times[small])
 
@@ -75,8 +78,8 @@ def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
         times = []
         for _ in range(_ROUND_TRIPS):
             begin = first.now()
-            there.put(first.send(tensor, second))
-            tensor = first.receive(back.get())
+            there.put(sent(first, tensor, second))
+            tensor = received(first, back.get())
             end = first.now()
             first.synchronize()
             times.append(first.elapsed_s(begin, end))
@@ -84,7 +87,7 @@ def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
 
     def pong() -> None:
         for _ in range(_ROUND_TRIPS):
-            back.put(second.send(second.receive(there.get()), first))
+            back.put(sent(second, received(second, there.get()), first))
 
     answer = second.submit(pong)
     times = first.submit(ping).result()

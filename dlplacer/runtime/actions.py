@@ -1,4 +1,8 @@
-"""What a device does, one action a line: the text form of a plan that is ready to run."""
+"""What a device does, one action a line: the text form of a plan that is ready to run.
+
+COMPUTE, SEND, RECV and FREE say it for every device. A device with streams gets, by a lowering pass, the actions below
+them too: the order of its streams and the lifetime of what they use is then part of the program.
+"""
 
 import json
 import re
@@ -49,7 +53,63 @@ class Free:
         return f"FREE {quoted(self.tensor)}"
 
 
-Action = Compute | Send | Recv | Free
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``COPY tensor -> device ON stream``: enqueue the copy that the SEND behind it hands over."""
+
+    tensor: str
+    target: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"COPY {quoted(self.tensor)} -> {quoted(self.target)} ON {quoted(self.stream)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``RECORD event ON stream``: the event has happened once the stream has done what it was given so far."""
+
+    event: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"RECORD {quoted(self.event)} ON {quoted(self.stream)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``WAIT event ON stream``: the stream goes on once the event has happened; the thread goes on at once."""
+
+    event: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"WAIT {quoted(self.event)} ON {quoted(self.stream)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """``SYNC event``: the thread goes on once the event has happened."""
+
+    event: str
+
+    def __str__(self) -> str:
+        return f"SYNC {quoted(self.event)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for what the stream has by then."""
+
+    tensor: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"HOLD {quoted(self.tensor)} FOR {quoted(self.stream)}"
+
+
+StreamAction = Copy | Record | Wait | Sync | Hold
+Action = Compute | Send | Recv | Free | StreamAction
 
 _NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
 _FORMS = {
@@ -57,6 +117,11 @@ _FORMS = {
     "SEND": (Send, re.compile(f"SEND {_NAME} -> {_NAME}")),
     "RECV": (Recv, re.compile(f"RECV {_NAME} <- {_NAME}")),
     "FREE": (Free, re.compile(f"FREE {_NAME}")),
+    "COPY": (Copy, re.compile(f"COPY {_NAME} -> {_NAME} ON {_NAME}")),
+    "RECORD": (Record, re.compile(f"RECORD {_NAME} ON {_NAME}")),
+    "WAIT": (Wait, re.compile(f"WAIT {_NAME} ON {_NAME}")),
+    "SYNC": (Sync, re.compile(f"SYNC {_NAME}")),
+    "HOLD": (Hold, re.compile(f"HOLD {_NAME} FOR {_NAME}")),
 }
 
 
@@ -71,7 +136,10 @@ def parse_action(line: str) -> Action:
     form = _FORMS.get(line.split(" ", 1)[0])
     match = form[1].fullmatch(line) if form else None
     if form is None or match is None:
-        raise InputError(f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t")
+        raise InputError(
+            f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t, or for streams "
+            "COPY t -> device ON stream, RECORD event ON stream, WAIT event ON stream, SYNC event or HOLD t FOR stream"
+        )
     action: Action = form[0](*(unquoted(name) for name in match.groups()))
     return action
 

@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import as_completed, wait
 from dataclasses import dataclass, field
 from itertools import groupby
 from threading import Lock
@@ -14,10 +14,11 @@ from dlplacer.devices.base import Device
 from dlplacer.errors import RunError
 from dlplacer.frontend.executable import Executable
 from dlplacer.graph import OpGraph
-from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
+from dlplacer.runtime.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
-from dlplacer.runtime.links import HOST, Links
+from dlplacer.runtime.links import Links
 from dlplacer.runtime.program import Program
+from dlplacer.runtime.stream_steps import compile_stream_action
 from dlplacer.runtime.timeline import Timeline
 from dlplacer.runtime.update import Updater
 
@@ -45,13 +46,23 @@ class StepState:
 
 @dataclass
 class _Lane:
-    """One device of one run: its values, what has arrived, and where to send."""
+    """One device of one run: its values, what has arrived, and where to send.
+
+    Attributes
+    ----------
+    events
+        Name → event, of all devices of the run.
+    copies
+        (tensor, target) → copy that has not been sent yet.
+    """
 
     device: Device
     values: Values
     state: StepState
     inboxes: Mapping[str, _Inbox]
     name: str
+    events: dict[str, Any]
+    copies: dict[tuple[str, str], Any] = field(default_factory=dict)
     arrived: dict[str, Any] = field(default_factory=dict)
     timeline: Timeline | None = None
 
@@ -115,7 +126,8 @@ class Executor:
         for device in self._devices.values():
             device.settle()
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
-        tasks = {name: self._task(name, device, state, inboxes) for name, device in self._devices.items()}
+        events: dict[str, Any] = {}
+        tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
         futures = []
         if self._links is not None:
             self._links.begin()
@@ -124,18 +136,28 @@ class Executor:
             with _submitting:
                 for name, device in self._devices.items():
                     futures.append(device.submit(tasks[name]))
-        except BaseException:
+        except BaseException as reason:
+            if self._links is not None:
+                self._links.fail(reason)
             _abort(inboxes)
+            wait(futures)
             raise
         errors = [future.exception() for future in as_completed(futures)]
         for error in errors:
             if error is not None and not isinstance(error, _AbortedError):
                 raise error
 
-    def _task(self, name: str, device: Device, state: StepState, inboxes: Mapping[str, _Inbox]) -> Callable[[], None]:
+    def _task(
+        self,
+        name: str,
+        device: Device,
+        state: StepState,
+        inboxes: Mapping[str, _Inbox],
+        events: dict[str, Any],
+    ) -> Callable[[], None]:
         steps = self._steps[name]
         timeline = None if state.timeline is None else state.timeline[name]
-        lane = _Lane(device, state.values[name], state, inboxes, name, timeline=timeline)
+        lane = _Lane(device, state.values[name], state, inboxes, name, events, timeline=timeline)
 
         def task() -> None:
             try:
@@ -156,17 +178,32 @@ class Executor:
     def _compile_all(self, name: str, actions: Iterable[Action]) -> list[Step]:
         """One function for each action; one for all frees in a row."""
         steps: list[Step] = []
+        copied: set[tuple[str, str]] = set()
         for frees, group in groupby(actions, key=lambda action: isinstance(action, Free)):
             if frees:
                 steps.append(_free_all([action.tensor for action in group if isinstance(action, Free)]))
             else:
-                steps += [self._compile(name, action) for action in group if not isinstance(action, Free)]
+                steps += [self._compile(name, action, copied) for action in group if not isinstance(action, Free)]
         return steps
 
-    def _compile(self, name: str, action: Compute | Send | Recv) -> Step:
+    def _compile(self, name: str, action: Compute | Send | Recv | StreamAction, copied: set[tuple[str, str]]) -> Step:
+        """The function for an action.
+
+        Parameters
+        ----------
+        copied
+            (tensor, target) that the device has copied and not sent; the action may change it.
+        """
         if isinstance(action, Compute):
             return self._compile_compute(name, action.op)
+        if not isinstance(action, (Send, Recv)):
+            if isinstance(action, Copy):
+                copied.add((action.tensor, action.target))
+            return compile_stream_action(action, self._devices[name], self._memory_of(action))
         tensor = action.tensor
+        if isinstance(action, Send) and (tensor, action.target) in copied:
+            copied.remove((tensor, action.target))
+            return self._compile_send_of_copy(name, action)
         if isinstance(action, Send) and self._links is not None and action.target not in self._devices:
             return _send_away(self._links, name, action)
         if isinstance(action, Recv) and self._links is not None and action.source not in self._devices:
@@ -184,6 +221,17 @@ class Executor:
 
             return send
         return lambda lane: lane.receive(tensor)
+
+    def _compile_send_of_copy(self, name: str, action: Send) -> Step:
+        key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
+        if target not in self._devices and links is not None:
+            return lambda lane: links.send(tensor, name, target, lane.copies.pop(key))
+        return lambda lane: lane.inboxes[target].put((tensor, lane.copies.pop(key)))
+
+    def _memory_of(self, action: StreamAction) -> torch.device:
+        """Where the action's copy goes: to other processes through the host's memory."""
+        here = self._devices.get(action.target) if isinstance(action, Copy) else None
+        return torch.device("cpu") if here is None else here.torch_device
 
     def _compile_compute(self, name: str, op: str) -> Step:
         exports = {edge.tensor for edge in self._graph.edges_from[op]}
@@ -214,9 +262,7 @@ def _free_all(tensors: Sequence[str]) -> Step:
 
 def _send_away(links: Links, here: str, action: Send) -> Step:
     def send(lane: _Lane) -> None:
-        value = lane.values[action.tensor]
-        parcel = value if links.on_device else lane.device.send(value, HOST)
-        links.send(action.tensor, here, action.target, parcel)
+        links.send(action.tensor, here, action.target, lane.values[action.tensor])
 
     return send
 

@@ -2,8 +2,6 @@
 
 from typing import Any, Protocol
 
-import torch
-
 
 class Links(Protocol):
     """Carries what crosses processes in one program.
@@ -27,13 +25,3 @@ class Links(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """End the run in all processes: an action has failed here."""
-
-
-class _Host:
-    """Stands for the host's memory where a device is asked to send."""
-
-    name = "host"
-    torch_device = torch.device("cpu")
-
-
-HOST: Any = _Host()

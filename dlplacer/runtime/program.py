@@ -43,6 +43,19 @@ class Program:
         """Ids of the ops that a device computes, in order."""
         return (action.op for action in self.actions[device] if isinstance(action, Compute))
 
+    def line(self, device: str, position: int) -> int:
+        """Number of the line on which an action of a device prints, from 1."""
+        before = 0
+        for name, entries in self.actions.items():
+            if name == device:
+                break
+            before += 1 + len(entries)
+        return before + position + 2
+
+    def where(self, device: str, position: int) -> str:
+        """An action of a device for messages: ``gpu0, line 7: SEND x -> gpu1``."""
+        return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
+
     def _lines(self) -> Iterable[str]:
         for device, entries in self.actions.items():
             yield f"DEVICE {quoted(device)}"

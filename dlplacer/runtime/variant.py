@@ -16,6 +16,9 @@ from dlplacer.runtime.executor import Executor, StepState
 from dlplacer.runtime.guards import require_home
 from dlplacer.runtime.lower import Order, lower, lower_stages
 from dlplacer.runtime.program import Program
+from dlplacer.runtime.races import require_no_races
+from dlplacer.runtime.sites import sites_of
+from dlplacer.runtime.streams import with_streams
 from dlplacer.runtime.update import Updater
 
 Layouts = Sequence[tuple[int, ...] | None]
@@ -51,7 +54,7 @@ class Variant:
     def joint(self) -> Executor:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
-        dry_run(self.captured.graph, [program])
+        (program,) = self._for_devices([program])
         return self._executor(program, self.updater)
 
     @cached_property
@@ -63,8 +66,7 @@ class Variant:
             for is_later in (False, True)
         ]
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
-        dry_run(self.captured.graph, programs)
-        return tuple(self._executor(program, Updater(None)) for program in programs)
+        return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned.
@@ -135,6 +137,25 @@ class Variant:
             code.op: code.constant.to(self._torch_device(code.op))
             for code in self.captured.executable.of_role("constant")
         }
+
+    def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
+        """The programs as these devices run them, found to end and to order all that streams do."""
+        graph, codes = self.captured.graph, self.captured.executable.codes
+        dry_run(graph, programs)
+        sites = sites_of(self.devices, self.order, self._away_on_device)
+        if not any(site.has_streams for site in sites.values()):
+            return list(programs)
+        made = {op: set(code.results) for op, code in codes.items()}
+        empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
+        lowered = with_streams(programs, sites, empty)
+        dry_run(graph, lowered)
+        require_no_races(graph, lowered, sites, empty)
+        return lowered
+
+    @property
+    def _away_on_device(self) -> bool:
+        """Whether tensors for other processes are handed over on their own device."""
+        return False
 
     def _executor(self, program: Program, updater: Updater) -> Executor:
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)

@@ -56,7 +56,7 @@ class FakeTensor:
 
 @dataclass
 class FakeStreams:
-    """See `dlplacer.devices.cuda.StreamBackend`. Streams of device 1 are called s1.1, s1.2, …"""
+    """See `dlplacer.devices.stream_backend.StreamBackend`. Streams of device 1 are called s1.1, s1.2, …"""
 
     count: int = 2
     name: str = "NVIDIA H200"

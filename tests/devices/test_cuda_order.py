@@ -1,16 +1,14 @@
 """The order of what a CUDA device enqueues, on a backend without a GPU."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
 from devices.fake_streams import FakeStreams, FakeTensor
 
-from dlplacer.devices.cuda import CudaDevice, Parcel, TorchStreams, device_type
+from dlplacer.devices.cuda import CudaDevice, device_type
+from dlplacer.devices.stream_backend import TorchStreams
 from dlplacer.errors import InputError
-
-CPU = SimpleNamespace(name="cpu:0", torch_device=torch.device("cpu"))
 
 
 @pytest.fixture
@@ -36,62 +34,35 @@ def test_a_device_sets_itself_up_on_its_own_thread(streams: FakeStreams) -> None
         device.submit(lambda: None)
 
 
-# The copy stream waits for what computes the tensor and the compute stream goes on; at the other end the compute stream
-# waits for the copy, and only then may the memory be used, and be given back.
-def test_a_copy_waits_for_the_computation_and_the_computation_for_the_copy(
+def test_streams_are_made_when_they_are_first_named(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     first, second = devices
-    parcel = first.send(FakeTensor("x", "cuda:0"), second)
+    event = first.streams.record("compute")
+    first.streams.wait("out", event)
+    assert first.streams.copy(FakeTensor("x", "cuda:0"), second.torch_device, "out") == FakeTensor("x", "cuda:1")
+    first.streams.hold(FakeTensor("x", "cuda:0"), "out")
+    first.streams.record("out")
+    first.streams.record("back")
+    second.streams.wait("compute", event)
     assert streams.log == [
         "s0.1 records s0.1.1",
         "s0.2 waits for s0.1.1",
         "s0.2 copies x to cuda:1",
+        "s0.2 protects x",
         "s0.2 records s0.2.1",
+        "s0.3 records s0.3.1",
+        "s1.1 waits for s0.1.1",
     ]
-    streams.log.clear()
-    assert second.receive(parcel) == FakeTensor("x", "cuda:1")
-    assert streams.log == ["s1.1 waits for s0.2.1", "s1.1 protects x"]
 
 
-def test_every_target_has_a_copy_stream_of_its_own(
+def test_sending_and_receiving_leave_the_streams_alone(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     first, second = devices
-    third = SimpleNamespace(name="cuda:2", torch_device=torch.device("cuda", 2))
-    for target in (second, third, second):
-        first.send(FakeTensor("x", "cuda:0"), target)
-    copies = [line for line in streams.log if "copies" in line]
-    assert copies == ["s0.2 copies x to cuda:1", "s0.3 copies x to cuda:2", "s0.2 copies x to cuda:1"]
-
-
-def test_a_copy_to_the_host_is_handed_over_when_it_is_there(
-    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
-) -> None:
-    assert devices[0].send(FakeTensor("x", "cuda:0"), CPU) == FakeTensor("x", "cpu")
-    assert streams.log[-2:] == ["s0.2 records s0.2.1", "host waits for s0.2.1"]
-
-
-def test_a_tensor_from_the_host_is_protected_until_it_has_been_used(
-    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
-) -> None:
     tensor = FakeTensor("x", "cuda:0")
-    assert devices[0].receive(tensor) is tensor
-    assert streams.log == ["s0.1 protects x"]
-
-
-def test_an_edge_without_a_tensor_still_carries_its_order(
-    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
-) -> None:
-    first, second = devices
-    parcel = first.send(None, second)
-    assert isinstance(parcel, Parcel)
-    assert second.receive(parcel) is None
-    assert streams.log == ["s0.1 records s0.1.1", "s1.1 waits for s0.1.1"]
-    streams.log.clear()
-    assert first.send(None, CPU) is None
-    assert streams.log == ["s0.1 records s0.1.2", "host waits for s0.1.2"]
-    assert first.receive(None) is None
+    assert second.receive(first.send(tensor, second)) is tensor
+    assert streams.log == []
 
 
 def test_marks_lie_on_the_compute_stream(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
@@ -107,29 +78,12 @@ def test_settling_waits_for_what_others_enqueued(devices: tuple[CudaDevice, Cuda
     assert streams.log == ["host waits for device 1"]
 
 
-def parts(streams: FakeStreams, copies: str) -> tuple[CudaDevice, CudaDevice]:
-    pair = CudaDevice(0, streams, part=0, copies=copies), CudaDevice(0, streams, part=1, copies=copies)
-    streams.log.clear()
-    return pair
-
-
-# Two logical devices of one GPU: no copy, but the reader's stream waits for the writer's, and holds the memory.
-def test_parts_of_one_gpu_hand_tensors_over(streams: FakeStreams) -> None:
-    first, second = parts(streams, "free")
+def test_parts_of_one_gpu_have_streams_of_their_own(streams: FakeStreams) -> None:
+    first, second = CudaDevice(0, streams, part=0), CudaDevice(0, streams, part=1, copies="forced")
     assert (first.name, second.name) == ("cuda:0/0", "cuda:0/1")
     assert first.torch_device == second.torch_device
-    tensor = FakeTensor("x", "cuda:0")
-    assert second.receive(first.send(tensor, second)) is tensor
-    assert streams.log == ["s0.1 records s0.1.1", "s0.2 waits for s0.1.1", "s0.2 protects x"]
-    first.close()
-    second.close()
-
-
-def test_parts_of_one_gpu_copy_if_they_are_told_to(streams: FakeStreams) -> None:
-    first, second = parts(streams, "forced")
-    parcel = first.send(FakeTensor("x", "cuda:0"), second)
-    assert streams.log[1:] == ["s0.3 waits for s0.1.1", "s0.3 copies x to cuda:0", "s0.3 records s0.3.1"]
-    assert second.receive(parcel) == FakeTensor("x", "cuda:0")
+    assert (first.streams.copies_here, second.streams.copies_here) == (False, True)
+    assert [line for line in streams.log if "s0" in line] == ["s0.1 is current", "s0.2 is current"]
     first.close()
     second.close()
 

@@ -10,7 +10,19 @@ from runtime.random_graphs import random_graph, random_order
 
 from dlplacer.errors import InputError, InternalError
 from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send, parse_action
+from dlplacer.runtime.actions import (
+    Action,
+    Compute,
+    Copy,
+    Free,
+    Hold,
+    Record,
+    Recv,
+    Send,
+    Sync,
+    Wait,
+    parse_action,
+)
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower, lower_stages
 from dlplacer.runtime.program import Program
@@ -30,7 +42,15 @@ ORDER = {"here": ["a", "c"], "there": ["b", "d"]}
 
 names = st.text(min_size=1, max_size=12)
 actions = st.one_of(
-    st.builds(Compute, names), st.builds(Send, names, names), st.builds(Recv, names, names), st.builds(Free, names)
+    st.builds(Compute, names),
+    st.builds(Send, names, names),
+    st.builds(Recv, names, names),
+    st.builds(Free, names),
+    st.builds(Copy, names, names, names),
+    st.builds(Record, names, names),
+    st.builds(Wait, names, names),
+    st.builds(Sync, names),
+    st.builds(Hold, names, names),
 )
 
 
@@ -49,13 +69,20 @@ def test_actions_print_and_parse_back(action: Action) -> None:
         (Send("conv 1", "gpu:1"), 'SEND "conv 1" -> gpu:1'),
         (Recv('say "x"', "gpu0"), r'RECV "say \"x\"" <- gpu0'),
         (Free("args[0]"), "FREE args[0]"),
+        (Copy("x", "gpu1", "copy:gpu1"), "COPY x -> gpu1 ON copy:gpu1"),
+        (Record("gpu0.1", "compute"), "RECORD gpu0.1 ON compute"),
+        (Wait("gpu 0.1", "compute"), 'WAIT "gpu 0.1" ON compute'),
+        (Sync("gpu0.1"), "SYNC gpu0.1"),
+        (Hold("x", "copy:gpu1"), "HOLD x FOR copy:gpu1"),
     ],
 )
 def test_text_of_actions(action: Action, line: str) -> None:
     assert str(action) == line
 
 
-@pytest.mark.parametrize("line", ["", "RUN a", "COMPUTE", "COMPUTE a b", "SEND a <- b", "RECV a -> b", 'FREE "a'])
+@pytest.mark.parametrize(
+    "line", ["", "RUN a", "COMPUTE", "COMPUTE a b", "SEND a <- b", "RECV a -> b", 'FREE "a', "WAIT e", "HOLD a ON b"]
+)
 def test_other_lines_are_no_actions(line: str) -> None:
     with pytest.raises(InputError, match="is no action; write COMPUTE op, SEND t -> device"):
         parse_action(line)
@@ -189,7 +216,8 @@ def test_an_order_that_deadlocks_is_found_out() -> None:
     )
     dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["b", "d"]})])
     with pytest.raises(
-        InternalError, match="would hang: here waits at RECV b:0->c <- there; there waits at RECV c:0->d"
+        InternalError,
+        match=r"would hang: here waits at RECV b:0->c <- there \(line 5\); there waits at RECV c:0->d",
     ):
         dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
 
@@ -206,7 +234,7 @@ BROKEN: dict[str, tuple[Program, str]] = {
                 "there": tuple(map(parse_action, ["RECV x <- here", "COMPUTE b", "SEND y -> here"])),
             }
         ),
-        "the program would hang: here waits at RECV y <- there; there waits at RECV x <- here",
+        r"the program would hang: here waits at RECV y <- there \(line 2\); there waits at RECV x <- here \(line 6\)",
     ),
     "receive is missing": (
         changed("there", "RECV x <- here", "COMPUTE b", "COMPUTE d"),
@@ -222,7 +250,7 @@ BROKEN: dict[str, tuple[Program, str]] = {
     ),
     "op runs twice": (
         changed("there", "RECV x <- here", "COMPUTE b", "COMPUTE b", "RECV z <- here", "COMPUTE d"),
-        "there computes op 'b', which has run already",
+        r"there computes op 'b', which has run already \(line 11\)",
     ),
     "op is missing": (
         changed("there", "RECV x <- here", "COMPUTE b", "RECV z <- here"),
@@ -235,11 +263,11 @@ BROKEN: dict[str, tuple[Program, str]] = {
     ),
     "sent before it is made": (
         changed("here", "SEND x -> there", "COMPUTE a"),
-        "here: SEND x -> there: the tensor is not there",
+        "here, line 2: SEND x -> there: the tensor is not there",
     ),
     "sent twice": (
         changed("here", "COMPUTE a", "SEND x -> there", "SEND x -> there"),
-        "here: SEND x -> there: the tensor is on its way already",
+        "here, line 4: SEND x -> there: the tensor is on its way already",
     ),
     "freed too early": (
         changed("here", "COMPUTE a", "SEND x -> there", "FREE x", "COMPUTE c", "SEND z -> there"),
@@ -247,7 +275,7 @@ BROKEN: dict[str, tuple[Program, str]] = {
     ),
     "freed twice": (
         changed("here", "COMPUTE a", "SEND x -> there", "COMPUTE c", "SEND z -> there", "FREE x", "FREE x"),
-        "here: FREE x: the tensor is not there",
+        "here, line 7: FREE x: the tensor is not there",
     ),
 }
 

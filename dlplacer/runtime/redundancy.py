@@ -1,0 +1,152 @@
+"""Leave out waits, records and holds that order nothing further: what remains orders exactly as much."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from dlplacer.devices.streams import COMPUTE_STREAM
+from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Sync, Wait
+from dlplacer.runtime.interleaving import interleaved
+from dlplacer.runtime.program import Program
+from dlplacer.runtime.sites import Sites
+from dlplacer.runtime.stream_clocks import THREAD, Line, StreamClocks
+
+Place = tuple[str, int]
+"""A device and a position among its actions."""
+
+
+def without_redundancy(program: Program, sites: Sites) -> Program:
+    """The program without them, its events numbered by the device that records them."""
+    before = None
+    while program != before:
+        before = program
+        program = _with_shared_records(program)
+        program = _without(program, _redundant_waits(program, sites))
+    program = _without(program, _redundant_holds(program, sites))
+    return _numbered(_without(program, _unused_records(program)))
+
+
+def _with_shared_records(program: Program) -> Program:
+    """One event in place of several that are recorded on a stream with nothing in between."""
+    shared: dict[str, str] = {}
+    for actions in program.actions.values():
+        latest: dict[str, str] = {}
+        for action in actions:
+            stream = _enqueued_on(action)
+            if isinstance(action, Record):
+                shared[action.event] = latest.setdefault(action.stream, action.event)
+            elif stream is not None:
+                latest.pop(stream, None)
+    return _renamed(program, shared)
+
+
+def _redundant_waits(program: Program, sites: Sites) -> set[Place]:
+    """Waits for events that the line knows of already, or will before it has anything else to do."""
+    clocks = StreamClocks(sites)
+    redundant: set[Place] = set()
+    pending: dict[Line, dict[Place, str]] = defaultdict(dict)
+    for device, position, action in interleaved(program):
+        place = device, position
+        if isinstance(action, (Wait, Sync)):
+            line = device, action.stream if isinstance(action, Wait) else THREAD
+            if clocks.knows(line, action.event):
+                redundant.add(place)
+            elif isinstance(action, Wait):
+                pending[line][place] = action.event
+        elif (stream := _enqueued_on(action)) is not None:
+            redundant.update(_dominated(pending.pop((device, stream), {}), clocks))
+        clocks.take(device, position, action)
+    for waits in pending.values():
+        redundant.update(_dominated(waits, clocks))
+        redundant.update(place for place, event in waits.items() if _ends_by_itself(clocks.line_of(event)))
+    return redundant
+
+
+def _dominated(waits: dict[Place, str], clocks: StreamClocks) -> Iterable[Place]:
+    """Those of several waits in a row that another one of them implies."""
+    return [
+        place
+        for place, event in waits.items()
+        if any(other != event and clocks.implies(other, event) for other in waits.values())
+    ]
+
+
+def _ends_by_itself(line: Line) -> bool:
+    """Whether a line's device waits for it at the end of a program."""
+    return line[1] == COMPUTE_STREAM
+
+
+def _redundant_holds(program: Program, sites: Sites) -> set[Place]:
+    """Holds for copies that are done for all that is computed after the tensor's FREE, or are done by the end."""
+    clocks = StreamClocks(sites)
+    latest_copy = 0
+    held: dict[tuple[str, str], list[tuple[Place, str, int]]] = defaultdict(list)
+    redundant: set[Place] = set()
+    for device, position, action in interleaved(program):
+        if isinstance(action, Copy):
+            latest_copy = position
+        elif isinstance(action, Hold) and action.stream != COMPUTE_STREAM:
+            held[device, action.tensor].append(((device, position), action.stream, latest_copy))
+        elif isinstance(action, Free):
+            computed = clocks.entered((device, COMPUTE_STREAM))
+            for place, stream, copy in held.pop((device, action.tensor), []):
+                if computed.get((device, stream), 0) > copy:
+                    redundant.add(place)
+        clocks.take(device, position, action)
+    return redundant.union(place for holds in held.values() for place, _, _ in holds)
+
+
+def _unused_records(program: Program) -> set[Place]:
+    every = [action for actions in program.actions.values() for action in actions]
+    awaited = {action.event for action in every if isinstance(action, (Wait, Sync))}
+    return {
+        (device, position)
+        for device, actions in program.actions.items()
+        for position, action in enumerate(actions)
+        if isinstance(action, Record) and action.event not in awaited
+    }
+
+
+def _numbered(program: Program) -> Program:
+    """Events named after the device that records them and counted there: ``gpu0.1``, ``gpu0.2``, …"""
+    names: dict[str, str] = {}
+    for device, actions in program.actions.items():
+        events = (action.event for action in actions if isinstance(action, Record))
+        names.update((event, f"{device}.{number}") for number, event in enumerate(events, start=1))
+    return _renamed(program, names)
+
+
+def _renamed(program: Program, names: dict[str, str]) -> Program:
+    """The program with other names of events; of several records of one event the first remains."""
+    return Program({device: tuple(_renamed_actions(actions, names)) for device, actions in program.actions.items()})
+
+
+def _renamed_actions(actions: Iterable[Action], names: dict[str, str]) -> Iterable[Action]:
+    recorded: set[str] = set()
+    for action in actions:
+        if isinstance(action, Record):
+            name = names[action.event]
+            if name not in recorded:
+                recorded.add(name)
+                yield Record(name, action.stream)
+        elif isinstance(action, Wait):
+            yield Wait(names[action.event], action.stream)
+        elif isinstance(action, Sync):
+            yield Sync(names[action.event])
+        else:
+            yield action
+
+
+def _without(program: Program, places: set[Place]) -> Program:
+    return Program(
+        {
+            device: tuple(action for position, action in enumerate(actions) if (device, position) not in places)
+            for device, actions in program.actions.items()
+        }
+    )
+
+
+def _enqueued_on(action: Action) -> str | None:
+    """The stream that has something to do because of the action, which waits there must come before."""
+    if isinstance(action, Compute):
+        return COMPUTE_STREAM
+    return action.stream if isinstance(action, (Copy, Record, Wait)) else None

@@ -1,0 +1,60 @@
+"""What the lowering for streams needs to know of the devices: where tensors live, and who works in streams."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dlplacer.devices.base import Device
+from dlplacer.devices.streams import streams_of
+
+HOST_MEMORY = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One device of a program.
+
+    Attributes
+    ----------
+    memory
+        Name of the memory in which its tensors live: ``cpu``, ``cuda:0``.
+    has_streams
+        Whether its thread enqueues work on streams and goes on; else an action is done when its call returns.
+    copies
+        Whether tensors are copied even to a device of the same memory.
+    away
+        Whether it belongs to another process. Tensors for it are handed over in `memory`: the host's, or, if the
+        transport orders streams itself, ``""``.
+    """
+
+    memory: str = HOST_MEMORY
+    has_streams: bool = False
+    copies: bool = False
+    away: bool = False
+
+    def hands_over_to(self, target: "Site") -> bool:
+        """Whether a tensor gets to another device without a copy."""
+        if target.away and not target.memory:
+            return True
+        return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)
+
+
+Sites = Mapping[str, Site]
+"""Device name in the program → its site."""
+
+
+def sites_of(devices: Mapping[str, Device], names: Iterable[str], away_on_device: bool = False) -> Sites:
+    """The sites of a program's devices; those that are not among `devices` belong to other processes.
+
+    Parameters
+    ----------
+    away_on_device
+        Whether tensors for other processes are handed over where they are, and not in the host's memory.
+    """
+    elsewhere = Site("" if away_on_device else HOST_MEMORY, away=True)
+    return {name: _site(devices[name]) if name in devices else elsewhere for name in names}
+
+
+def _site(device: Device) -> Site:
+    streams = streams_of(device)
+    memory = str(device.torch_device)
+    return Site(memory) if streams is None else Site(memory, has_streams=True, copies=streams.copies_here)

@@ -1,0 +1,113 @@
+"""Actions on streams → the closures that a device's thread calls."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from dlplacer.devices.base import Device
+from dlplacer.devices.streams import COMPUTE_STREAM, Streams, streams_of
+from dlplacer.errors import InternalError, RunError
+from dlplacer.runtime.actions import Copy, Record, StreamAction, Sync, Wait
+from dlplacer.runtime.timeline import Timeline
+
+
+class StreamLane(Protocol):
+    """What an action on streams needs of a run.
+
+    Attributes
+    ----------
+    events
+        Name → event, of all devices of the run.
+    copies
+        (tensor, target) → copy that has not been sent yet.
+    """
+
+    device: Device
+    values: dict[str, Any]
+    timeline: Timeline | None
+    events: dict[str, Any]
+    copies: dict[tuple[str, str], Any]
+
+
+StreamStep = Callable[[StreamLane], None]
+
+
+def compile_stream_action(action: StreamAction, device: Device, memory: torch.device) -> StreamStep:
+    """The function that does what the action says, and names it if it fails.
+
+    Parameters
+    ----------
+    memory
+        Where a COPY goes.
+    """
+    step = _compile(action, device, memory)
+    name = device.name
+
+    def named(lane: StreamLane) -> None:
+        try:
+            step(lane)
+        except Exception as error:
+            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise RunError(f"{action} failed on {name}: {first_line}") from error
+
+    return named
+
+
+def _compile(action: StreamAction, device: Device, memory: torch.device) -> StreamStep:
+    if isinstance(action, Sync):
+        return _sync(action.event)
+    streams = streams_of(device)
+    if streams is None:
+        raise InternalError(f"{action}: device {device.name!r} has no streams")
+    if isinstance(action, Record):
+        return _record(streams, action.event, action.stream)
+    if isinstance(action, Wait):
+        return _wait(streams, action.event, action.stream)
+    if isinstance(action, Copy):
+        return _copy(streams, action, memory)
+    return _hold(streams, action.tensor, action.stream)
+
+
+def _record(streams: Streams, event: str, stream: str) -> StreamStep:
+    def record(lane: StreamLane) -> None:
+        lane.events[event] = streams.record(stream)
+
+    return record
+
+
+def _wait(streams: Streams, event: str, stream: str) -> StreamStep:
+    def wait(lane: StreamLane) -> None:
+        streams.wait(stream, lane.events[event])
+        if lane.timeline is not None and stream == COMPUTE_STREAM:
+            lane.timeline.resume(lane.device)
+
+    return wait
+
+
+def _sync(event: str) -> StreamStep:
+    def sync(lane: StreamLane) -> None:
+        lane.events[event].synchronize()
+        if lane.timeline is not None:
+            lane.timeline.resume(lane.device)
+
+    return sync
+
+
+def _copy(streams: Streams, action: Copy, memory: torch.device) -> StreamStep:
+    tensor, key, stream = action.tensor, (action.tensor, action.target), action.stream
+
+    def copy(lane: StreamLane) -> None:
+        value = lane.values[tensor]
+        lane.copies[key] = None if value is None else streams.copy(value, memory, stream)
+
+    return copy
+
+
+def _hold(streams: Streams, tensor: str, stream: str) -> StreamStep:
+    def hold(lane: StreamLane) -> None:
+        value = lane.values[tensor]
+        if value is not None:
+            streams.hold(value, stream)
+
+    return hold
