@@ -18,7 +18,7 @@ MACHINE = Topology((Device("x"), Device("y")), (), (Link("x", "y", 100.0),))
 
 
 def planned(*ops: Op, edges: tuple[Edge, ...] = ()) -> Plan:
-    return place(OpGraph(ops, edges), MACHINE, Options.paper(), time_limit_s=10).plan
+    return place(OpGraph(ops, edges), MACHINE, Options.paper(), time_limit_s=120).plan
 
 
 # a (1) feeds b and c (2 each), both feed d (1); 10 bytes cross in 0.1 s: 4.1 s. All work shared is 3 s.

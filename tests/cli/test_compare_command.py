@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *files, "--paper", "--json", "--time-limit", "10", "--workers", "1"]) == 0
+    assert main(["compare", *files, "--paper", "--json", "--time-limit", "120", "--workers", "1"]) == 0
     captured = capsys.readouterr()
     rows = {row["method"]: row for row in json.loads(captured.out)["methods"]}
     assert set(rows) == set(METHODS)

@@ -13,8 +13,8 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def solved(name: str, topology: str) -> Plan:
-    """A plan of the family on a topology that ships, with at most two seconds of search."""
-    result = dp.place(graph_of(name), dp.load_topology(topology), time_limit_s=2, workers=2)
+    """A plan of the family on a topology that ships, with little search: any plan must be valid and run."""
+    result = dp.place(graph_of(name), dp.load_topology(topology), time_limit_s=0.5, workers=2)
     check_plan(result.plan)
     assert len(result.plan.topology.devices) == (4 if "4gpu" in topology else 2)
     return result.plan

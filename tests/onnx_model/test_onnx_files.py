@@ -29,7 +29,7 @@ def split_plan(graph: dp.OpGraph) -> Plan:
         for place, op in enumerate(graph.ops)
     ]
     timed = with_times(dp.OpGraph(tuple(pinned), graph.edges, capture=graph.capture), CORES)
-    return dp.place(timed, CORES, method="heft", time_limit_s=5).plan
+    return dp.place(timed, CORES, method="heft").plan
 
 
 def test_graph_of_a_diamond(tmp_path: Path) -> None:

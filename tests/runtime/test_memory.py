@@ -15,6 +15,7 @@ from dlplacer.runtime.actions import Free
 from dlplacer.runtime.lower import lower
 
 pytestmark = needs_two_cores
+SMALL_BYTES = 8 * 2**20
 
 
 def resident_bytes() -> int:
@@ -113,7 +114,11 @@ def test_steps_leave_nothing_behind(steps: int) -> None:
                     placed(*job.args, *job.targets).backward()
 
         run(20)
-        tensors, resident = live_tensors(), resident_bytes()
-        run(steps)
+        tensors, grown = live_tensors(), []
+        # What leaks grows every time; a heap that finds its shape, or a library that sets itself up, grows once.
+        while len(grown) < 3 and min(grown, default=SMALL_BYTES) >= SMALL_BYTES:
+            resident = resident_bytes()
+            run(steps)
+            grown.append(resident_bytes() - resident)
         assert live_tensors() <= tensors
-        assert resident_bytes() - resident < 8 * 2**20
+        assert min(grown) < SMALL_BYTES

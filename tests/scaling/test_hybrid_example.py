@@ -21,7 +21,7 @@ def test_it_measures_places_and_plans(tmp_path: Path) -> None:
     graph = tmp_path / "graph.json"
     graph.write_text(json.dumps({"format": "dlplacer.graph/1", "name": "halves", "nodes": nodes, "edges": edges}))
     command = [sys.executable, str(ROOT / "examples" / "02_hybrid_planner.py"), "--graph", str(graph)]
-    options = ["--devices", "8", "--time-limit", "5", "--output", str(tmp_path / "demo")]
+    options = ["--devices", "8", "--time-limit", "120", "--output", str(tmp_path / "demo")]
     first = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     assert "16 workers: " in first.stdout

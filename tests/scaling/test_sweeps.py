@@ -140,7 +140,7 @@ def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Pa
 
 def test_dask_solves_placements(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         rows = sweep(
             [PlacementTask(diamond(parts), line(2)) for parts in (2, 6)], client.get_executor(), tmp_path / "cache"

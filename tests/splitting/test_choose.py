@@ -50,7 +50,7 @@ def timed(step: TracedStep, times: Mapping[str, float], rest: float = 1e-5) -> O
 def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
     # 0.1 s of 0.1 s in one convolution: halves of 0.05 s each and 3 % more for the parts
     evaluate = evaluator(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core"), Options(), None)
-    choice = choose_splits(evaluate, 20.0)
+    choice = choose_splits(evaluate, 120.0)
     assert Split("convolution", "batch", 2) in choice.splits
     assert choice.whole_s == pytest.approx(0.1, rel=0.01)
     assert choice.split_s == pytest.approx(0.05 * 1.03, rel=0.02)
@@ -61,7 +61,7 @@ def test_nothing_is_split_where_it_brings_nothing(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1})
     evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), 2)
     evaluate.overhead = 1.5
-    choice = choose_splits(evaluate, 5.0)
+    choice = choose_splits(evaluate, 120.0)
     assert choice.splits == ()
     assert choice.graph is whole
 
@@ -134,7 +134,7 @@ def test_equal_shapes_have_equal_signatures(step: TracedStep) -> None:
 
 def test_the_front_door_gives_both_plans(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1, "convolution_1": 0.05})
-    result = place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=whole, method="list", time_limit_s=10)
+    result = place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=whole, method="list", time_limit_s=120)
     assert {split.op for split in result.splits} >= {"convolution", "convolution_1"}
     assert result.gain == result.whole.plan.makespan_s / result.split.plan.makespan_s
     assert result.gain > 1.6
@@ -145,7 +145,9 @@ def test_the_front_door_gives_both_plans(step: TracedStep) -> None:
 
 def test_a_single_device_splits_nothing(step: TracedStep) -> None:
     alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
-    result = place_with_splits(step.job, alone, graph=timed(step, {"convolution": 0.1}), method="list", time_limit_s=10)
+    result = place_with_splits(
+        step.job, alone, graph=timed(step, {"convolution": 0.1}), method="list", time_limit_s=120
+    )
     assert result.splits == ()
     assert result.split is result.whole
 

@@ -57,7 +57,7 @@ def trained(job: Job, splits: Sequence[Split], cores: int = 1) -> tuple[OpGraph,
     timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
     topology = dp.load_topology("cpu-2core")
     topology = topology if cores == 2 else dp.Topology(topology.devices[:1])
-    plan = dp.place(timed, topology, method="list", time_limit_s=20).plan
+    plan = dp.place(timed, topology, method="list", time_limit_s=120).plan
     mine = copy.deepcopy(job)
     placed = dp.apply(mine, plan, [f"cpu:{core}" for core in range(cores)])
     try:
@@ -134,7 +134,7 @@ def test_a_plan_with_splits_evaluates_and_takes_other_batches() -> None:
     graph = capture_job(job, [*default_rewrites(), "split:convolution:batch:2", "split:relu:channel:2"]).graph
     timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
     alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
-    plan = dp.place(timed, alone, method="list", time_limit_s=20).plan
+    plan = dp.place(timed, alone, method="list", time_limit_s=120).plan
     theirs = copy.deepcopy(job.module)
     placed = dp.apply(job, plan, ["cpu:0"])
     try:
