@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.output import output_file, picture_file, tell_written
 from dlplacer.errors import DlplacerError, InputError
 from dlplacer.units import format_bytes, format_seconds
 
@@ -34,8 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
     )
-    parser.add_argument("--picture", metavar="F", type=Path, help="the schedule as .png, .svg or .pdf")
-    parser.add_argument("--csv", metavar="F", type=Path, help="the order as torch.distributed.pipelining reads it")
+    parser.add_argument("--picture", metavar="F", type=picture_file, help="the schedule as .png, .svg or .pdf")
+    parser.add_argument(
+        "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -56,6 +58,8 @@ def execute(arguments: argparse.Namespace) -> int:
         micro_batches=arguments.micro_batches,
         schedule=arguments.schedule,
     )
+    for warning in plan.warnings:
+        print(f"dlplacer: {warning}", file=sys.stderr)
     _write(arguments, plan)
     placed = _op_placement(graph, topology, arguments.time_limit) if arguments.time_limit else None
     if arguments.json:
@@ -71,12 +75,11 @@ def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
         from dlplacer.pipeline.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
-        print(f"wrote {arguments.csv}", file=sys.stderr)
     if arguments.picture is not None:
         from dlplacer.plot import plot_pipeline, save_picture
 
         save_picture(arguments.picture, plot_pipeline, plan)
-        print(f"wrote {arguments.picture}", file=sys.stderr)
+    tell_written(arguments.csv, arguments.picture)
 
 
 def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ class PipelineHint:
     step_s: float
     speedup: float | None
     makespan_s: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_faster(self) -> bool:
@@ -42,14 +43,16 @@ class PipelineHint:
             "step_s": self.step_s,
             "speedup": self.speedup,
             "faster": self.is_faster,
+            "warnings": list(self.warnings),
         }
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"a pipeline would be faster: {format_seconds(self.step_s)} per step against "
             f"{format_seconds(self.makespan_s)}, with {self.micro_batches} micro-batches on {self.devices} devices "
             f"({self.schedule}); see dlplacer pipeline"
         )
+        return "; but ".join((text, *self.warnings))
 
 
 def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> PipelineHint | None:
@@ -76,7 +79,7 @@ def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> Pipe
                 break
             plan = search.plan(ranks, count, "1f1b")
             if found is None or plan.step_s < found.step_s:
-                found = PipelineHint(plan.schedule, ranks, count, plan.step_s, plan.speedup, makespan_s)
+                found = PipelineHint(plan.schedule, ranks, count, plan.step_s, plan.speedup, makespan_s, plan.warnings)
     except DlplacerError:
         return found
     return found

@@ -62,6 +62,8 @@ class PipelinePlan:
         Seconds per micro-batch of the slowest stage or transfer.
     single_device_s
         The whole batch on the best single device; None if it fits on none.
+    warnings
+        What micro-batches change in the results of a step.
     """
 
     name: str
@@ -73,6 +75,7 @@ class PipelinePlan:
     exact: bool
     bottleneck_s: float
     single_device_s: float | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def step_s(self) -> float:
@@ -107,6 +110,7 @@ class PipelinePlan:
             "exact": self.exact,
             "single_device_s": self.single_device_s,
             "speedup": self.speedup,
+            "warnings": list(self.warnings),
             "stages": [stage.to_dict() for stage in self.stages],
             "order": [[str(action) for action in actions] for actions in self.order],
         }

@@ -3,24 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
-
-import numpy as np
 
 from dlplacer.costs.links import Wiring
-from dlplacer.costs.times import with_times
 from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.graph import OpGraph
 from dlplacer.pipeline.action import Order, in_flight
-from dlplacer.pipeline.blocks import blocks_of, require_stages
+from dlplacer.pipeline.blocks import require_stages
 from dlplacer.pipeline.chains import MOST_CHAINS, Chain, chains_of
 from dlplacer.pipeline.coarsen import searchable_cuts
 from dlplacer.pipeline.cuts import MOST_CUTS, Cuts
-from dlplacer.pipeline.micro_batch import MicroBatchCosts
 from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.schedules import SCHEDULES, order_of
 from dlplacer.pipeline.settle import settled
 from dlplacer.pipeline.split import Split, SplitProblem, best_split, least_memory_bytes
+from dlplacer.pipeline.workload import Workload
 from dlplacer.topology import Topology
 from dlplacer.units import format_bytes
 
@@ -72,7 +68,7 @@ def plan_pipeline(
     for rank_count in ranks:
         for count in [micro_batches] if micro_batches is not None else batch_parts(graph, rank_count):
             for name in names:
-                if schedule is None and name == "interleaved" and count % rank_count:
+                if _skips(name, rank_count, count) and (stages is None or micro_batches is None or schedule is None):
                     continue
                 try:
                     found = search.plan(rank_count, count, name)
@@ -82,8 +78,22 @@ def plan_pipeline(
                 if best is None or found.step_s < best.step_s:
                     best = found
     if best is None:
-        raise reason or InputError("no number of stages or micro-batches to try; give --stages and --micro-batches")
+        raise reason or InputError(_nothing_to_try(graph, schedule, stages, micro_batches))
     return best
+
+
+def _skips(schedule: str, ranks: int, micro_batches: int) -> bool:
+    """Whether a schedule has no order for so many micro-batches."""
+    return schedule == "interleaved" and ranks > 0 and micro_batches % ranks != 0
+
+
+def _nothing_to_try(graph: OpGraph, schedule: str | None, stages: int | None, micro_batches: int | None) -> str:
+    parts = f"{micro_batches} micro-batches" if micro_batches else f"a batch of {_batch(graph)}"
+    devices = f"{stages} devices" if stages else "the devices there are"
+    return (
+        f"schedule {schedule!r} has no order for {parts} on {devices}: the micro-batches must be a multiple of the "
+        "devices; give other --stages, --micro-batches or --schedule"
+    )
 
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
@@ -120,13 +130,11 @@ class Search:
         most_cuts: int = MOST_CUTS,
         most_chains: int = MOST_CHAINS,
     ) -> None:
-        self.graph, self.topology = with_times(graph, topology), topology
+        self.work = Workload(graph, topology, at)
+        self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
         self.most_cuts, self.most_chains = most_cuts, most_chains
         self.wiring = Wiring(topology)
-        self.costs = MicroBatchCosts(self.graph, topology, dict(at or {}))
-        self.blocks = blocks_of(self.graph)
         self._chains: dict[tuple[int, bool], tuple[list[Chain], bool]] = {}
-        self._times: dict[tuple[str, int], list[float]] = {}
 
     @property
     def trains(self) -> bool:
@@ -136,8 +144,8 @@ class Search:
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
-        times = self.times(self.topology.devices[0].type, 1)
-        return searchable_cuts(self.blocks, self._per_block(times), self.most_cuts)
+        times = self.work.times(self.topology.devices[0].type, 1)
+        return searchable_cuts(self.blocks, self.work.block_s(times), self.most_cuts)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule.
@@ -154,7 +162,7 @@ class Search:
             raise InfeasibleError(self._no_room(problems))
         splits.sort(key=lambda pair: _estimate_s(pair[1], micro_batches))
         name = schedule if self.trains else "forward"
-        plans = [settled(self, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
+        plans = [settled(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
         fitting = [plan for plan in plans if self._fits(plan)]
         if not fitting:
             raise InfeasibleError(self._no_room(problems))
@@ -170,46 +178,11 @@ class Search:
             self._chains[key] = chains_of(self.wiring, *key, self.most_chains)
         chains, all_tried = self._chains[key]
         compute = {
-            kind: self.cuts.total(self._per_block(self.times(kind, micro_batches)))
+            kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))
             for kind in self.topology.device_types
         }
         holds = [held[stage] for stage in range(len(held))]
         return [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains], all_tried
-
-    def times(self, device_type: str, micro_batches: int) -> list[float]:
-        """[op] → seconds for one micro-batch on a type of device."""
-        if (device_type, micro_batches) not in self._times:
-            self._times[device_type, micro_batches] = self.costs.times(device_type, micro_batches)
-        return self._times[device_type, micro_batches]
-
-    @cached_property
-    def rank(self) -> dict[int, int]:
-        """Op → its place in topological order."""
-        return {self.graph.index[name]: place for place, name in enumerate(self.graph.topological_order)}
-
-    def _per_block(self, times: Sequence[float]) -> Any:
-        ops = self.graph.ops
-        return np.array(
-            [
-                sum(times[op] for op in (*ahead, *behind) if ops[op].phase != "optimizer")
-                for ahead, behind in zip(self.blocks.members, self.blocks.backward, strict=True)
-            ]
-        )
-
-    @cached_property
-    def single_device_s(self) -> float | None:
-        """The whole batch on the best device whose memory holds all; None if none does."""
-        blocks = self.blocks
-        kept = sum(tensor.bytes for tensor in blocks.passed if tensor.stashed)
-        need = sum(blocks.weight_bytes) + kept + max(blocks.workspace_bytes, default=0)
-        return min(
-            (
-                sum(self.times(device.type, 1))
-                for device in self.topology.devices
-                if device.memory_bytes is None or need <= device.memory_bytes
-            ),
-            default=None,
-        )
 
     def _fits(self, plan: PipelinePlan) -> bool:
         """A device with several stages needs room for all of them."""

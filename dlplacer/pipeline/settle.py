@@ -1,26 +1,24 @@
 """A split with all its numbers: stages timed, schedule played."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dlplacer.pipeline.action import Order
 from dlplacer.pipeline.blocks import FED
+from dlplacer.pipeline.mixing import mixing_warnings
 from dlplacer.pipeline.plan import PipelinePlan, Stage
 from dlplacer.pipeline.split import Split, SplitProblem
 from dlplacer.pipeline.timeline import Hop, StageTimes, play
-
-if TYPE_CHECKING:
-    from dlplacer.pipeline.search import Search
+from dlplacer.pipeline.workload import Workload
 
 
-def settled(search: "Search", problem: SplitProblem, split: Split, order: Order, schedule: str) -> PipelinePlan:
+def settled(work: Workload, problem: SplitProblem, split: Split, order: Order, schedule: str) -> PipelinePlan:
     """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
     stage_of_block = _stage_of_block(problem, split)
-    stages = tuple(_stage(search, problem, split, stage_of_block, number) for number in range(problem.stages))
+    stages = tuple(_stage(work, problem, split, stage_of_block, number) for number in range(problem.stages))
     times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
     timeline = play(order, times, _hops(problem, split))
     return PipelinePlan(
-        name=search.graph.name,
+        name=work.graph.name,
         stages=stages,
         schedule=schedule,
         micro_batches=problem.micro_batches,
@@ -28,7 +26,8 @@ def settled(search: "Search", problem: SplitProblem, split: Split, order: Order,
         timeline=timeline,
         exact=True,
         bottleneck_s=split.bottleneck_s,
-        single_device_s=search.single_device_s,
+        single_device_s=work.single_device_s,
+        warnings=mixing_warnings(work.graph, problem.micro_batches),
     )
 
 
@@ -40,23 +39,23 @@ def _stage_of_block(problem: SplitProblem, split: Split) -> list[int]:
     ]
 
 
-def _stage(search: "Search", problem: SplitProblem, split: Split, stage_of_block: list[int], number: int) -> Stage:
-    blocks, graph = problem.cuts.blocks, search.graph
+def _stage(work: Workload, problem: SplitProblem, split: Split, stage_of_block: list[int], number: int) -> Stage:
+    blocks, graph = problem.cuts.blocks, work.graph
     device = problem.chain.devices[number % len(problem.chain.devices)]
-    times = search.times(device.type, problem.micro_batches)
+    times = work.times(device.type, problem.micro_batches)
     own = [block for block, stage in enumerate(stage_of_block) if stage == number]
     ahead = sorted(op for block in own for op in blocks.members[block])
     behind = [op for block in own for op in blocks.backward[block]]
     backward = [op for op in behind if graph.ops[op].phase == "backward"]
     stage_of_op = {op: stage for block, stage in enumerate(stage_of_block) for op in blocks.backward[block]}
-    leading = _leading(search, stage_of_op)
+    leading = _leading(work, stage_of_op)
     before = split.borders[number - 1] if number else 0
     behind_border = split.borders[number]
     share = 1 / problem.micro_batches
     last = number == problem.stages - 1
     return Stage(
         device=device.id,
-        ops=tuple(graph.ops[op].id for op in sorted(ahead, key=search.rank.__getitem__)),
+        ops=tuple(graph.ops[op].id for op in sorted(ahead, key=work.rank.__getitem__)),
         forward_s=sum(times[op] for op in ahead),
         backward_s=sum(times[op] for op in backward),
         weight_s=sum(times[op] for op in backward if op not in leading),
@@ -68,9 +67,9 @@ def _stage(search: "Search", problem: SplitProblem, split: Split, stage_of_block
     )
 
 
-def _leading(search: "Search", stage_of_op: Mapping[int, int]) -> set[int]:
+def _leading(work: Workload, stage_of_op: Mapping[int, int]) -> set[int]:
     """Backward ops that an earlier stage waits for; the others are for the weights of their own stage alone."""
-    graph = search.graph
+    graph = work.graph
     leading: set[int] = set()
     for name in reversed(graph.topological_order):
         at = graph.index[name]

@@ -1,7 +1,9 @@
 """A pipeline step played through: which pass runs when, from the times of stages and transfers."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from dlplacer.errors import InputError
 from dlplacer.pipeline.action import Action, Order, require_complete, stage_ranks
@@ -101,7 +103,8 @@ class Timeline:
 def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> Timeline:
     """The step as it runs: every rank takes its actions in order, each as soon as its data are there.
 
-    A transfer starts when its pass has ended and its lanes are free, and does not keep the rank from going on.
+    A transfer starts when its pass has ended and its lanes are free, first come first served, and does not keep the
+    rank from going on.
 
     Parameters
     ----------
@@ -129,18 +132,20 @@ class _Player:
         self.free_s = [0.0] * len(order)
         self.arrival_s: dict[tuple[int, str, int], float] = {}
         self.lane_free_s: dict[Hashable, float] = {}
+        self.waiting: list[tuple[float, int, Action, int, Hop]] = []
         self.spans: list[list[Span]] = [[] for _ in order]
         self.transfers: list[Span] = []
+        self.number = 0
 
     def play(self) -> Timeline:
         while any(position < len(actions) for position, actions in zip(self.next, self.order, strict=True)):
-            ready = [found for rank in range(len(self.order)) if (found := self._ready(rank)) is not None]
-            if not ready:
-                stuck = next(
-                    actions[at] for at, actions in zip(self.next, self.order, strict=True) if at < len(actions)
-                )
-                raise InputError(f"the order cannot run: {stuck} waits for a pass that comes behind it")
-            self._run(*min(ready))
+            begin_s, rank = min(filter(None, map(self._ready, range(len(self.order)))), default=(math.inf, -1))
+            if self.waiting and self.waiting[0][0] <= begin_s:
+                self._send(*heappop(self.waiting))
+            elif rank >= 0:
+                self._run(begin_s, rank)
+            else:
+                raise InputError(f"the order cannot run: {self._stuck()} waits for a pass that comes behind it")
         update_s = tuple(
             sum(self.stages[stage].update_s for stage, owner in self.ranks.items() if owner == rank)
             for rank in range(len(self.order))
@@ -172,18 +177,30 @@ class _Player:
         self.spans[rank].append(Span(action, begin_s, end_s))
         self.arrival_s[action.stage, action.kind, action.micro_batch] = end_s
         if action.kind == "F" and action.stage < len(self.stages) - 1:
-            hop, there = self.hops[action.stage], (action.stage + 1, "in", action.micro_batch)
-            self.arrival_s[there] = self._send(action, there[0], end_s, hop.forward_s, hop.forward_lanes)
+            self._hand_over(action, action.stage + 1, end_s, self.hops[action.stage])
         elif action.kind in "BI" and action.stage > 0:
-            hop, there = self.hops[action.stage - 1], (action.stage - 1, "out", action.micro_batch)
-            self.arrival_s[there] = self._send(action, there[0], end_s, hop.backward_s, hop.backward_lanes)
+            self._hand_over(action, action.stage - 1, end_s, self.hops[action.stage - 1])
 
-    def _send(self, action: Action, there: int, now_s: float, takes_s: float, lanes: tuple[Hashable, ...]) -> float:
-        if self.ranks[action.stage] == self.ranks[there]:
-            return now_s
+    def _hand_over(self, action: Action, there: int, now_s: float, hop: Hop) -> None:
+        takes_s = hop.forward_s if there > action.stage else hop.backward_s
+        if self.ranks[action.stage] == self.ranks[there] or not takes_s:
+            self._arrived(action, there, now_s)
+        else:
+            self.number += 1
+            heappush(self.waiting, (now_s, self.number, action, there, hop))
+
+    def _send(self, now_s: float, _number: int, action: Action, there: int, hop: Hop) -> None:
+        """The transfer that has waited longest, as soon as its lanes are free."""
+        ahead = there > action.stage
+        takes_s, lanes = (hop.forward_s, hop.forward_lanes) if ahead else (hop.backward_s, hop.backward_lanes)
         begin_s = max([now_s, *(self.lane_free_s.get(lane, 0.0) for lane in lanes)])
         end_s = begin_s + takes_s
         self.lane_free_s.update(dict.fromkeys(lanes, end_s))
-        if takes_s:
-            self.transfers.append(Span(action, begin_s, end_s))
-        return end_s
+        self.transfers.append(Span(action, begin_s, end_s))
+        self._arrived(action, there, end_s)
+
+    def _arrived(self, action: Action, there: int, at_s: float) -> None:
+        self.arrival_s[there, "in" if there > action.stage else "out", action.micro_batch] = at_s
+
+    def _stuck(self) -> Action:
+        return next(actions[at] for at, actions in zip(self.next, self.order, strict=True) if at < len(actions))

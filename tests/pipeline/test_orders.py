@@ -1,5 +1,8 @@
 """The orders of the schedules, and what playing them gives, against the closed forms."""
 
+import random
+from collections.abc import Collection
+
 import pytest
 
 from dlplacer.errors import InputError
@@ -65,6 +68,56 @@ def test_transfers_on_one_lane_take_turns() -> None:
         ends[lanes] = [span.end_s for span in timeline.transfers]
     assert ends[()] == pytest.approx([4.0, 5.0])
     assert ends[("wire",)] == pytest.approx([4.0, 7.0])
+
+
+def test_a_lane_serves_what_comes_first() -> None:
+    """Rank 0 makes a tensor every 4 s, rank 1 needs 1 s, and all transfers of 1 s share a bus.
+
+    The first tensor goes to rank 1 from 4 to 5 s and on to rank 2 from 6 to 7 s: although rank 0 began its second pass
+    at 4 s, before rank 1 began its first at 5 s, its second tensor is there at 8 s only.
+    """
+    stages = [StageTimes(4.0), StageTimes(1.0), StageTimes(1.0)]
+    timeline = play(order_of("gpipe", 3, 2, trains=False), stages, [Hop(1.0, 0.0, ("bus",))] * 2)
+    spans = [(str(span.action), span.begin_s, span.end_s) for span in timeline.transfers]
+    assert spans == [("0F0", 4.0, 5.0), ("1F0", 6.0, 7.0), ("0F1", 8.0, 9.0), ("1F1", 10.0, 11.0)]
+    assert timeline.step_s == 12.0
+
+
+def needs(action: Action, stages: int, known: Collection[Action]) -> list[Action]:
+    """What an action reads: the pass of the stage before, or behind, and its own forward pass."""
+    stage, number = action.stage, action.micro_batch
+    if action.kind == "F":
+        return [Action(stage - 1, "F", number)] if stage else []
+    if action.kind == "W":
+        return [Action(stage, "I", number)]
+    behind = [Action(stage + 1, kind, number) for kind in "BI"] if stage < stages - 1 else []
+    return [Action(stage, "F", number), *(each for each in behind if each in known)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(25))
+def test_unequal_stages_take_what_relaxation_gives(schedule: str, seed: int) -> None:
+    """The longest way through a graph of passes: each waits for the one before on its rank, and for its data."""
+    draw = random.Random(f"{schedule} {seed}")
+    ranks = draw.randint(1, 5)
+    count = ranks * draw.randint(1, 3)
+    order, number = order_of(schedule, ranks, count), ranks * STAGES_PER_RANK[schedule]
+    stages = [StageTimes(draw.uniform(0.1, 3), whole := draw.uniform(0.1, 5), whole / 3) for _ in range(number)]
+    there_s, back_s = draw.choice([(0.0, 0.0), (0.5, 0.7)])
+    timeline = play(order, stages, [Hop(there_s, back_s)] * (number - 1))
+    end_s = dict.fromkeys((action for actions in order for action in actions), 0.0)
+    for _ in range(len(end_s) + 1):
+        for actions in order:
+            before_s = 0.0
+            for action in actions:
+                made = needs(action, number, end_s.keys())
+                ways_s = {1: there_s, -1: back_s} if ranks > 1 else {}
+                data_s = [end_s[each] + ways_s.get(action.stage - each.stage, 0.0) for each in made]
+                ready_s = max([before_s, *data_s])
+                before_s = end_s[action] = ready_s + stages[action.stage].of(action.kind)
+    found = {span.action: span.end_s for spans in timeline.ranks for span in spans}
+    assert found == pytest.approx(end_s)
+    assert timeline.step_s == pytest.approx(max(end_s.values()))
 
 
 def test_updates_end_the_step() -> None:
