@@ -9,6 +9,7 @@ from dlplacer.solvers.area import Prices, best_prices
 from dlplacer.solvers.heads import heads, tails
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.intervals import backwards, interval_areas, raised_heads
+from dlplacer.solvers.one_machine import block_bound, packing_bound
 
 _MULTIPLICATIONS_PER_S = 2e9
 _MOST_PIVOTS = 3000
@@ -55,7 +56,7 @@ def lower_bounds(
     """The best of all bounds here, spending about the given time.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
-    tail, one after another.
+    tail, one after another. What blocks need is proven in `one_machine`.
 
     Parameters
     ----------
@@ -71,7 +72,9 @@ def lower_bounds(
         head = heads(instance, raised_heads(instance, intervals, head))
         tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
     longest = max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
-    return Bounds(max(longest, _window_area(prices, head, tail)), tuple(head), tuple(tail))
+    packed = packing_bound(instance, head, tail)
+    together = block_bound(instance, head, tail)
+    return Bounds(max(longest, _window_area(prices, head, tail), packed, together), tuple(head), tuple(tail))
 
 
 def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:

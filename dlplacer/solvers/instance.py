@@ -98,6 +98,14 @@ class Instance:
             for row, devices in zip(self.duration, self.allowed, strict=True)
         )
 
+    def __hash__(self) -> int:
+        """That of a part of the fields, reckoned once: solvers look instances up again and again."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.duration, self.allowed, self.order, self.block, self.footprint, self.capacity))
+
     @cached_property
     def uniform(self) -> bool:
         """Whether every op takes the same time on all its devices."""

@@ -9,6 +9,7 @@ from dlplacer.solvers.area import best_prices
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.heads import heads, tails
 from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.one_machine import block_bound, packing_bound, preemptive_end
 from dlplacer.topology import Device, Link, Topology
 
 
@@ -82,6 +83,38 @@ def test_floating_work_after_a_cut() -> None:
     graph = make_graph(times, [("f", "a", 0), ("a", "b", 0), ("f", "g", 0), ("f", "h", 0)])
     # After f are 1 + 1 + 4 + 4 = 10 s of work for two devices: 4 + 5.
     assert lower_bounds(make_instance(graph, make_machine(2))).makespan == 9
+
+
+def test_ops_of_a_block_run_one_after_another() -> None:
+    times = {"a": 2, "b": 3, "c": 4, "x": 5}
+    graph = make_graph(times, [("x", "b", 0), ("a", "x", 0)], colocate={"a": "g", "b": "g", "c": "g"})
+    # a 2, then c 4 while x runs elsewhere until 7, then b 3; on two devices all the work alone takes 7.
+    instance = make_instance(graph, make_machine(2))
+    assert block_bound(instance, heads(instance), tails(instance)) == 10
+    assert lower_bounds(instance).makespan == 10
+
+
+def test_the_bound_of_a_block_is_that_of_its_best_device() -> None:
+    graph = make_graph({"a": {"gpu": 2, "cpu": 9}, "b": {"gpu": 9, "cpu": 3}}, colocate={"a": "g", "b": "g"})
+    topology = Topology((Device("d0", "gpu"), Device("d1", "cpu")), (), (Link("d0", "d1", 1.0),))
+    # Together on the gpu 11, on the cpu 12; each on its best device 5.
+    assert block_bound(make_instance(graph, topology), [0, 0], [0, 0]) == 11
+
+
+@pytest.mark.parametrize(("jobs", "end"), [([(0, 5, 1), (1, 2, 9)], 12), ([(0, 1, 0), (7, 2, 3)], 12), ([], 0)])
+def test_a_machine_that_may_be_interrupted_serves_long_tails_first(jobs: list[tuple[int, int, int]], end: int) -> None:
+    # The first: 1 of the long job, then the short one until 3, tail 9; the long one ends at 7. In turn it would be 16.
+    assert preemptive_end(jobs) == end
+
+
+def test_more_blocks_than_devices_share_one() -> None:
+    # Of five ops of 3, 3, 3, 2, 2 on two devices, three share a device: 3 + 2 + 2; the area is 13 / 2.
+    graph = make_graph({"a": 3, "b": 3, "c": 3, "d": 2, "e": 2})
+    instance = make_instance(graph, make_machine(2))
+    assert packing_bound(instance, [0] * 5, [0] * 5) == 7
+    # Of 4, 4, 4 two share one: two ticks of 4 s.
+    instance = make_instance(make_graph({"a": 4, "b": 4, "c": 4}), make_machine(2))
+    assert packing_bound(instance, [0] * 3, [0] * 3) == 2
 
 
 @pytest.mark.parametrize("first", range(5000, 5600, 100))

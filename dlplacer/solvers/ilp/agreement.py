@@ -30,7 +30,8 @@ Solve = Callable[[Chain, Series, float, int], None]
 deterministic seconds of work."""
 
 _MASTER_S = 5.0
-_WORK, _GROWTH = 0.2, 3.0
+_WORK, _GROWTH = 1.0, 3.0
+_SURVEY_SHARE = 0.3
 _BOUND_S = 0.2
 _MOST_SHARED = 10
 _FEW_PLACEMENTS = 64
@@ -80,7 +81,7 @@ class Agreement:
             Takes a lower bound on the ticks of the chain and timetables of the whole; gives the most ticks of a chain
             that is better than all known ones, or None to stop.
         """
-        self._survey()
+        self._survey(time.monotonic() + _SURVEY_SHARE * (stop_at - time.monotonic()))
         while (left := min(stop_at - time.monotonic(), self.chain.budget.left_s)) > 0:
             choice = self._choose(min(_MASTER_S, left))
             if choice is None:
@@ -117,15 +118,20 @@ class Agreement:
         members = self.chain.series[number].instance.members
         return {block: timetable.device[members[own][0]] for block, own in self.blocks[number].items()}
 
-    def _survey(self) -> None:
+    def _survey(self, stop_at: float) -> None:
         """Bounds and list schedules of all patterns, where they are few: they tell which ones are worth more work."""
         devices = range(self.chain.instance.device_count)
         for number, blocks in enumerate(self.shared):
             if len(devices) ** len(blocks) <= _FEW_PLACEMENTS:
                 for placed in product(devices, repeat=len(blocks)):
+                    if time.monotonic() > stop_at or not self.chain.budget.left_s:
+                        return
                     site = dict(zip(blocks, placed, strict=True))
-                    if all(site[block] in self._allowed(block) for block in blocks):
-                        self._seen(number, self.pattern(number, site))
+                    pattern = self.pattern(number, site)
+                    if pattern not in self.known[number] and all(
+                        site[block] in self._allowed(block) for block in blocks
+                    ):
+                        self._seen(number, pattern)
 
     def _seen(self, number: int, pattern: Pattern) -> Series:
         """A series with its shared blocks placed as a pattern says; what is known of it is kept."""

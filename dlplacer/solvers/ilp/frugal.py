@@ -35,7 +35,7 @@ def frugal(chain: Chain, slack: float, work: float) -> list[Timetable]:
     same = tuple(range(chain.instance.device_count))
     for series in chain.series:
         found = thrift.place(series, slack, work)
-        if found is None or not chain.budget.left_s:
+        if found is None:
             return []
         parts.append((found, same))
     return chain.combined(parts)
@@ -54,11 +54,25 @@ class _Thrift:
             self.made.setdefault(parcel.source, []).append(parcel)
 
     def place(self, series: Series, slack: float, work: float) -> Timetable | None:
-        """The timetable of a series that costs least, its blocks settled; None if none is known."""
+        """The timetable of a series that costs least, its blocks settled; None if none is known.
+
+        When time is up it is the best one that is known, whatever it sends.
+        """
         best = self.chain.incumbents[series.instance].best
         if best is None:
             return None
-        ops = {op: position for part, first in self.chain.spans(series) for position, op in enumerate(part.ops, first)}
+        found = self._cheapest(series, best, slack, work) if self.chain.budget.left_s else best
+        for op, position in self._positions(series).items():
+            if self.site[self.instance.block[op]] < 0:
+                self.site[self.instance.block[op]] = found.device[position]
+        return found
+
+    def _positions(self, series: Series) -> dict[int, int]:
+        """Op of the whole → its position in a series."""
+        return {op: place for part, first in self.chain.spans(series) for place, op in enumerate(part.ops, first)}
+
+    def _cheapest(self, series: Series, best: Timetable, slack: float, work: float) -> Timetable:
+        ops = self._positions(series)
         upper = best.makespan + int(slack * best.makespan)
         bounds = self.chain.bounds[series.instance]
         model, variables = build_model(series.instance, bounds, upper, with_transfers=True, symmetric=False)
@@ -72,13 +86,9 @@ class _Thrift:
         budget = self.chain.budget
         solver = new_solver(budget.workers, budget.seed, min(_SECONDS, budget.left_s))
         solver.parameters.max_deterministic_time = work
-        found = best
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            found = read_timetable(variables, series.instance, solver.boolean_value, solver.value)
-        for op, position in ops.items():
-            if self.site[self.instance.block[op]] < 0:
-                self.site[self.instance.block[op]] = found.device[position]
-        return found
+            return read_timetable(variables, series.instance, solver.boolean_value, solver.value)
+        return best
 
     def _inside(self, variables: Variables) -> Iterator[tuple[cp_model.LiteralT, int]]:
         for lift in variables.lifts:

@@ -16,7 +16,7 @@ from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.segments import Series, with_traffic
 from dlplacer.solvers.timetable import compact
 
-_WORK, _GROWTH, _ROUNDS = 0.4, 3.0, 30
+_ADVANCE_SHARE, _WORK, _GROWTH, _ROUNDS = 0.5, 0.4, 3.0, 30
 _SLACKS, _THRIFT = (0.0, 0.01, 0.03), 0.3
 _BOUND_SHARE = 0.05
 
@@ -32,7 +32,8 @@ def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: fl
     work = _WORK
     while budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
         loaded.budget = loaded.budget_of(min(stop_at - time.monotonic(), budget.left_s))
-        loaded.advance(work, stop_at, search_loaded)
+        now = time.monotonic()
+        loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_loaded)
         if complete:
             bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
             incumbent.raise_bound(bounds.makespan)

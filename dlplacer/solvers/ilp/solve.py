@@ -35,11 +35,11 @@ _START_SHARE = 0.1
 _SURE, _MANY = 2, 1000
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
-_SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
+_SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 10.0, 30
 _AGREE_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN, _LARGEST_SERIES = 40, 600, 6000, 250
 _LOADED_SHARE = 0.6
-_FEW_SHARE = 0.4
+_FEW_SHARE = 0.5
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
 Start = Callable[[Problem, Instance], Timetable | None]
@@ -83,9 +83,11 @@ def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: I
         incumbent = Contracted(found, incumbent)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
-    improve(guide, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
     if not incumbent.closed and instance.op_count <= _LARGEST_CHAIN:
-        bounds = _solve_segments(instance, bounds, incumbent)
+        bounds, chain = _solve_segments(instance, bounds, incumbent)
+        if chain is not None and not incumbent.closed:
+            _agree(chain, bounds, incumbent, time.monotonic() + _AGREE_SHARE * budget.left_s)
+    improve(guide, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
     working = sum(ticks > 0 for ticks in instance.longest)
     if working <= _TINY:
         _solve_whole(instance, bounds, incumbent, _WHOLE_SHARE * budget.left_s)
@@ -142,21 +144,23 @@ def _try_few_devices(instance: Instance, incumbent: Incumbent) -> None:
         return
     bounds = lower_bounds(few, _BOUND_SHARE * aside.budget.left_s)
     aside.raise_bound(bounds.makespan)
+    _solve_segments(few, bounds, aside)
     improve(few, aside, _IMPROVE_SHARE * aside.budget.left_s, _IMPROVE_ROUNDS)
-    if not aside.closed:
-        _solve_segments(few, bounds, aside)
 
 
-def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
-    """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow."""
+def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> tuple[Bounds, Chain | None]:
+    """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow.
+
+    With the bounds comes the chain of the segments, None if the graph does not fall apart.
+    """
     budget = incumbent.budget
     stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
     followers = [op for op in range(instance.op_count) if op not in instance.sources]
     if not followers:
-        return bounds
+        return bounds, None
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     if instance.op_count > _LARGEST_SERIES and len(find_segments(instance, last)) < 2:
-        return bounds
+        return bounds, None
     chain = Chain(instance, last, budget)
     work = _SEGMENT_WORK
     while len(chain.segments) > 1 and budget.left_s:
@@ -170,10 +174,7 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
         work *= _SEGMENT_GROWTH
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
         bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + _LOADED_SHARE * budget.left_s)
-    if not incumbent.closed and len(chain.series) > 1:
-        stop_at = max(stop_at, time.monotonic())
-        _agree(chain, bounds, incumbent, stop_at + _AGREE_SHARE * (budget.deadline - stop_at))
-    return bounds
+    return bounds, chain if len(chain.series) > 1 else None
 
 
 def _agree(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> None:
