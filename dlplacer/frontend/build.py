@@ -93,7 +93,7 @@ class _Builder:
                 + sum(spec.bytes for spec in specs),
                 dtype=next(spec.dtype for spec in specs if spec.dtype != "none"),
                 outputs=specs,
-                phase="backward" if joint.is_backward(node) else "forward",
+                phase=self._phase(node),
                 module=joint.module_path(node),
                 origin=(node.meta[ORIGIN],) if ORIGIN in node.meta else (),
                 attrs={
@@ -110,7 +110,7 @@ class _Builder:
         """A gradient or a new buffer value ends on the device of its parameter or buffer."""
         op_id = self._free_id(slot.name + _SUFFIX[slot.role])
         reads = self._read(op_id, [node])
-        phase = "backward" if slot.role == "gradient" else "forward"
+        phase = "backward" if slot.role == "gradient" else self._phase(node)
         module = slot.name.rpartition(".")[0] or None
         op = Op(op_id, slot.role, 0.0, phase=phase, module=module, colocate=slot.name)
         self._add(op, OpCode(op_id, slot.role, reads, name=slot.name))
@@ -126,6 +126,11 @@ class _Builder:
             source, output = self.home[node.name]
             self.edges.append(Edge(source, op_id, tensor_bytes(node.meta["val"]), output, node.name))
         return tuple(node.name for node in read)
+
+    def _phase(self, node: fx.Node) -> str:
+        """Torch does not tag the backward of a custom autograd.Function; what it reads tells."""
+        reads_backward = any(self.ops[self.home[read.name][0]].phase == "backward" for read in node.all_input_nodes)
+        return "backward" if joint.is_backward(node) or reads_backward else "forward"
 
     def _add(self, op: Op, code: OpCode) -> None:
         self.ops[op.id] = op

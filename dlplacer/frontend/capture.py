@@ -19,8 +19,9 @@ from dlplacer.frontend.job import Job
 from dlplacer.frontend.optimizer import add_updates
 from dlplacer.frontend.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.quiet import undisturbed
+from dlplacer.frontend.refusals import require_traceable
 from dlplacer.frontend.splitting.names import is_split
-from dlplacer.frontend.step_module import fake_step, replaces_tensors
+from dlplacer.frontend.step_module import fake_step, replaced_tensors
 from dlplacer.graph import Op, OpGraph
 from dlplacer.rewrite import coarsen
 from dlplacer.structure import structure_sha256
@@ -79,11 +80,12 @@ def trace_job(job: Job) -> joint.Traced:
     """The ATen graph of a job's step, before any rewrite."""
     trains = job.mode == "train"
     with undisturbed():
+        require_traceable(job, _input_names(job))
         step, inputs = fake_step(job, FakeTensorMode())
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         traced = joint.trace(step, inputs, trains, _input_names(job))
-        replaced = replaces_tensors(step, inputs) if joint.sets_tensors(traced) else ()
+        replaced = replaced_tensors(job) if joint.sets_tensors(traced) else ()
     _require_no_side_effects(job.module, traced, replaced)
     if trains:
         _require_scalar_loss(traced)

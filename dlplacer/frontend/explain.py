@@ -1,13 +1,14 @@
 """Why a model cannot be captured, in words for its author: the line, the reason and the way out."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+_TORCHS_MODULES = Path(torch.__file__).parent / "nn" / "modules"
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
 _REASONS = (
     r"raised exception (.+)",
@@ -28,7 +29,7 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
-    by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()"))
+    by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
     return (
         f"the model cannot be captured{_at(_frames(error))}: {_reason(error, text)}; "
         f"{_BY_VALUES if by_values else _BY_CODE}"
@@ -58,6 +59,8 @@ def _frames(error: Exception) -> list[tuple[str, str, str]]:
     return [(frame.filename, str(frame.lineno), frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
 
 
-def _at(frames: Iterable[Any]) -> str:
+def _at(frames: Sequence[Any]) -> str:
+    """The last line of the user's code; where torch's own modules alone were traced, the last line of those."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
-    return f" at {mine[-1][0]}:{mine[-1][1]} ({mine[-1][2].strip()})" if mine else ""
+    found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]
+    return f" at {found[-1][0]}:{found[-1][1]} ({found[-1][2].strip()})" if found else ""

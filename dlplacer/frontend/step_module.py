@@ -43,11 +43,13 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
     return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
 
 
-def replaces_tensors(step: StepModule, inputs: tuple[Any, ...]) -> list[str]:
+def replaced_tensors(job: Job) -> list[str]:
     """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
 
-    The pass runs on stand-ins. If it cannot, all are suspected.
+    The pass runs on stand-ins, beside which tensors that the forward makes may be real. If it cannot, all are
+    suspected.
     """
+    step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
     before = dict(_named_tensors(step.module))
     try:
         with torch.no_grad():

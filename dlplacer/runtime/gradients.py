@@ -4,9 +4,13 @@ from collections.abc import Mapping
 
 import torch
 
+from dlplacer.frontend.hooks import accumulation_hooks, gradient_hooks
+
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
     """Add gradients to ``.grad`` as the autograd engine does: each in memory of its own, laid out like its parameter.
+
+    Hooks of the parameters are called as the engine calls them.
 
     Parameters
     ----------
@@ -14,13 +18,18 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
         Name → parameter, name → its gradient.
     """
     taken: set[int] = set()
-    for name, gradient in gradients.items():
-        parameter = parameters[name]
+    for name, computed in gradients.items():
+        parameter, gradient = parameters[name], computed
+        for hook in gradient_hooks(parameter):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
         memory = gradient.untyped_storage().data_ptr()
         if parameter.grad is not None:
             parameter.grad.add_(gradient)
-        elif gradient.stride() == parameter.stride() and memory not in taken:
+        elif gradient is computed and gradient.stride() == parameter.stride() and memory not in taken:
             parameter.grad = gradient
             taken.add(memory)
         else:
             parameter.grad = torch.empty_like(parameter).copy_(gradient)
+        for hook in accumulation_hooks(parameter):
+            hook(parameter)

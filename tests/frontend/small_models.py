@@ -43,6 +43,36 @@ class Counting(nn.Module):
         return self.fc(x - self.mean) + self.calls
 
 
+class CountingUp(nn.Module):
+    """Counts its calls with ``+=``, which sets the attribute to the tensor that it is, and writes a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, CLASSES)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        self.mean[0] = 1.0
+        return self.fc(x - self.mean) * self.calls
+
+
+class Tripled(torch.autograd.Function):
+    """Clamps, with a backward pass of its own that reads forward values and triples the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(-0.5, 0.5)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradient * 3 * (x.abs() < 0.5)
+
+
 class InPlace(nn.Module):
     """In-place ops on activations: relu_, add_ and assignment to a slice."""
 
@@ -226,6 +256,13 @@ def transformer() -> Job:
     )
 
 
+def custom_function() -> Job:
+    """See `Tripled`."""
+    return _of(
+        Calls(lambda self, x: self.b(Tripled.apply(self.a(x))), a=nn.Linear(8, 8), b=nn.Linear(8, CLASSES)),
+    )
+
+
 def dropout() -> Job:
     """Dropout between linear layers."""
     return _of(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES)))
@@ -237,6 +274,8 @@ BUILDERS: dict[str, Callable[[], Job]] = {
     "constant attribute": constant_attribute,
     "convolutions": convolutions,
     "counting": lambda: _of(Counting()),
+    "counting up": lambda: _of(CountingUp()),
+    "custom function": custom_function,
     "embedding": embedding,
     "frozen part": frozen_part,
     "in place": lambda: _of(InPlace()),

@@ -71,7 +71,7 @@ def lstm() -> Job:
 
 
 JOBS: dict[str, Callable[[], Job]] = {
-    "Inception-V3": partial(inception_v3, batch_size=8),
+    "Inception-V3": partial(inception_v3, batch_size=32),
     "ResNet-50": partial(resnet50, batch_size=8),
     "GPT-like": gpt,
     "LSTM": lstm,
@@ -103,8 +103,10 @@ def test_the_peak_is_that_of_torchs_tracker_within_five_percent(name: str) -> No
     with FakeTensorMode():
         job = JOBS[name]()
         tracked = tracked_peak_bytes(job)
+    # The graph of Inception-V3 that ships is that of this job: test_capture_scale.py compares them.
+    graph = dp.load_graph("inception_v3-train") if name == "Inception-V3" else capture(job)
     machine = Topology((Device("only", "V100"),), (), ())
-    plan = dp.place(capture(job), machine, Options(memory="live"), method="single").plan
+    plan = dp.place(graph, machine, Options(memory="live"), method="single").plan
     predicted = used_bytes(plan)["only"]
     assert plan.memory["only"].peak_bytes == predicted
     assert predicted == pytest.approx(tracked, rel=0.05)

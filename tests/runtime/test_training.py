@@ -201,6 +201,25 @@ def test_gradients_of_two_parameters_never_share_memory() -> None:
             placed.zero_grad()
 
 
+@pytest.mark.parametrize("through_autograd", [True, False])
+def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
+    def negate(parameter: torch.Tensor) -> None:
+        parameter.grad.neg_()
+
+    def hooked(job: Job) -> Job:
+        job.module.weight.register_hook(lambda gradient: gradient * 3)
+        job.module.bias.register_hook(lambda gradient: None)
+        job.module.bias.register_post_accumulate_grad_hook(negate)
+        return job
+
+    job, plain = hooked(build("linear")), hooked(build("linear")).module
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        for _ in range(2):
+            one_step(placed, job, through_autograd)
+            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+            assert_same_gradients(placed, plain)
+
+
 def test_without_gradients_the_forward_pass_runs_alone() -> None:
     job, plain = build("convolutions"), build("convolutions").module
     with placed_at_random(job, graph=graph_of("convolutions")) as placed:
