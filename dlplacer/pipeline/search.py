@@ -63,37 +63,29 @@ def plan_pipeline(
         names = names[:1] if schedule is not None else ["gpipe"]
     if micro_batches is not None and micro_batches > 0:
         _require_divisor(graph, micro_batches)
+    choices = [
+        (rank_count, count, name)
+        for rank_count in ranks
+        for count in ([micro_batches] if micro_batches is not None else batch_parts(graph, rank_count))
+        for name in names
+    ]
     best: PipelinePlan | None = None
     reason: InfeasibleError | None = None
-    for rank_count in ranks:
-        for count in [micro_batches] if micro_batches is not None else batch_parts(graph, rank_count):
-            for name in names:
-                if _skips(name, rank_count, count) and (stages is None or micro_batches is None or schedule is None):
-                    continue
-                try:
-                    found = search.plan(rank_count, count, name)
-                except InfeasibleError as error:
-                    reason = reason or error
-                    continue
-                if best is None or found.step_s < best.step_s:
-                    best = found
+    for choice in [choice for choice in choices if _has_order(*choice)] or choices[:1]:
+        try:
+            found = search.plan(*choice)
+        except InfeasibleError as error:
+            reason = reason or error
+            continue
+        if best is None or found.step_s < best.step_s:
+            best = found
     if best is None:
-        raise reason or InputError(_nothing_to_try(graph, schedule, stages, micro_batches))
+        raise reason or InputError("no number of stages or micro-batches to try; give --stages and --micro-batches")
     return best
 
 
-def _skips(schedule: str, ranks: int, micro_batches: int) -> bool:
-    """Whether a schedule has no order for so many micro-batches."""
-    return schedule == "interleaved" and ranks > 0 and micro_batches % ranks != 0
-
-
-def _nothing_to_try(graph: OpGraph, schedule: str | None, stages: int | None, micro_batches: int | None) -> str:
-    parts = f"{micro_batches} micro-batches" if micro_batches else f"a batch of {_batch(graph)}"
-    devices = f"{stages} devices" if stages else "the devices there are"
-    return (
-        f"schedule {schedule!r} has no order for {parts} on {devices}: the micro-batches must be a multiple of the "
-        "devices; give other --stages, --micro-batches or --schedule"
-    )
+def _has_order(ranks: int, micro_batches: int, schedule: str) -> bool:
+    return schedule != "interleaved" or ranks < 1 or micro_batches % ranks == 0
 
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
