@@ -69,6 +69,7 @@ ONLY_HERE = {
         "fidelity/",
         "dynamo/",
         "models/",
+        "cli/entry.py",
         "cli/model.py",
     ),
     "onnx": ("onnx_model/",),

@@ -5,8 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.model import add_job_options, graph_of, is_entry
-from dlplacer.cli.options import quantity_of
+from dlplacer.cli.entry import is_entry
+from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.options import given_options, quantity_of
 from dlplacer.errors import InputError
 from dlplacer.units import format_bytes, format_seconds
 
@@ -104,6 +105,9 @@ def _gpus(arguments: argparse.Namespace) -> None:
     from dlplacer.scaling.advise.gpus import most_overhead_ratio
     from dlplacer.scaling.efficiency import SerialOverhead
 
+    given = given_options(arguments, ("overhead", "speedup", "efficiency", "gpus"))
+    if len(given) > 2:
+        raise InputError(f"advise gpus takes two of its figures; {', '.join(given)} are {len(given)}: leave some out")
     if arguments.overhead is not None and arguments.speedup is not None:
         overhead = SerialOverhead(arguments.overhead)
         gpus = overhead.workers_for(arguments.speedup)

@@ -3,9 +3,10 @@
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 
-from dlplacer.cli.model import add_job_options, build_fake_job, capture_of, is_entry
+from dlplacer.cli.entry import is_entry
+from dlplacer.cli.model import add_job_options, build_fake_job, capture_of
+from dlplacer.cli.output import output_file, tell_written
 from dlplacer.errors import InputError
 
 HELP = "Capture a model's step as a graph, without allocating anything."
@@ -14,7 +15,7 @@ HELP = "Capture a model's step as a graph, without allocating anything."
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("model", metavar="MODEL", help="module:callable that returns a dlplacer.Job or a Module")
-    parser.add_argument("-o", "--output", metavar="GRAPH", type=Path, help="graph file to write")
+    parser.add_argument("-o", "--output", metavar="GRAPH", type=output_file, help="graph file to write")
     parser.add_argument("--device-type", metavar="TYPE", help="add roofline times for a device type, such as V100")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
@@ -38,6 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     graph = coarsen(graph, arguments.granularity)
     if arguments.output is not None:
         write_graph(arguments.output, graph)
+        tell_written(arguments.output)
     flops, weight_bytes = sum(op.flops for op in graph.ops), sum(op.weight_bytes for op in graph.ops)
     summary = {
         "name": graph.name,

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.output import picture_file, tell_written
 from dlplacer.cli.progress import interruptible, progress_line
 from dlplacer.units import format_seconds
 
@@ -23,7 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
-    parser.add_argument("--picture", metavar="F", type=Path, help="the step times as bars, as .png, .svg or .pdf")
+    parser.add_argument(
+        "--picture", metavar="F", type=picture_file, help="the step times as bars, as .png, .svg or .pdf"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -62,7 +64,7 @@ def _draw(path: Path, comparison: Any) -> None:
     from dlplacer.plot import plot_comparison, save_picture
 
     save_picture(path, plot_comparison, comparison)
-    print(f"wrote {path}", file=sys.stderr)
+    tell_written(path)
 
 
 def _print(comparison: "Comparison") -> None:

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_seconds, parse_quantity
+from dlplacer.cli.options import quantity_of
+from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.explanation import Explanation
@@ -33,10 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.explanation import explain
     from dlplacer.load import load_plan
 
-    try:
-        dispatch_s = parse_quantity(arguments.dispatch, "seconds")
-    except ValueError as error:
-        raise InputError(f"--dispatch: {error}") from error
+    dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
     plan = load_plan(arguments.plan)
     explanation = explain(plan, dispatch_s)
     if arguments.json:

@@ -59,13 +59,20 @@ def execute(arguments: argparse.Namespace) -> int:
     total_bytes = sum(op.weight_bytes for op in graph.ops)
     line = costs.collectives(total_bytes)[collective]
     chain = chain_of(graph, topology.devices[0].type, line, arguments.direction)
-    cap_bytes = None if arguments.cap is None else int(quantity_of("--cap", arguments.cap, "bytes"))
+    cap_bytes = None if arguments.cap is None else _cap_bytes(arguments.cap)
     found = compare_groupings(chain, arguments.direction, cap_bytes)
     if arguments.json:
         print(json.dumps(_object(chain, found, arguments.direction, collective)))
     else:
         _print(chain, found, f"{arguments.direction} pass, {collective} over {len(topology.devices)} devices")
     return 0
+
+
+def _cap_bytes(text: str) -> int:
+    cap_bytes = int(quantity_of("--cap", text, "bytes"))
+    if cap_bytes < 1:
+        raise InputError(f"--cap is {text!r}; it must be at least 1 B")
+    return cap_bytes
 
 
 def _object(chain: "Chain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:

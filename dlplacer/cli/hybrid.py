@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.cli.hybrid_table import print_hybrid
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.output import picture_file, tell_written
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dlplacer.topology import Topology
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
+_MOST_DEVICES = 65536
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
-    parser.add_argument("--picture", metavar="F", type=Path, help="speedup over devices, as .png, .svg or .pdf")
+    parser.add_argument("--picture", metavar="F", type=picture_file, help="speedup over devices, as .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -61,6 +63,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
+    if arguments.devices > _MOST_DEVICES:
+        raise InputError(f"--devices is {arguments.devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
     problem, fits = _problem(arguments)
     with count_line("device counts") as report:
         plan = plan_hybrid(problem, arguments.devices, report)
@@ -254,4 +260,4 @@ def _draw(path: Path, plan: Any) -> None:
     from dlplacer.plot import plot_hybrid, save_picture
 
     save_picture(path, plot_hybrid, plan)
-    print(f"wrote {path}", file=sys.stderr)
+    tell_written(path)

@@ -1,8 +1,10 @@
 """``dlplacer``: parse, dispatch, and turn every error into one message and an exit code."""
 
 import argparse
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from dlplacer.cli import (
@@ -21,6 +23,7 @@ from dlplacer.cli import (
     solve,
     topology,
 )
+from dlplacer.cli.parser import Parser
 from dlplacer.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
@@ -49,7 +52,7 @@ _EPILOG = (
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dlplacer",
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
@@ -65,12 +68,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    _print_what_the_locale_lacks()
     parsed = build_parser().parse_args(arguments)
     try:
         code: int = parsed.action(parsed)
         sys.stdout.flush()
         return code
     except DlplacerError as error:
+        if os.environ.get("DLPLACER_DEBUG"):
+            traceback.print_exc()
         print(f"dlplacer: {error}", file=sys.stderr)
         return error.exit_code
     except ImportError as error:
@@ -90,6 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return InternalError.exit_code
+
+
+def _print_what_the_locale_lacks() -> None:
+    """Names and help texts hold more than ASCII; a locale without it gets question marks, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _missing_package(error: ImportError) -> int:

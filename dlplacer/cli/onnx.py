@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.options import CAPTURE_OPTIONS, given_options
+from dlplacer.cli.profiled import tell_profile
 from dlplacer.errors import InputError
-from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.graph import OpGraph
@@ -54,16 +55,13 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
     """
     from dlplacer.onnx_model.build import onnx_graph
 
-    for name in ("batch_size", "input", "mode", "optimizer", "autocast", "whole_backward", "colocate_backward"):
-        if getattr(arguments, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for models in torch; an ONNX file takes --dim, as in --dim batch=8")
+    for option in given_options(arguments, CAPTURE_OPTIONS):
+        raise InputError(f"{option} is for models in torch; an ONNX file takes --dim, as in --dim batch=8")
     return onnx_graph(onnx_file(arguments, arguments.model))
 
 
 def profile_onnx_file(arguments: argparse.Namespace) -> int:
     """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
-    from dlplacer.files import write_graph
     from dlplacer.onnx_model.profile import profile_onnx
     from dlplacer.profile.op_times import with_measured_times
 
@@ -73,15 +71,7 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
     file = onnx_file(arguments, arguments.model)
     graph = graph_of_onnx(arguments)
     times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
-    graph = with_measured_times(graph, times)
-    if arguments.output is not None:
-        write_graph(arguments.output, graph)
-    serial = {device_type: sum(by_op.values()) for device_type, by_op in times.items()}
-    if arguments.json:
-        print(json.dumps({"ops": len(graph.ops), "serial_s": serial}))
-    else:
-        for device_type, total_s in serial.items():
-            print(f"{graph.name} on {device_type}: {len(graph.ops)} ops, {format_seconds(total_s)} one after another")
+    tell_profile(arguments, with_measured_times(graph, times), times)
     return 0
 
 
@@ -89,6 +79,9 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     """``dlplacer run`` of a plan of an ONNX file: cut by device, beside the whole model on one core."""
     from dlplacer.onnx_model.load import read_onnx
     from dlplacer.onnx_model.run import run_onnx
+
+    for option in given_options(arguments, ("gantt", "trace", "replicas")):
+        raise InputError(f"{option} is for models in torch; leave it out, the plan is of an ONNX file")
 
     described = plan.graph.capture or {}
     bound = {**described["onnx"].get("dims", {}), **_dims(arguments.dim)}

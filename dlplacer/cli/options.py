@@ -1,10 +1,24 @@
 """The options that say what a solve assumes."""
 
 import argparse
+from collections.abc import Sequence
 
 from dlplacer.errors import InputError
 from dlplacer.options import CHOICES, Options
 from dlplacer.units import parse_quantity
+
+CAPTURE_OPTIONS = (
+    "batch_size",
+    "input",
+    "mode",
+    "optimizer",
+    "autocast",
+    "whole_backward",
+    "colocate_backward",
+    "splits_of",
+    "micro_batches",
+)
+"""Names of the options that say how a model in torch is captured."""
 
 _MEANING = {
     "contention": "whether a link direction carries one transfer at a time",
@@ -62,9 +76,18 @@ def quantity_of(option: str, text: str, dimension: str) -> float:
     Raises
     ------
     InputError
-        If the text is not a quantity of this dimension.
+        If the text is not a quantity of this dimension, or it is negative.
     """
     try:
-        return parse_quantity(text, dimension)
+        value = parse_quantity(text, dimension)
     except ValueError as error:
         raise InputError(f"{option}: {error}") from error
+    if value < 0:
+        raise InputError(f"{option} is {text!r}; it must not be negative")
+    return value
+
+
+def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Those of the options that the user gave, as he wrote them: ``--batch-size``."""
+    values = {name: getattr(arguments, name, None) for name in names}
+    return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False]

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stages", type=int, metavar="N", help="devices, each with a stage, or two when interleaved (the best)"
     )
-    parser.add_argument("--micro-batches", type=int, metavar="M", help="parts of the batch (the best)")
+    parser.add_argument("--micro-batches", dest="parts", type=int, metavar="M", help="parts of the batch (the best)")
     parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
@@ -50,12 +50,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if not arguments.time_limit >= 0:
         raise InputError(f"--time-limit is {arguments.time_limit:g} s; it must be at least 0, where 0 compares nothing")
+    for option, count in (("--stages", arguments.stages), ("--micro-batches", arguments.parts)):
+        if count is not None and count < 1:
+            raise InputError(f"{option} is {count}; it must be at least 1")
     graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     plan = plan_pipeline(
         graph,
         topology,
         stages=arguments.stages,
-        micro_batches=arguments.micro_batches,
+        micro_batches=arguments.parts,
         schedule=arguments.schedule,
     )
     for warning in plan.warnings:

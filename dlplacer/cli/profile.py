@@ -1,12 +1,13 @@
 """``dlplacer profile``."""
 
 import argparse
-import json
-from pathlib import Path
 
-from dlplacer.cli.model import add_job_options, build_job, capture_of, is_entry
+from dlplacer.cli.entry import is_entry
+from dlplacer.cli.model import add_job_options, build_job, capture_of
 from dlplacer.cli.onnx import is_onnx, profile_onnx_file
-from dlplacer.cli.splitting import add_split_options, profile_with_splits
+from dlplacer.cli.output import output_file
+from dlplacer.cli.profiled import tell_profile
+from dlplacer.cli.splitting import add_split_options, profile_with_splits, refuse_without_split
 from dlplacer.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."
@@ -22,19 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them",
     )
     parser.add_argument(
-        "-o", "--output", metavar="GRAPH", type=Path, help="graph file to write, with the measured times"
+        "-o", "--output", metavar="GRAPH", type=output_file, help="graph file to write, with the measured times"
     )
     parser.add_argument("--steps", type=int, default=7, metavar="N", help="steps that are timed (7)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
     parser.add_argument(
         "--calibration",
         metavar="FILE",
-        type=Path,
+        type=output_file,
         help="file to write or extend with what was measured, for other models",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--search", type=float, default=30.0, metavar="S", help="seconds for choosing what to split (30)"
+        "--search", type=float, metavar="S", help="with --split: seconds for choosing what to split (30)"
     )
     add_job_options(parser)
     add_split_options(parser)
@@ -44,22 +45,21 @@ def execute(arguments: argparse.Namespace) -> int:
     """Profile, write the graph, and print the serial time."""
     from dlplacer.devices import open_devices
     from dlplacer.devices.allocator import reserve_heap
-    from dlplacer.files import write_graph
     from dlplacer.profile.calibrate import calibrate
     from dlplacer.profile.op_times import profile_ops, with_measured_times
     from dlplacer.rewrite import coarsen
-    from dlplacer.units import format_seconds
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
+    if arguments.split is not None:
+        return profile_with_splits(arguments)
+    refuse_without_split(arguments)
     if is_onnx(arguments.model):
         return profile_onnx_file(arguments)
     if not is_entry(arguments.model):
         raise InputError(
             f"{arguments.model!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
         )
-    if arguments.split is not None:
-        return profile_with_splits(arguments)
     devices = open_devices(arguments.device.split(","))
     try:
         job = build_job(arguments)
@@ -71,13 +71,5 @@ def execute(arguments: argparse.Namespace) -> int:
     finally:
         for device in devices:
             device.close()
-    graph = coarsen(with_measured_times(captured.graph, times), arguments.granularity)
-    if arguments.output is not None:
-        write_graph(arguments.output, graph)
-    serial = {device_type: sum(by_op.values()) for device_type, by_op in times.items()}
-    if arguments.json:
-        print(json.dumps({"ops": len(graph.ops), "serial_s": serial}))
-    else:
-        for device_type, total_s in serial.items():
-            print(f"{graph.name} on {device_type}: {len(graph.ops)} ops, {format_seconds(total_s)} one after another")
+    tell_profile(arguments, coarsen(with_measured_times(captured.graph, times), arguments.granularity), times)
     return 0

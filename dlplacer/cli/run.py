@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.model import add_job_options, build_job, is_entry
+from dlplacer.cli.entry import is_entry
+from dlplacer.cli.model import add_job_options, build_job
 from dlplacer.cli.onnx import is_onnx_plan, run_onnx_plan
+from dlplacer.cli.output import output_file, picture_file
 from dlplacer.cli.run_files import write_run
 from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
 from dlplacer.errors import InputError
@@ -32,10 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps that are timed (10)")
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="least number of steps before them (3)")
     parser.add_argument(
-        "--gantt", metavar="F", type=Path, help="the measured step beneath the predicted one, as .png, .svg or .pdf"
+        "--gantt",
+        metavar="F",
+        type=picture_file,
+        help="the measured step beneath the predicted one, as .png, .svg or .pdf",
     )
     parser.add_argument(
-        "--trace", metavar="F", type=Path, help="Chrome trace (JSON) of the predicted and the measured step"
+        "--trace", metavar="F", type=output_file, help="Chrome trace (JSON) of the predicted and the measured step"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_rank_options(parser)

@@ -24,6 +24,7 @@ def print_run(report: "RunReport") -> None:
 
     table = Table("", "predicted", "measured")
     table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
+    table.add_row("step time, as planned earlier", format_seconds(report.plan_makespan_s), "")
     table.add_row("speedup", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
     table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
     if report.eager_all_cores_s is not None:

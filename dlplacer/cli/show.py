@@ -5,21 +5,26 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output import output_file, picture_file, tell_written
+
 if TYPE_CHECKING:
     from dlplacer.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
+_WRITTEN = ("gantt", "placement", "memory", "trace", "device_map", "html")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("plan", metavar="PLAN", type=Path, help="plan file")
-    parser.add_argument("--gantt", metavar="F", type=Path, help="devices and links over time, as .png, .svg or .pdf")
-    parser.add_argument("--placement", metavar="F", type=Path, help="the graph coloured by device")
-    parser.add_argument("--memory", metavar="F", type=Path, help="memory over time")
-    parser.add_argument("--trace", metavar="F", type=Path, help="Chrome trace (JSON), for ui.perfetto.dev")
     parser.add_argument(
-        "--device-map", metavar="F", type=Path, help="Hugging Face device_map (JSON): module path to device"
+        "--gantt", metavar="F", type=picture_file, help="devices and links over time, as .png, .svg or .pdf"
+    )
+    parser.add_argument("--placement", metavar="F", type=picture_file, help="the graph coloured by device")
+    parser.add_argument("--memory", metavar="F", type=picture_file, help="memory over time")
+    parser.add_argument("--trace", metavar="F", type=output_file, help="Chrome trace (JSON), for ui.perfetto.dev")
+    parser.add_argument(
+        "--device-map", metavar="F", type=output_file, help="Hugging Face device_map (JSON): module path to device"
     )
     parser.add_argument(
         "--device-map-rule",
@@ -27,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="majority",
         help="a module spread over devices goes where most of its parameters are (default), or is refused",
     )
-    parser.add_argument("--html", metavar="F", type=Path, help="one page with everything")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with everything")
     parser.add_argument("--color-by", choices=("phase", "module"), default="phase", help="colours of the Gantt chart")
 
 
@@ -59,9 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.plot import html_page
 
         write_text(arguments.html, html_page(plan))
-    for path in (getattr(arguments, name) for name in ("gantt", "placement", "memory", "trace", "device_map", "html")):
-        if path is not None:
-            print(f"wrote {path}", file=sys.stderr)
+    tell_written(*(getattr(arguments, name) for name in _WRITTEN))
     return 0
 
 

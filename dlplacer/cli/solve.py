@@ -3,13 +3,13 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.output import output_file, tell_written
 from dlplacer.cli.progress import interruptible, progress_line
-from dlplacer.cli.splitting import add_split_options, solve_with_splits
+from dlplacer.cli.splitting import add_split_options, refuse_without_split, solve_with_splits
 from dlplacer.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
@@ -18,7 +18,7 @@ HELP = "Find the plan of least step time, with a lower bound and a gap."
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     add_problem_arguments(parser)
-    parser.add_argument("-o", "--output", metavar="PLAN", type=Path, help="plan file to write")
+    parser.add_argument("-o", "--output", metavar="PLAN", type=output_file, help="plan file to write")
     parser.add_argument(
         "--method", default="ilp", metavar="NAME", help="ilp (default) or one that `dlplacer compare` lists"
     )
@@ -38,6 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.split is not None:
         return solve_with_splits(arguments)
+    refuse_without_split(arguments)
     options = options_of(arguments)
     graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     with interruptible() as stop, progress_line() as report:
@@ -60,6 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
             raise
     if arguments.output is not None:
         write_plan(arguments.output, result.plan)
+        tell_written(arguments.output)
     from dlplacer.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)

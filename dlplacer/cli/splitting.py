@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.model import build_fake_job, build_job, is_entry
-from dlplacer.cli.options import options_of
+from dlplacer.cli.entry import is_entry
+from dlplacer.cli.model import build_fake_job, build_job
+from dlplacer.cli.options import given_options, options_of
+from dlplacer.cli.output import tell_written
 from dlplacer.cli.progress import interruptible
 from dlplacer.errors import InputError
 from dlplacer.units import format_seconds
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.splitting.evaluate import Prospect
 
 _AUTO = "auto"
+_SEARCH_S = 30.0
 
 
 def add_split_options(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +67,7 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
         )
     if arguments.output is not None:
         write_plan(arguments.output, result.split.plan)
+        tell_written(arguments.output)
     if arguments.json:
         splits = [str(split) for split in result.splits]
         whole, split = result.whole.to_dict(), result.split.to_dict()
@@ -93,20 +97,22 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
     from dlplacer.splitting.traced import TracedStep
 
     _require_alone(arguments)
-    if arguments.search <= 0:
-        raise InputError(f"--search is {arguments.search:g} s; it must be positive")
+    search_s = _SEARCH_S if arguments.search is None else arguments.search
+    if not 0 < search_s < float("inf"):
+        raise InputError(f"--search is {search_s:g} s; it must be positive and finite")
     devices = open_devices(arguments.device.split(","))
     try:
         step = TracedStep.of(build_job(arguments), rewrites_of(arguments))
         whole = whole_graph(step, given_times(arguments), devices, arguments.steps, arguments.warmup)
         evaluate = evaluator(step, whole, measured_topology(devices), Options(), parts_of(arguments.split))
         with interruptible() as stop:
-            choice = chosen(evaluate, devices, arguments.search, stop, _told)
+            choice = chosen(evaluate, devices, search_s, stop, _told)
     finally:
         for device in devices:
             device.close()
     if arguments.output is not None:
         write_graph(arguments.output, choice.graph)
+        tell_written(arguments.output)
     splits = [str(split) for split in choice.splits]
     if arguments.json:
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s, "splits": splits}
@@ -117,6 +123,18 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
             f"{format_seconds(choice.split_s)} instead of {format_seconds(choice.whole_s)}"
         )
     return 0
+
+
+def refuse_without_split(arguments: argparse.Namespace) -> None:
+    """Options that only ``--split`` reads, given without it, would change nothing.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    for option in given_options(arguments, ("times", "search")):
+        raise InputError(f"{option} is read by --split alone; add --split, or leave {option} out")
 
 
 def parts_of(split: str) -> int | None:
@@ -143,6 +161,8 @@ def given_times(arguments: argparse.Namespace) -> "OpGraph | None":
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    if arguments.calibration:
+        raise InputError("--split measures or estimates its own times and reads no --calibration; give one of them")
     if arguments.micro_batches is not None:
         raise InputError("--split and --micro-batches both split the step's ops; give one of them")
     if arguments.splits_of is not None:

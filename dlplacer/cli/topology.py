@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output import output_file, picture_file, tell_written
 from dlplacer.errors import InputError
 from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -22,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     detect.add_argument("--measure", action="store_true", help="fit latency and rate of every link to timed copies")
     show = actions.add_parser("show", help="a table, and a picture")
     show.add_argument("topology", metavar="T", help="a topology file, or the name of one that ships")
-    show.add_argument("--picture", metavar="F", type=Path, help="picture to write, as .png, .svg or .pdf")
+    show.add_argument("--picture", metavar="F", type=picture_file, help="picture to write, as .png, .svg or .pdf")
     imported = actions.add_parser(
         "import", help="nvidia-smi topo -m text, NCCL topology XML, or networkx node-link JSON"
     )
@@ -31,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--type", metavar="TYPE", help="device type where the file does not tell: V100, A100, H100, …"
     )
     for action in (detect, imported):
-        action.add_argument("-o", "--output", metavar="T", type=Path, help="topology file to write")
+        action.add_argument("-o", "--output", metavar="T", type=output_file, help="topology file to write")
     for action in (detect, show, imported):
         action.add_argument("--json", action="store_true", help="print the topology file")
 
@@ -48,6 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.plot.topology import plot_topology
 
         save_picture(arguments.picture, plot_topology, topology)
+    tell_written(getattr(arguments, "output", None), getattr(arguments, "picture", None))
     if arguments.json:
         from dlplacer.files.topology_file import topology_to_dict
 

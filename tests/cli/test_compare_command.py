@@ -78,7 +78,6 @@ def test_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
         (["--time-limit", "-1"], ["-1 s", "positive"]),
         (["--paper", "--contention", "link"], ["--contention link", "contradicts --paper"]),
         (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
-        (["--methods", "heft", "--picture", "p.jpeg"], ["p.jpeg", ".png"]),
         (["--mode", "infer"], ["--mode", "graph file"]),
     ],
 )

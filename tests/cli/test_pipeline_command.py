@@ -72,7 +72,7 @@ def test_order_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     ("options", "code", "message"),
     [
         (("--stages", "3"), 2, "a pipeline over 3 devices; the topology has 2: use 1 to 2"),
-        (("--micro-batches", "0"), 2, "a pipeline of 2 devices and 0 micro-batches; both must be at least 1"),
+        (("--micro-batches", "0"), 2, "--micro-batches is 0; it must be at least 1"),
         (("--time-limit", "-1"), 2, "--time-limit is -1 s; it must be at least 0, where 0 compares nothing"),
         (("--schedule", "interleaved", "--micro-batches", "3"), 2, "use a multiple of 2"),
     ],

@@ -117,7 +117,6 @@ def test_every_method_reports_a_bound(
         (["--gap", "7"], 2, ["gap", "7", "below 1"]),
         (["--workers", "0"], 2, ["workers", "0", "at least 1"]),
         (["--batch-size", "4"], 2, ["--batch-size", "graph file"]),
-        (["-o", "/nowhere/plan.json"], 2, ["/nowhere/plan.json", "choose another -o"]),
     ],
 )
 def test_bad_options(

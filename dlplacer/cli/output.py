@@ -1,0 +1,48 @@
+"""Files to write: refused before any work if they cannot be written, and told once they are."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dlplacer.errors import InputError
+from dlplacer.plot.formats import picture_format
+
+
+def output_file(text: str) -> Path:
+    """The path that an option such as ``-o`` names, for `argparse`: what a command would find after minutes of work.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is a folder, or lies in a folder that is missing or read-only.
+    """
+    path = Path(text)
+    folder = path.resolve().parent
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; name a file to write")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"cannot write {path}: there is no folder {folder}; make it, or write elsewhere"
+        )
+    if not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {path}: no permission in {folder}; write elsewhere")
+    return path
+
+
+def picture_file(text: str) -> Path:
+    """As `output_file`, for a picture: the suffix must be one of its formats."""
+    try:
+        picture_format(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return output_file(text)
+
+
+def tell_written(*paths: Path | None) -> None:
+    """Say on stderr what was written; None stands for what was not asked for."""
+    for path in paths:
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)

@@ -1,0 +1,177 @@
+"""Whatever a user gets wrong ends in one message and exit code 2, before any work, with nothing written."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlplacer.cli.main import main
+
+MODELS = """
+import sys
+from torch import nn
+
+value = 3
+
+def raises():
+    return open("the data set")
+
+def leaves():
+    sys.exit(3)
+
+def number():
+    return 7
+
+def bare():
+    return nn.Linear(8, 4)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with what users mistake for models, graphs and plans."""
+    (tmp_path / "mistaken.py").write_text(MODELS)
+    (tmp_path / "unfinished.py").write_text("def f(:\n")
+    (tmp_path / "lonely.py").write_text("import no_such_package\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "broken.json").write_text('{"format": ')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("mistaken", "unfinished", "lonely"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    try:
+        code = main(arguments)
+    except SystemExit as stopped:
+        code = int(str(stopped.code))
+    return code, capsys.readouterr().err
+
+
+INFER = ["solve", "inception_v3-infer", "cpu-2core"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*INFER, "--dim", "batch=3"], "--dim says how to capture a model, but 'inception_v3-infer' is a graph file"),
+        ([*INFER, "--batch-size", "0"], "--batch-size says how to capture"),
+        ([*INFER, "--splits-of", "x.json"], "--splits-of says how to capture"),
+        ([*INFER, "--micro-batches", "2"], "--micro-batches says how to capture"),
+        ([*INFER, "--times", "x.json"], "--times is read by --split alone"),
+        ([*INFER, "--time-limit", "soon"], "argument --time-limit: invalid float value: 'soon'; see dlplacer solve"),
+        ([*INFER, "-o", "missing/plan.json"], "cannot write missing/plan.json: there is no folder"),
+        ([*INFER, "-o", "folder"], "cannot write folder: it is a folder; name a file in it"),
+        ([*INFER, "-o", ""], "the path is empty; name a file to write"),
+        (["solve", "empty.json", "cpu-2core"], "the file is empty; it must hold a JSON object"),
+        (["solve", "broken.json", "cpu-2core"], "the file must be JSON"),
+        (["solve", "folder", "cpu-2core"], "there is no graph file 'folder'; give a path"),
+        (["compare", "inception_v3-infer", "cpu-2core", "--picture", "x.jpg"], "x.jpg ends in 'jpg', which is no"),
+        (["show", "plan.json", "--gantt", "folder/x"], "folder/x ends in '', which is no picture format here"),
+        (["show", "plan.json", "--trace", "missing/x"], "argument --trace: cannot write missing/x"),
+        (["run", "plan.json", "--devices", "cpu:0", "--gantt", "x.bmp"], "use .png, .svg or .pdf"),
+        (["topology", "show", "cpu-2core", "--picture", "missing/x.png"], "there is no folder"),
+        (["explain", "plan.json", "--dispatch", "-3 us"], "--dispatch is '-3 us'; it must not be negative"),
+        (["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"], "--cap is '0'; it must be at least 1 B"),
+        (["pipeline", "inception_v3-train", "cpu-2core", "--stages", "0"], "--stages is 0; it must be at least 1"),
+        (["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"], "--micro-batches is 0; it must be"),
+        (["advise", "gpus", "--overhead", "0.1", "--speedup", "3", "--gpus", "4"], "takes two of its figures"),
+        (["solv"], "argument COMMAND: invalid choice: 'solv'"),
+        ([], "the following arguments are required: COMMAND; see dlplacer --help"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_message(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    code, text = told(arguments, capsys)
+    assert code == 2
+    assert message in text
+    assert len(text.splitlines()) <= 2, "one message, with a second line for the mistake in a file at most"
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("mistaken:raises", r"'mistaken:raises' cannot be built: FileNotFoundError: \[Errno 2\].*mistaken\.py:8\)"),
+        ("mistaken:leaves", r"'mistaken:leaves' cannot be built: SystemExit: 3 .*mistaken\.py:11\)"),
+        ("unfinished:f", r"module 'unfinished' cannot be imported: SyntaxError: .*unfinished\.py:1\)"),
+        ("lonely:f", r"module 'lonely' cannot be imported: ModuleNotFoundError: .*'no_such_package'.*lonely\.py:1\)"),
+        ("nowhere:f", "there is no module 'nowhere' for 'nowhere:f'"),
+        ("mistaken:nothing", "module 'mistaken' has no 'nothing'"),
+        ("mistaken:value", "is an object of type int; give a function"),
+        ("mistaken:number", "returned an object of type int; it must return a dlplacer.Job or a torch.nn.Module"),
+        ("mistaken:bare", "returned a bare Linear, whose forward takes input: give --input"),
+    ],
+)
+def test_mistakes_in_the_users_own_code_are_not_called_internal(
+    entry: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = told(["capture", entry, "-o", "graph.json"], capsys)
+    assert code == 2
+    assert re.search(message, text), text
+    assert "internal" not in text
+    assert "Traceback" not in text
+    assert not (folder / "graph.json").exists()
+
+
+def test_a_debug_run_shows_the_users_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLPLACER_DEBUG", "1")
+    code, text = told(["capture", "mistaken:raises"], capsys)
+    assert code == 2
+    assert 'return open("the data set")' in text
+
+
+def test_sizes_beyond_what_torch_counts_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = told(["capture", "dlplacer.models:mlp", "--batch-size", str(10**20)], capsys)
+    assert (code, "it must be at least 1 and below 2^31" in text) == (2, True)
+    code, text = told(["capture", "mistaken:bare", "--input", f"float32:4x{10**15}"], capsys)
+    assert (code, "every size must be below 2^31" in text) == (2, True)
+
+
+def test_micro_batches_of_a_pipeline_do_not_split_the_captured_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["dlplacer.models:mlp", "dgx1-v100-2gpu", "--batch-size", "8", "--time-limit", "0", "--json"]
+    assert main(["pipeline", *model, "--stages", "2"]) == 0
+    whole = capsys.readouterr().out
+    assert main(["pipeline", *model, "--stages", "2", "--micro-batches", "4", "--schedule", "gpipe"]) == 0
+    cut = capsys.readouterr().out
+
+    def count(text: str) -> int:
+        return sum(len(stage["ops"]) for stage in json.loads(text)["stages"])
+
+    assert count(whole) == count(cut)
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_help_survives_a_locale_without_unicode(command: str) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dlplacer", command, "--help"], env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"--device" in done.stdout.replace(b"?", b"")
+
+
+def test_a_closed_pipe_ends_in_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlplacer", "topology", "show", "dgx1-v100-8gpu", "--json"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.stderr == b""
+    assert done.returncode in (0, 141)
