@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from dlplacer.devices.streams import COMPUTE_STREAM
-from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Sync, Wait
+from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.sites import Sites
@@ -40,34 +40,40 @@ def _with_shared_records(program: Program) -> Program:
 
 
 def _redundant_waits(program: Program, sites: Sites) -> set[Place]:
-    """Waits for events that the line knows of already, or will before it has anything else to do."""
+    """Waits for events that the line knows of by the time at which it has something else to do."""
     clocks = StreamClocks(sites)
     redundant: set[Place] = set()
     pending: dict[Line, dict[Place, str]] = defaultdict(dict)
     for device, position, action in interleaved(program):
-        place = device, position
         if isinstance(action, (Wait, Sync)):
             line = device, action.stream if isinstance(action, Wait) else THREAD
-            if clocks.knows(line, action.event):
-                redundant.add(place)
-            elif isinstance(action, Wait):
-                pending[line][place] = action.event
-        elif (stream := _enqueued_on(action)) is not None:
-            redundant.update(_dominated(pending.pop((device, stream), {}), clocks))
+            pending[line][device, position] = action.event
+            continue
+        if not isinstance(action, (Recv, Hold)):
+            for stream in (THREAD, _enqueued_on(action) or THREAD):
+                line = device, stream
+                redundant.update(_settled(line, pending.pop(line, {}), clocks))
         clocks.take(device, position, action)
-    for waits in pending.values():
-        redundant.update(_dominated(waits, clocks))
+    for line in sorted(pending):
+        waits = pending[line]
+        redundant.update(_settled(line, waits, clocks))
         redundant.update(place for place, event in waits.items() if _ends_by_itself(clocks.line_of(event)))
     return redundant
 
 
-def _dominated(waits: dict[Place, str], clocks: StreamClocks) -> Iterable[Place]:
-    """Those of several waits in a row that another one of them implies."""
-    return [
-        place
+def _settled(line: Line, waits: dict[Place, str], clocks: StreamClocks) -> list[Place]:
+    """Let a line wait for all events; those of the waits that another one, or what the thread knows, implies."""
+    needed = {
+        place: event
         for place, event in waits.items()
-        if any(other != event and clocks.implies(other, event) for other in waits.values())
-    ]
+        if not any(other != event and clocks.implies(other, event) for other in waits.values())
+    }
+    for place, event in list(needed.items()):
+        if clocks.knows(line, event):
+            del needed[place]
+        else:
+            clocks.wait(line, event)
+    return [place for place in waits if place not in needed]
 
 
 def _ends_by_itself(line: Line) -> bool:
@@ -146,7 +152,7 @@ def _without(program: Program, places: set[Place]) -> Program:
 
 
 def _enqueued_on(action: Action) -> str | None:
-    """The stream that has something to do because of the action, which waits there must come before."""
+    """The stream that has something to do because of the action."""
     if isinstance(action, Compute):
         return COMPUTE_STREAM
     return action.stream if isinstance(action, (Copy, Record, Wait)) else None

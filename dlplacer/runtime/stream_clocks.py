@@ -36,9 +36,9 @@ class StreamClocks:
         elif isinstance(action, Recv):
             join(thread, self._sent[action.tensor, action.source, device])
         elif isinstance(action, Sync):
-            join(thread, self._events[action.event][2])
+            self.wait((device, THREAD), action.event)
         elif isinstance(action, Wait):
-            join(self.entered((device, action.stream)), self._events[action.event][2])
+            self.wait((device, action.stream), action.event)
         elif isinstance(action, (Copy, Record)):
             self._advance((device, action.stream), position)
             if isinstance(action, Record):
@@ -53,6 +53,10 @@ class StreamClocks:
         if line[1] != THREAD:
             join(clock, self.of[line[0], THREAD])
         return clock
+
+    def wait(self, line: Line, event: str) -> None:
+        """Let a line wait for an event."""
+        join(self.entered(line), self._events[event][2])
 
     def knows(self, line: Line, event: str) -> bool:
         """Whether an event has happened for all that the line is given from now on."""

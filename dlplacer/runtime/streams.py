@@ -87,9 +87,9 @@ class _Lowering:
         yield Hold(action.tensor, stream)
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
-        """A tensor of another process is there when it is received: its transport sees to that."""
+        """A tensor that crosses processes is there when it is received: its transport sees to that."""
         here, source = self.sites[device], self.sites[action.source]
-        if source.away:
+        if here.away or source.away:
             return
         arrived = _arrived(action.tensor, action.source, device)
         if source.has_streams:
