@@ -15,6 +15,9 @@ from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import Order, lower_stages
 from dlplacer.runtime.program import Program
+from dlplacer.runtime.races import require_no_races
+from dlplacer.runtime.sites import Site, Sites
+from dlplacer.runtime.streams import with_streams
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -82,3 +85,42 @@ def test_lowered_programs_are_those_on_file(name: str) -> None:
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
     assert [Program.parse(part) for part in text.split("---\n")] == programs
+
+
+GPU0, GPU1, CORE = Site("cuda:0", has_streams=True), Site("cuda:1", has_streams=True), Site()
+MACHINES: dict[str, Sites] = {
+    "two-gpus": {"gpu0": GPU0, "gpu1": GPU1},
+    "parts-free": {"gpu0": GPU0, "gpu1": GPU0},
+    "parts-forced": {name: Site("cuda:0", has_streams=True, copies=True) for name in ("gpu0", "gpu1")},
+    "gpu-and-core": {"gpu0": GPU0, "gpu1": CORE},
+}
+ON_STREAMS = [
+    ("layers-joint", "two-gpus"),
+    ("layers-joint", "parts-free"),
+    ("layers-joint", "parts-forced"),
+    ("layers-joint", "gpu-and-core"),
+    ("layers-stages", "two-gpus"),
+    ("layers-stages", "parts-free"),
+]
+
+
+@pytest.mark.parametrize(("name", "machine"), ON_STREAMS)
+def test_programs_on_streams_are_those_on_file(name: str, machine: str) -> None:
+    graph, orders, keep = CASES[name]
+    sites = MACHINES[machine]
+    programs = with_streams(lower_stages(graph, orders, keep), sites)
+    dry_run(graph, programs)
+    require_no_races(graph, programs, sites)
+    text = "---\n".join(map(str, programs))
+    path = GOLDEN / f"{name}-{machine}.txt"
+    if os.environ.get("DLPLACER_WRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+    assert [Program.parse(part) for part in text.split("---\n")] == programs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_of_cores_stay_as_they_are(name: str) -> None:
+    graph, orders, keep = CASES[name]
+    programs = lower_stages(graph, orders, keep)
+    assert with_streams(programs, dict.fromkeys(orders[0], CORE)) == programs

@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from runtime.happens_before import has_race
