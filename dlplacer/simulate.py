@@ -17,7 +17,7 @@ from dlplacer.topology import Topology
 
 
 def replay(
-    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0
+    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0, handover_s: float = 0.0
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
@@ -32,13 +32,16 @@ def replay(
         All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
     dispatch_s
         Seconds in which the one process that feeds all devices issues an op; see `dlplacer.dispatch`.
+    handover_s
+        Seconds for which a device is busy with every tensor that it sends (once to each other device, behind the op
+        that makes it) or receives (before its first reader there): cores do this themselves.
 
     Raises
     ------
     MismatchError
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    clock = _Clock(problem, device, list(order), dispatch_s)
+    clock = _Clock(problem, device, list(order), dispatch_s, handover_s)
     while clock.running:
         clock.finish_next()
     if len(clock.done) < problem.op_count:
@@ -51,8 +54,10 @@ def replay(
 class _Clock:
     """The state of a replay: what runs, what is waited for, what is done."""
 
-    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch_s: float) -> None:
-        self.problem, self.device = problem, device
+    def __init__(
+        self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch_s: float, handover_s: float
+    ) -> None:
+        self.problem, self.device, self.handover_s = problem, device, handover_s
         self.rank = {op: position for position, op in enumerate(order)}
         later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
         self.behind_barrier = later if problem.options.step == "autograd" else set()
@@ -63,6 +68,7 @@ class _Clock:
         self.issued_s = self._issued(dispatch_s) if dispatch_s else [0.0] * problem.op_count
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
+        self.sends, self.receives = self._handovers()
         self.free_s = [0.0] * problem.device_count
         self.barrier_s = 0.0
         self.network = Network(problem)
@@ -78,6 +84,7 @@ class _Clock:
         here = self.device[op]
         touched = {here}
         arrived: dict[tuple[str, int], float] = {}
+        leaves_s = {pair: now_s + self.handover_s * (1 + number) for number, pair in enumerate(self.sends[op])}
         graph, arcs = self.problem.graph, self.problem.arcs_from[op]
         outgoing = zip(graph.edges_from[graph.ops[op].id], arcs, strict=True)
         for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
@@ -85,7 +92,7 @@ class _Clock:
             arrival_s = now_s if there == here else arrived.get((edge.tensor, there))
             if arrival_s is None:
                 pair = self._name(here), self._name(there)
-                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, now_s)
+                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, leaves_s[edge.tensor, there])
                 self.transfers.append(sent)
                 arrival_s = sent.end_s
                 if self.problem.options.transfers == "device":
@@ -110,10 +117,26 @@ class _Clock:
             queue.pop()
             node, kind = self.problem.graph.ops[op], self.problem.topology.devices[here].type
             gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
-            start_s = max(self.free_s[here], self.ready_s[op], gate_s)
-            end_s = self.free_s[here] = start_s + (node.time_on(kind) or 0.0)
+            free_s = self.free_s[here] + self.handover_s * self.receives[op]
+            start_s = max(free_s, self.ready_s[op], gate_s)
+            end_s = start_s + (node.time_on(kind) or 0.0)
+            self.free_s[here] = end_s + self.handover_s * len(self.sends[op])
             self.done.append(ScheduledOp(node.id, self._name(here), start_s, end_s))
             heappush(self.running, (end_s, self.rank[op], op))
+
+    def _handovers(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
+        """[op] → tensors that it sends, each with the device; [op] → how many it is the first there to read."""
+        graph = self.problem.graph
+        sends: list[list[tuple[str, int]]] = [[] for _ in graph.ops]
+        receives = [0] * len(graph.ops)
+        for op, made in enumerate(sends):
+            outgoing = zip(graph.edges_from[graph.ops[op].id], self.problem.arcs_from[op], strict=True)
+            for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
+                there = self.device[arc.target]
+                if there != self.device[op] and (edge.tensor, there) not in made:
+                    made.append((edge.tensor, there))
+                    receives[arc.target] += 1
+        return sends, receives
 
     def _issued(self, dispatch_s: float) -> list[float]:
         """[op] → when it has been issued; behind a barrier counted from there, since the host waits for it."""
@@ -126,10 +149,13 @@ class _Clock:
         return self.problem.topology.devices[device].id
 
 
-def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
+def replay_plan(
+    plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0, handover_s: float = 0.0
+) -> Plan:
     """The same placement and order under the costs of another graph and topology; without bound and gap.
 
-    The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order.
+    The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. `replay` says
+    what the other arguments are.
 
     Raises
     ------
@@ -146,7 +172,8 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
     problem = build_problem(graph, topology, plan.options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
-    ops, transfers = replay(problem, device, [graph.index[scheduled.op] for scheduled in in_order(plan)], dispatch_s)
+    order = [graph.index[scheduled.op] for scheduled in in_order(plan)]
+    ops, transfers = replay(problem, device, order, dispatch_s, handover_s)
     makespan_s = max(entry.end_s for entry in ops)
     return replace(
         plan,

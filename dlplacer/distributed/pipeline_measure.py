@@ -14,7 +14,7 @@ from dlplacer.distributed.pipeline_profile import stage_times
 from dlplacer.distributed.pipeline_stages import StageModule
 from dlplacer.pipeline.action import Order, stage_ranks
 from dlplacer.pipeline.timeline import Hop, StageTimes
-from dlplacer.profile.op_times import lower_quartile
+from dlplacer.profile.quartile import lower_quartile
 
 _PROBE_BYTES = (4, 2**20)
 _TRIPS = 30

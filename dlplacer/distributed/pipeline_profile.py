@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.distributed.pipeline_forward import LOSS, Forward, named_tensor
 from dlplacer.distributed.pipeline_stages import StageModule
 from dlplacer.pipeline.timeline import StageTimes
-from dlplacer.profile.op_times import lower_quartile
+from dlplacer.profile.quartile import lower_quartile
 
 
 def op_times(forward: Forward, repeats: int = 5, warm_up: int = 2) -> dict[str, tuple[float, float]]:

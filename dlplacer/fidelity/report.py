@@ -43,9 +43,11 @@ class Beside:
 
     predicted_s: float
     measured_s: float
+    predicted_speedup: float
     measured_speedup: float
     prediction_error: float
     max_abs_error: float
+    plan_makespan_s: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class RunReport:
     eager_all_cores_s
         Plain PyTorch with all cores of the host; None where the devices are not CPU cores.
     predicted_s, predicted_speedup
-        Replay of the plan under measured costs; serial op times ÷ predicted.
+        Replay of the plan under op times, links and handovers measured in the same run; baseline ÷ predicted.
     measured_s, measured_speedup
         The placed step; baseline ÷ measured.
     prediction_error
@@ -71,7 +73,7 @@ class RunReport:
         ``none`` if no op is random; ``same`` if plain PyTorch drew the same numbers for `max_abs_error`; ``different``
         if it could not be made to, so that `max_abs_error` says nothing.
     plan_makespan_s
-        What the plan itself says.
+        What the plan itself promised, under the costs that it was made with.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     use
@@ -93,7 +95,6 @@ class RunReport:
     draws: str
     step: str
     plan_makespan_s: float
-    profiled: bool
     steps: int
     devices: tuple[str, ...]
     dispatch_s: float

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,24 +16,20 @@ from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.numerics import compare_once
+from dlplacer.fidelity.prediction import Prediction, Predictor
 from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
 from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.frontend.job import Job
-from dlplacer.graph import OpGraph
 from dlplacer.plan import Plan
-from dlplacer.profile.dispatch_time import dispatch_time_s
-from dlplacer.profile.link_times import measured_topology
-from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.runtime.apply import apply
 from dlplacer.runtime.placed import PlacedModule
-from dlplacer.simulate import replay_plan
 
 _RECORDED = 5
 
 
 @dataclass(frozen=True)
 class Run:
-    """A report, the plan as predicted under measured costs, and a recorded step of median length as a plan."""
+    """A report, the plan as in the predicted step nearest to the median, and a recorded step of median length."""
 
     report: RunReport
     predicted: Plan
@@ -50,14 +46,14 @@ def run(
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
-    Links are always timed. Ops are profiled first if the plan's times were not measured on these device types; the plan
-    is then replayed with the measured times.
+    The prediction is made anew: links are timed, and in turn with the steps of the placed module every device runs
+    whole steps by itself, whose op times the plan is replayed with (`Predictor`). `RunReport.plan_makespan_s` is what
+    the plan itself promised, under the costs that it was made with.
 
     Parameters
     ----------
     beside
-        Name → another plan of the same job, with measured times, on devices of the same names; its steps take turns
-        with those of the plan.
+        Name → another plan of the same job, on devices of the same names; its steps take turns with those of the plan.
 
     Raises
     ------
@@ -98,11 +94,16 @@ class _Other:
 
         return compare_once(self.placed, eager.module, self.step, eager_step, self.job.update is not None)[0]
 
-    def beside(self, measured_s: float, baseline_s: float, error: float) -> Beside:
-        plan, devices = self.placed.plan, list(self.placed.devices.values())
-        predicted_s = _predicted(plan, plan.graph, devices, 0.0).makespan_s
+    def beside(self, prediction: Prediction, measured_s: float, baseline_s: float, error: float) -> Beside:
+        """The figures of its run."""
         return Beside(
-            predicted_s, measured_s, baseline_s / measured_s, abs(predicted_s - measured_s) / measured_s, error
+            predicted_s=prediction.step_s,
+            measured_s=measured_s,
+            predicted_speedup=baseline_s / prediction.step_s,
+            measured_speedup=baseline_s / measured_s,
+            prediction_error=abs(prediction.step_s - measured_s) / measured_s,
+            max_abs_error=error,
+            plan_makespan_s=self.placed.plan.makespan_s,
         )
 
 
@@ -116,75 +117,86 @@ def _measure(
     others: Mapping[str, _Other],
 ) -> Run:
     opened = list(placed.devices.values())
-    on_cores = all(device.torch_device.type == "cpu" for device in opened)
-    if on_cores:
+    if _on_cores(opened):
         reserve_heap((1 + len(others)) * sum(op.footprint_bytes for op in plan.graph.ops))
-    must_profile = not set(measured_types(plan.graph)).issuperset(device.type for device in opened)
-    graph = with_measured_times(plan.graph, profile_ops(job, placed.captured, opened)) if must_profile else plan.graph
-    dispatch_s = _dispatch_s(job, placed, graph, opened)
-    predicted = _predicted(plan, graph, opened, dispatch_s)
-    eager = EagerStep(job, reference, opened[0].torch_device)
+    predictors = {"predicted": Predictor(job, plan, placed.captured, opened)}
+    for name, other in others.items():
+        predictors[f"predicted {name}"] = Predictor(other.job, other.placed.plan, other.placed.captured, opened)
+    eager = _Eager(EagerStep(job, reference, opened[0].torch_device), opened[0])
 
     def planned_step() -> torch.Tensor:
         placed.zero_grad(set_to_none=True)
         return _planned_step(job, placed)
 
-    def eager_step(context: AbstractContextManager[object]) -> torch.Tensor:
-        def step() -> torch.Tensor:
-            with context:
-                loss = eager()
-            opened[0].synchronize()
-            return loss
-
-        result: torch.Tensor = opened[0].submit(step).result()
-        return result
-
     errors = {name: other.error(reference, opened[0]) for name, other in others.items()}
-    error, draws = compare_once(placed, reference, planned_step, eager_step, job.update is not None)
-    variants = {"baseline": lambda: eager_step(nullcontext()), "placed": planned_step}
-    if on_cores:
-        variants["all cores"] = lambda: _on_all_cores(eager)
-    medians = measured_medians({**variants, **{name: other.step for name, other in others.items()}}, steps, warmup)
+    error, draws = compare_once(placed, reference, planned_step, eager.step, job.update is not None)
+    variants: dict[str, Callable[[], object]] = {"baseline": eager.step, "placed": planned_step}
+    if _on_cores(opened):
+        variants["all cores"] = eager.step_on_all_cores
+    variants |= {name: other.step for name, other in others.items()}
+    variants |= {name: predictor.step for name, predictor in predictors.items()}
+    medians = measured_medians(variants, steps, warmup)
+    predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(placed, planned_step, min(steps, _RECORDED))
-    measured = measured_plan(predicted, median_recording(recordings))
-    serial_s = sum(op.time_on(opened[0].type) or 0.0 for op in graph.ops)
-    predicted_s, measured_s = predicted.makespan_s, medians["placed"]
+    prediction = predictions["predicted"]
+    measured = measured_plan(prediction.plan, median_recording(recordings))
+    baseline_s, measured_s = medians["baseline"], medians["placed"]
     report = RunReport(
-        baseline_s=medians["baseline"],
+        baseline_s=baseline_s,
         eager_all_cores_s=medians.get("all cores"),
-        predicted_s=predicted_s,
+        predicted_s=prediction.step_s,
         measured_s=measured_s,
-        predicted_speedup=serial_s / predicted_s,
-        measured_speedup=medians["baseline"] / measured_s,
-        prediction_error=abs(predicted_s - measured_s) / measured_s,
+        predicted_speedup=baseline_s / prediction.step_s,
+        measured_speedup=baseline_s / measured_s,
+        prediction_error=abs(prediction.step_s - measured_s) / measured_s,
         max_abs_error=error,
         draws=draws,
         step="joint",
         plan_makespan_s=plan.makespan_s,
-        profiled=must_profile,
         steps=steps,
         devices=tuple(device.name for device in opened),
-        dispatch_s=dispatch_s,
-        use=device_uses(predicted, measured),
-        offenders=worst_offenders(predicted, median_op_times(recordings)),
-        beside={name: other.beside(medians[name], medians["baseline"], errors[name]) for name, other in others.items()},
+        dispatch_s=prediction.dispatch_s,
+        use=device_uses(prediction.plan, measured),
+        offenders=worst_offenders(prediction.typical, median_op_times(recordings)),
+        beside={
+            name: other.beside(predictions[f"predicted {name}"], medians[name], baseline_s, errors[name])
+            for name, other in others.items()
+        },
     )
-    return Run(report, predicted, measured)
+    return Run(report, prediction.plan, measured)
 
 
-def _predicted(plan: Plan, graph: OpGraph, devices: Sequence[Device], dispatch_s: float) -> Plan:
-    """The plan under measured costs. What runs is the joint program, whatever step the plan was made for."""
-    joint = replace(plan, options=replace(plan.options, step="joint"))
-    return replay_plan(joint, graph, measured_topology(devices), dispatch_s)
+@dataclass(frozen=True)
+class _Eager:
+    """Plain PyTorch on one of the devices."""
+
+    eager: EagerStep
+    device: Device
+
+    def step(self, context: AbstractContextManager[object] | None = None) -> torch.Tensor:
+        """A step on the device's thread, in a context if one is given."""
+
+        def step() -> torch.Tensor:
+            with context or nullcontext():
+                loss = self.eager()
+            self.device.synchronize()
+            return loss
+
+        result: torch.Tensor = self.device.submit(step).result()
+        return result
+
+    def step_on_all_cores(self) -> torch.Tensor:
+        """A step with as many threads as this process has cores."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        try:
+            return self.eager()
+        finally:
+            torch.set_num_threads(before)
 
 
-def _dispatch_s(job: Job, placed: PlacedModule, graph: OpGraph, devices: Sequence[Device]) -> float:
-    """Of the first device that is fed by the process; cores are not."""
-    for device in devices:
-        if device.torch_device.type != "cpu":
-            durations_s = {op.id: op.time_on(device.type) or 0.0 for op in graph.ops}
-            return dispatch_time_s(job, placed.captured, device, durations_s)
-    return 0.0
+def _on_cores(devices: Sequence[Device]) -> bool:
+    return all(device.torch_device.type == "cpu" for device in devices)
 
 
 def _planned_step(job: Job, placed: PlacedModule) -> torch.Tensor:
@@ -192,12 +204,3 @@ def _planned_step(job: Job, placed: PlacedModule) -> torch.Tensor:
         outputs: torch.Tensor = pytree.tree_leaves(placed(*job.args, **job.kwargs))[0]
         return outputs
     return placed.step(*job.args, *job.targets, **job.kwargs)
-
-
-def _on_all_cores(step: EagerStep) -> torch.Tensor:
-    before = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        return step()
-    finally:
-        torch.set_num_threads(before)

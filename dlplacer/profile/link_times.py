@@ -1,9 +1,10 @@
-"""Latency and rate of handing tensors between devices: an α-β fit over timed round trips."""
+"""What handing tensors between devices takes: latency and rate of a link, and the devices' own time."""
 
 import itertools
 import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from dlplacer.topology import Link, Topology
 
 _SIZES_BYTES = (4, 2**20, 2**24)
 _ROUND_TRIPS = 40
+_HANDED_OVER = 200
+_SIDE, _PRODUCTS = 256, 3
+"""A product of matrices of this side, and how many: work that empties the caches nearest to the core, as ops do."""
 _NO_COPY_BYTES_PER_S = 1e15
 
 
@@ -26,10 +30,45 @@ def measured_topology(devices: Sequence[Device]) -> Topology:
     return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
 
 
+def handover_time_s(devices: Sequence[Device]) -> float:
+    """Seconds for which a CPU core is busy with a tensor that it sends, or receives without waiting; their mean.
+
+    Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
+    all CPU cores: others are fed by a host, whose time per op is `dispatch_time_s`.
+    """
+    if len(devices) < 2 or any(device.torch_device.type != "cpu" for device in devices):
+        return 0.0
+    first, second = devices[:2]
+    parcels: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    values: dict[int, Any] = {number: torch.zeros(1) for number in range(_HANDED_OVER)}
+
+    def send(number: int) -> None:
+        parcels.put((number, first.send(values[number], second)))
+
+    def receive(number: int) -> None:
+        name, parcel = parcels.get()
+        values[name] = second.receive(parcel)
+
+    sent = first.submit(lambda: _times_s(send)).result()
+    return fmean((median(sent), median(second.submit(lambda: _times_s(receive)).result())))
+
+
+def _times_s(move: Callable[[int], None]) -> list[float]:
+    """Seconds of each call, with other work before it."""
+    matrix, times = torch.zeros(_SIDE, _SIDE), []
+    for number in range(_HANDED_OVER):
+        torch.mm(matrix, matrix)
+        begin = time.perf_counter()
+        move(number)
+        times.append(time.perf_counter() - begin)
+    return times
+
+
 def copy_timer(devices: Mapping[str, Device]) -> Callable[[str, str, int], float]:
     """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
 
-    Between devices it is half a round trip from thread to thread; to the host it is the copy of a CUDA device.
+    Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
+    thread to thread; to the host it is the copy of a CUDA device.
     """
 
     def time_s(first: str, second: str, size_bytes: int) -> float:
@@ -69,7 +108,45 @@ def _link(first: Device, second: Device) -> Link:
 
 
 def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
-    """Half the median round trip of a tensor, thread to thread."""
+    """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
+    if first.torch_device.type == second.torch_device.type == "cpu":
+        return _woken_s(first, second, size_bytes)
+    return _round_trip_s(first, second, size_bytes) / 2
+
+
+def _woken_s(first: Device, second: Device, size_bytes: int) -> float:
+    """Median seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
+
+    As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
+    trip in which nothing else happens is quicker by half.
+    """
+    parcels: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+
+    def send_all() -> None:
+        tensor, matrix = torch.zeros(size_bytes // 4), torch.zeros(_SIDE, _SIDE)
+        for _ in range(_ROUND_TRIPS):
+            for _ in range(_PRODUCTS):
+                torch.mm(matrix, matrix)
+            sent_ns = time.perf_counter_ns()
+            parcels.put((first.send(tensor, second), sent_ns))
+        for _ in range(_PRODUCTS):
+            torch.mm(matrix, matrix)
+
+    def receive_all() -> list[int]:
+        times_ns = []
+        for _ in range(_ROUND_TRIPS):
+            parcel, sent_ns = parcels.get()
+            second.receive(parcel)
+            times_ns.append(time.perf_counter_ns() - sent_ns)
+        return times_ns
+
+    answer = second.submit(receive_all)
+    first.submit(send_all).result()
+    return 1e-9 * float(median(answer.result()[_ROUND_TRIPS // 4 :]))
+
+
+def _round_trip_s(first: Device, second: Device, size_bytes: int) -> float:
+    """Median round trip of a tensor, thread to thread."""
     there: queue.SimpleQueue[Any] = queue.SimpleQueue()
     back: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -92,4 +169,4 @@ def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
     answer = second.submit(pong)
     times = first.submit(ping).result()
     answer.result()
-    return float(median(times[_ROUND_TRIPS // 4 :])) / 2
+    return float(median(times[_ROUND_TRIPS // 4 :]))

@@ -1,10 +1,10 @@
 """Seconds per op, measured inside whole steps on the devices themselves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from statistics import quantiles
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,67 +20,69 @@ from dlplacer.runtime.guards import require_data
 from dlplacer.runtime.update import Updater
 from dlplacer.runtime.variant import Variant, layouts_of
 
+OpTimes = Mapping[str, float]
+"""Op id → seconds, in one step on one device."""
 
-def profile_ops(
-    job: Job,
-    captured: Captured,
-    devices: Sequence[Device],
-    steps: int = 7,
-    warmup: int = 2,
-    statistic: Callable[[Sequence[float]], float] | None = None,
-) -> dict[str, dict[str, float]]:
-    """Device type → op id → seconds: the lower quartile over steps, since what interrupts an op only ever adds time.
 
-    Every device runs the whole step by itself, all devices at the same time: caches, heap and memory bandwidth are as
-    busy as when a plan runs. An op's time goes from the end of the op before it to its own end, so that the times sum
-    up to the step.
+class Profiler:
+    """A job's whole step on every device at the same time, timed op by op.
+
+    Every device runs the step by itself on a copy of the job's tensors, all devices side by side: caches, heap, memory
+    bandwidth and the interpreter are as busy as when a plan runs. An op's time goes from the end of the op before it to
+    its own end, so that the times sum up to the step.
 
     Parameters
     ----------
     job
-        With a real module; every device works on a copy of it.
-    statistic
-        Seconds of an op in every step → its time; None for the lower quartile.
+        With a real module.
     """
-    return profile_side_by_side(job, [captured], devices, steps, warmup, statistic)[0]
 
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[Device]) -> None:
+        self.devices = tuple(devices)
+        self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._copies = [copied_tensors(job, captured, device) for device in devices]
+        self._variants = [whole_step(job, captured, device, self._leaves) for device in devices]
+        self._steps_done = 0
 
-def profile_side_by_side(
-    job: Job,
-    captures: Sequence[Captured],
-    devices: Sequence[Device],
-    steps: int = 7,
-    warmup: int = 2,
-    statistic: Callable[[Sequence[float]], float] | None = None,
-) -> list[dict[str, dict[str, float]]]:
-    """As `profile_ops`, for several graphs of one job that take turns, so that their times can be compared."""
-    of_steps = statistic or lower_quartile
-    leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-    copies = [copied_tensors(job, captures[0], device) for device in devices]
-    variants = [[whole_step(job, captured, device, leaves) for device in devices] for captured in captures]
-    found: list[dict[str, dict[str, list[float]]]] = [defaultdict(lambda: defaultdict(list)) for _ in captures]
+    def step(self) -> tuple[OpTimes, ...]:
+        """One step; the op times of each device, in their order."""
+        self._steps_done += 1
+        with ThreadPoolExecutor(len(self.devices)) as pool:
+            states = list(pool.map(self._run, self._variants, self._copies))
+        return tuple(_op_times(device, state) for device, state in zip(self.devices, states, strict=True))
 
-    def one_step(variant: Variant, tensors: Mapping[str, torch.Tensor], number: int) -> StepState:
-        state = variant.joint.start(variant.with_tangent(variant.bind(tensors, leaves, 0, number), None), record=True)
+    def _run(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> StepState:
+        inputs = variant.bind(tensors, self._leaves, 0, self._steps_done)
+        state = variant.joint.start(variant.with_tangent(inputs, None), record=True)
         variant.joint.run(state)
         return state
 
-    with ThreadPoolExecutor(len(devices)) as pool:
-        for number in range(warmup + steps):
-            for on_devices, times in zip(variants, found, strict=True):
-                states = list(pool.map(one_step, on_devices, copies, [number] * len(devices)))
-                for device, state in zip(devices, states, strict=True):
-                    if number >= warmup:
-                        _collect(times[device.type], device, state)
-    return [
-        {kind: {op: of_steps(times) for op, times in by_op.items()} for kind, by_op in by_type.items()}
-        for by_type in found
-    ]
+
+def profile_ops(
+    job: Job, captured: Captured, devices: Sequence[Device], steps: int = 7, warmup: int = 2
+) -> dict[str, dict[str, float]]:
+    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    profiler = Profiler(job, captured, devices)
+    for _ in range(warmup):
+        profiler.step()
+    found: dict[str, list[OpTimes]] = defaultdict(list)
+    for _ in range(steps):
+        for device, times in zip(devices, profiler.step(), strict=True):
+            found[device.type].append(times)
+    return {kind: typical(samples) for kind, samples in found.items()}
 
 
-def lower_quartile(times: Sequence[float]) -> float:
-    """A quarter of the times are at most this."""
-    return quantiles(times, n=4, method="inclusive")[0] if len(times) > 1 else times[0]
+def typical(samples: Sequence[OpTimes]) -> dict[str, float]:
+    """Op id → mean seconds over the middle half of the steps by length, so that the times sum up to a median step.
+
+    What now and then delays an op (another thread holds the interpreter, a core is interrupted) is part of a step and
+    is kept in proportion; a step that was disturbed as a whole is left out. An op's own median or quartile would miss
+    what is rare for an op but certain for a step: on recurrent models of many small ops a sixth of the time.
+    """
+    by_length = sorted(samples, key=lambda times: sum(times.values()))
+    cut = len(by_length) // 4
+    middle = by_length[cut : len(by_length) - cut]
+    return {op: fmean(times[op] for times in middle) for op in middle[0]}
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
@@ -115,7 +117,6 @@ def copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, to
     return copies
 
 
-def _collect(found: dict[str, list[float]], device: Device, state: StepState) -> None:
+def _op_times(device: Device, state: StepState) -> dict[str, float]:
     assert state.timeline is not None
-    for span in state.timeline["all"].spans(device):
-        found[span.op].append(span.end_s - span.start_s)
+    return {span.op: span.end_s - span.start_s for span in state.timeline["all"].spans(device)}

@@ -30,7 +30,7 @@ from dlplacer.distributed.launch import launch, results_of
 from dlplacer.distributed.measure import fitted_line
 from dlplacer.frontend import Job
 from dlplacer.models import branches, inception_v3, mlp
-from dlplacer.profile.op_times import lower_quartile
+from dlplacer.profile.quartile import lower_quartile
 
 RANKS = 2
 WARMUP = 6

@@ -2,7 +2,6 @@
 
 import copy
 import time
-from collections import defaultdict
 from dataclasses import replace
 from typing import cast
 
@@ -17,8 +16,9 @@ from dlplacer.devices.cpu import usable_cores
 from dlplacer.errors import InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
-from dlplacer.profile.link_times import measured_topology
-from dlplacer.profile.op_times import _collect, lower_quartile, measured_types, profile_ops, with_measured_times
+from dlplacer.profile.link_times import handover_time_s, measured_topology
+from dlplacer.profile.op_times import _op_times, measured_types, profile_ops, typical, with_measured_times
+from dlplacer.profile.quartile import lower_quartile
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.timeline import Timeline
@@ -64,10 +64,9 @@ def test_times_add_up_to_the_step() -> None:
     timeline.begin(clock)
     for op in "abc":
         timeline.finish(op, clock)
-    found: dict[str, list[float]] = defaultdict(list)
-    _collect(found, clock, StepState(cast(StepInputs, None), {}, {"all": timeline}))
-    assert found == {"a": [2.0], "b": [3.0], "c": [0.5]}
-    assert sum(seconds for times in found.values() for seconds in times) == 15.5 - 10.0
+    found = _op_times(clock, StepState(cast(StepInputs, None), {}, {"all": timeline}))
+    assert found == {"a": 2.0, "b": 3.0, "c": 0.5}
+    assert sum(found.values()) == 15.5 - 10.0
 
 
 def test_all_steps_together_take_no_less_than_their_ops(cores: list[Device]) -> None:
@@ -130,3 +129,23 @@ def test_one_device_has_no_links(cores: list[Device]) -> None:
 @pytest.mark.parametrize(("times", "expected"), [([5.0], 5.0), ([4.0, 1.0, 3.0, 2.0, 90.0], 2.0), ([1.0, 2.0], 1.25)])
 def test_the_lower_quartile_ignores_interruptions(times: list[float], expected: float) -> None:
     assert lower_quartile(times) == expected
+
+
+# Steps of 3, 4, 5, 9 and 100 seconds: the shortest and the longest are left out.
+def test_typical_times_sum_up_to_the_steps_of_middle_length() -> None:
+    steps = [
+        {"a": 1.0, "b": 4.0},
+        {"a": 50.0, "b": 50.0},
+        {"a": 1.0, "b": 2.0},
+        {"a": 2.0, "b": 2.0},
+        {"a": 6.0, "b": 3.0},
+    ]
+    assert typical(steps) == {"a": 3.0, "b": 3.0}
+    assert typical(steps[:1]) == steps[0]
+
+
+@needs_two_cores
+def test_handing_a_tensor_over_takes_a_core_less_than_waking_one(cores: list[Device]) -> None:
+    (link,) = measured_topology(cores).links
+    assert 0 < handover_time_s(cores) < max(1e-3, link.latency_s)
+    assert handover_time_s(cores[:1]) == 0.0

@@ -1,0 +1,86 @@
+"""A plan's step time under what this machine measures: op times in whole steps, links, what the host costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from dlplacer.devices.base import Device
+from dlplacer.frontend.capture import Captured
+from dlplacer.frontend.job import Job
+from dlplacer.plan import Plan
+from dlplacer.profile.dispatch_time import dispatch_time_s
+from dlplacer.profile.link_times import handover_time_s, measured_topology
+from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
+from dlplacer.simulate import replay_plan
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan is expected to take.
+
+    Attributes
+    ----------
+    step_s
+        Median over the samples.
+    plan
+        The plan as in the sample nearest to it.
+    typical
+        The plan under the typical times of its ops.
+    dispatch_s
+        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
+    """
+
+    step_s: float
+    plan: Plan
+    typical: Plan
+    dispatch_s: float
+
+
+class Predictor:
+    """Predicts a plan from steps that every device runs by itself: one sample for each of those steps.
+
+    A sample is the plan, replayed with every op's time in that step on the device where it is planned. A replay of
+    averages would lose that devices wait for the slower one, and that which one is slower changes within a step.
+    Whoever compares a prediction with a measurement should let the steps of both take turns: then what changes in the
+    machine changes both.
+
+    Parameters
+    ----------
+    devices
+        Those that stand for the plan's, in order. Links between them are timed here.
+    """
+
+    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Sequence[Device]) -> None:
+        # What runs is the joint program, whatever step the plan was made for.
+        self._plan = replace(plan, options=replace(plan.options, step="joint"))
+        self._job, self._captured, self._devices = job, captured, tuple(devices)
+        self._profiler = Profiler(job, captured, devices)
+        self._topology = measured_topology(devices)
+        self._handover_s = handover_time_s(devices)
+        self._samples: list[dict[str, float]] = []
+
+    def step(self) -> None:
+        """Run the whole step on every device, and keep the time of each op on its planned device."""
+        by_device = dict(zip((device.id for device in self._plan.topology.devices), self._profiler.step(), strict=True))
+        self._samples.append({op: by_device[device][op] for op, device in self._plan.placement.items()})
+
+    def predict(self, count: int) -> Prediction:
+        """From the last steps, so many."""
+        samples = self._samples[-count:]
+        usual = typical(samples)
+        dispatch_s = self._dispatch_s(usual)
+        replays = [self._replay(sample, dispatch_s) for sample in samples]
+        step_s = float(median(plan.makespan_s for plan in replays))
+        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - step_s))
+        return Prediction(step_s, nearest, self._replay(usual, dispatch_s), dispatch_s)
+
+    def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
+        graph = with_measured_times(self._plan.graph, {device.type: times for device in self._devices})
+        return replay_plan(self._plan, graph, self._topology, dispatch_s, self._handover_s)
+
+    def _dispatch_s(self, times: OpTimes) -> float:
+        """Of the first device that is fed by the process; cores are not."""
+        for device in self._devices:
+            if device.torch_device.type != "cpu":
+                return dispatch_time_s(self._job, self._captured, device, times)
+        return 0.0
