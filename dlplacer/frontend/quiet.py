@@ -17,11 +17,35 @@ def undisturbed() -> Iterator[None]:
     """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
     with (
         quiet(),
+        _autocast_as_it_was(),
         unset_fake_temporarily(),
         torch.inference_mode(False),
         torch.autocast("cpu", dtype=torch.bfloat16, enabled=False),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _autocast_as_it_was() -> Iterator[None]:
+    """Afterwards autocast is what it was before, and no deeper.
+
+    A traced graph enters and leaves autocast by calls; one that fails in between would stay in it. Then the casts of
+    weights that autocast keeps until its end would be kept for ever, and plain training would read old weights.
+    """
+    kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")}
+    caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        for kind, (enabled, dtype) in kinds.items():
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(caches)
+        left = torch.autocast_decrement_nesting()
+        while left >= depth:
+            left = torch.autocast_decrement_nesting()
+        if left == 0:
+            torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager

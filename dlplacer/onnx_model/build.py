@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from dlplacer.errors import FileFormatError
 from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 from dlplacer.onnx_model.values import Values, reads, values_of
@@ -46,6 +47,8 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
             source, output = producer[name]
             edges.append(Edge(source, op.id, _spec(values, name).bytes, output, tensor=name))
         producer.update({name: (op.id, place) for place, name in enumerate(node.output) if name})
+    if not ops:
+        raise FileFormatError(str(file.path), ["all its outputs are constant: there is nothing to plan"])
     result = OpGraph(
         tuple(ops),
         tuple(edges),

@@ -88,16 +88,22 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
 
 def sub_model(file: OnnxFile, part: Part) -> Any:
     """The ModelProto of a part, with the constants that its nodes read."""
-    graph = file.model.graph
-    by_name = {node.name: node for node in graph.node}
-    infos = _value_infos(file)
+    by_name = {node.name: node for node in file.model.graph.node}
     nodes = [by_name[name] for name in part.nodes]
+    return _model(file, f"on {part.device}", nodes, part.inputs, [(name, name) for name in part.outputs])
+
+
+def _model(
+    file: OnnxFile, name: str, nodes: Sequence[Any], inputs: Sequence[str], outputs: Sequence[tuple[str, str]]
+) -> Any:
+    """A ModelProto of some nodes and the constants that they read; outputs are the file's values, newly named."""
+    infos = _value_infos(file)
     constants, initializers = _constants(file, nodes)
     made = onnx.helper.make_graph(
         [*constants, *nodes],
-        f"{graph.name or 'model'} on {part.device}",
-        [infos[name] for name in part.inputs],
-        [infos[name] for name in part.outputs],
+        f"{file.model.graph.name or 'model'} {name}",
+        [infos[value] for value in inputs],
+        [_renamed(infos[value], new) for value, new in outputs],
         initializers,
     )
     # Initializers that are not inputs need version 4 of the representation.
@@ -107,6 +113,23 @@ def sub_model(file: OnnxFile, part: Part) -> Any:
         functions=file.model.functions,
         ir_version=max(4, file.model.ir_version),
     )
+
+
+def _renamed(info: Any, name: str) -> Any:
+    copy: Any = onnx.ValueInfoProto()
+    copy.CopyFrom(info)
+    copy.name = name
+    return copy
+
+
+def constant_model(file: OnnxFile) -> Any | None:
+    """The ModelProto of the outputs that depend on no input, which no part makes; None if there are none."""
+    constant = values_of(file).constant
+    names = [value.name for value in file.model.graph.output if value.name in constant]
+    if not names:
+        return None
+    renamed = [onnx.helper.make_node("Identity", [name], [f"{name} out"]) for name in names]
+    return _model(file, "constants", renamed, [], [(name, f"{name} out") for name in names])
 
 
 def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:

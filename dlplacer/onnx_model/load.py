@@ -59,8 +59,9 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     except (DecodeError, ValueError, RuntimeError) as error:
         raise FileFormatError(str(where), [f"no ONNX model: {_first_line(error)}"]) from error
+    _require_text(model, where)
     _load_external(model, where)
-    _require_valid(model, where, len(content))
+    _require_valid(model, where)
     model = _with_supported_opset(model, where)
     _name_nodes(model.graph)
     _bind(model.graph, bindings, where)
@@ -75,14 +76,12 @@ def data_inputs(model: Any) -> list[Any]:
 
 def _load_external(model: Any, where: Path) -> None:
     """Read tensors kept in other files, after making sure that these lie in the model's folder."""
-    from onnx.external_data_helper import load_external_data_for_model
+    from onnx.external_data_helper import load_external_data_for_tensor
 
     folder = where.resolve().parent
-    found = False
-    for tensor in _tensors(model.graph):
+    for tensor in _tensors(model.graph, *model.functions):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        found = True
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         target = (folder / location).resolve()
         if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
@@ -91,28 +90,49 @@ def _load_external(model: Any, where: Path) -> None:
             )
         if not target.is_file():
             raise FileFormatError(str(where), [f"tensor {tensor.name!r} lies in {location!r}, which is not there"])
-    if found:
         try:
-            load_external_data_for_model(model, str(folder))
+            load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:
             raise FileFormatError(str(where), [f"external data: {_first_line(error)}"]) from error
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """All tensors that a graph holds: initializers, and constants of its nodes and their subgraphs."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
+def _tensors(*graphs: Any) -> Iterator[Any]:
+    """All tensors that graphs and functions hold: initializers, and constants of their nodes and subgraphs."""
+    for graph in graphs:
+        yield from getattr(graph, "initializer", ())
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+                yield from _tensors(attribute.g, *attribute.graphs)
 
 
-def _require_valid(model: Any, where: Path, size_bytes: int) -> None:
+def _require_text(message: Any, where: Path) -> None:
+    """Protobuf gives bytes for texts that are no UTF-8, and nothing behind it expects them."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            wrong = [
+                entry for entry in ([value] if isinstance(value, (str, bytes)) else value) if isinstance(entry, bytes)
+            ]
+            if wrong:
+                raise FileFormatError(str(where), [f"{field.full_name} is {wrong[0][:40]!r}, which is no UTF-8"])
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in value if hasattr(value, "__len__") else [value]:
+                _require_text(inner, where)
+
+
+def _require_valid(model: Any, where: Path) -> None:
     if not model.graph.node and not model.graph.output:
         raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
+    if model.ByteSize() > _PROTO_LIMIT_BYTES:
+        held = f"holds {model.ByteSize()} bytes with its external data; onnx handles 2 GiB"
+        raise FileFormatError(str(where), [f"{held}: export it in parts, or in a smaller dtype"])
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise FileFormatError(str(where), [f"initializer {name!r} is sparse, which no plan can place; store it dense"])
     try:
-        onnx.checker.check_model(model if size_bytes < _PROTO_LIMIT_BYTES else str(where))
+        onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise FileFormatError(str(where), [_first_line(error)]) from error
 

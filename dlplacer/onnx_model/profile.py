@@ -9,7 +9,7 @@ from statistics import quantiles
 from dlplacer.graph import OpGraph
 from dlplacer.onnx_model.load import OnnxFile
 from dlplacer.onnx_model.run import random_inputs
-from dlplacer.onnx_model.session import open_session
+from dlplacer.onnx_model.session import open_session, run_session
 
 DEVICE_TYPE = "cpu-core"
 
@@ -28,7 +28,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
         session = open_session(file.model, Path(folder) / "profile", optimized=False)
         inputs = random_inputs(file)
         for _ in range(warmup + steps):
-            session.run(None, inputs)
+            run_session(session, None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
     durations: dict[str, list[float]] = defaultdict(list)
     for event in events:

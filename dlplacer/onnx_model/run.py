@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlplacer.errors import InputError, MismatchError, RunError
-from dlplacer.onnx_model.cut import Part, parts_of, sub_model
+from dlplacer.onnx_model.cut import Part, constant_model, parts_of, sub_model
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
-from dlplacer.onnx_model.session import first_line, open_session
+from dlplacer.onnx_model.session import first_line, open_session, run_session
 from dlplacer.onnx_model.values import values_of
 from dlplacer.plan import Plan
 
@@ -43,6 +43,7 @@ class PlacedOnnx:
             raise MismatchError(f"the plan was made for other content of {file.path}; solve again")
         self.file, self.parts = file, parts_of(file, plan)
         self._sessions = [open_session(sub_model(file, part)) for part in self.parts]
+        self._constants = _constants(file)
         used = list(dict.fromkeys(part.device for part in self.parts))
         chosen = {device: place for place, device in enumerate(used)} if cores is None else dict(cores)
         usable = (
@@ -84,7 +85,8 @@ class PlacedOnnx:
         ]
         for future in done:
             future.result()
-        return {value.name: ready[value.name].result() for value in self.file.model.graph.output if value.name in ready}
+        names = [value.name for value in self.file.model.graph.output]
+        return {name: ready[name].result() if name in ready else self._constants[name] for name in names}
 
     def close(self) -> None:
         """End the threads."""
@@ -123,7 +125,8 @@ def run_onnx(
     whole = open_session(file.model)
     placed = PlacedOnnx(file, plan, cores)
     try:
-        expected = dict(zip((value.name for value in whole.get_outputs()), whole.run(None, inputs), strict=True))
+        outputs = run_session(whole, None, inputs)
+        expected = dict(zip((value.name for value in whole.get_outputs()), outputs, strict=True))
         found = placed(inputs)
         error = max((_difference(found[name], expected[name]) for name in found), default=0.0)
         times: dict[str, list[float]] = {"whole": [], "placed": []}
@@ -150,8 +153,23 @@ def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
             raise InputError(f"input {value.name!r} holds texts; give the inputs yourself")
         dtype = np.dtype(spec.dtype)
         normal = np.issubdtype(dtype, np.floating)
-        found[value.name] = draw.standard_normal(spec.shape).astype(dtype) if normal else np.zeros(spec.shape, dtype)
+        try:
+            drawn = draw.standard_normal(spec.shape).astype(dtype) if normal else np.zeros(spec.shape, dtype)
+        except (MemoryError, ValueError) as error:
+            raise InputError(
+                f"input {value.name!r} of shape {list(spec.shape)} does not fit into memory; bind smaller axes"
+            ) from error
+        found[value.name] = drawn
     return found
+
+
+def _constants(file: OnnxFile) -> dict[str, NDArray[Any]]:
+    """The model's outputs that depend on no input."""
+    model = constant_model(file)
+    if model is None:
+        return {}
+    names = [node.input[0] for node in model.graph.node if node.output[0] in {v.name for v in model.graph.output}]
+    return dict(zip(names, run_session(open_session(model), None, {}), strict=True))
 
 
 def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> None:

@@ -1,5 +1,6 @@
 """onnxruntime sessions of one thread each."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
         options.profile_file_prefix = str(profile_prefix)
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RunError(f"onnxruntime cannot run the model: {first_line(error)}") from error
+
+
+def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
+    """The named outputs, or all.
+
+    Raises
+    ------
+    RunError
+        If onnxruntime fails, or has no arrays of a type.
+    """
+    try:
+        return list(session.run(names, inputs))
     except Exception as error:
         raise RunError(f"onnxruntime cannot run the model: {first_line(error)}") from error
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-import numpy as np
 import onnx
 
 from dlplacer.errors import FileFormatError
@@ -14,7 +14,10 @@ from dlplacer.onnx_model.load import OnnxFile, data_inputs
 _RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-_TEXT_BYTES = 16
+_TEXT_BITS = 128
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+"""Types of which several elements share a byte → bits of an element."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,24 @@ def values_of(file: OnnxFile) -> Values:
     except Exception as error:
         message = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise FileFormatError(str(file.path), [f"shape inference: {message}"]) from error
-    graph = inferred.graph
-    specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        found = _of_value_info(value)
-        if found is not None:
-            specs.setdefault(value.name, found)
+    graph: Any = inferred.graph
+    try:
+        specs = _specs(graph)
+    except KeyError as error:
+        raise FileFormatError(
+            str(file.path), [f"a tensor has element type {error}, which onnx does not know"]
+        ) from None
     constant = _constant(file.model)
     needed = {name for node in file.model.graph.node for name in reads(node)}
     needed.update(value.name for value in file.model.graph.output)
+    types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
     missing = [
-        f"{name!r}, an output of {node.op_type} {node.name!r}, has no fixed shape: its size depends on the data"
+        f"{value.name!r}, an input, {_unplaceable(types.get(value.name), value)}"
+        for value in data_inputs(file.model)
+        if value.name not in specs
+    ]
+    missing += [
+        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), node)}"
         for node in file.model.graph.node
         for name in node.output
         if name in needed and name not in specs and name not in constant
@@ -64,6 +74,25 @@ def values_of(file: OnnxFile) -> Values:
     if missing:
         raise FileFormatError(str(file.path), missing[:5])
     return Values(specs, constant)
+
+
+def _specs(graph: Any) -> dict[str, TensorSpec]:
+    specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        found = _of_value_info(value)
+        if found is not None:
+            specs.setdefault(value.name, found)
+    return specs
+
+
+def _unplaceable(kind: str | None, maker: Any) -> str:
+    """Why a value cannot be planned."""
+    if kind not in (None, "tensor_type"):
+        return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
+    domain = getattr(maker, "domain", "")
+    if domain not in _STANDARD_DOMAINS:
+        return f"has no known shape: onnx does not know the ops of domain {domain!r}; give its shape in value_info"
+    return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
 
 def reads(node: Any) -> list[str]:
@@ -108,7 +137,10 @@ def _of_value_info(value: Any) -> TensorSpec | None:
 
 
 def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
-    if element == onnx.TensorProto.STRING:
-        return TensorSpec(shape, "string", _TEXT_BYTES * int(np.prod(shape, dtype=np.int64)))
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(element)
-    return TensorSpec(shape, dtype.name, dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+    name = onnx.helper.tensor_dtype_to_string(element).removeprefix("TensorProto.")
+    if name == "STRING":
+        dtype, bits = "string", _TEXT_BITS
+    else:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+        dtype, bits = kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
+    return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))

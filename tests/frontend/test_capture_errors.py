@@ -302,3 +302,20 @@ def test_an_optimizer_may_be_given_by_name() -> None:
     assert job.update == Optimizer("adam")
     assert [Optimizer(kind).states for kind in ("sgd", "momentum", "adam")] == [0, 1, 2]
     assert Job(nn.Linear(1, 1)).update is None
+
+
+# A graph that fails between entering and leaving autocast used to leave the process inside it, where plain PyTorch
+# keeps the casts of weights for ever.
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_a_failed_capture_leaves_autocast_as_it_was(autocast: str | None) -> None:
+    def hooks_a_tensor(self: Any, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.fc(x)
+        hidden.register_hook(lambda gradient: gradient * 2)
+        return hidden
+
+    module = Calls(hooks_a_tensor, fc=nn.Linear(8, 5))
+    with pytest.raises(CaptureError, match="hook on a tensor that doesn't require gradient"):
+        capture(Job(module, (torch.randn(4, 8),), mode="infer", autocast=autocast))
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    assert torch.autocast_decrement_nesting() == 0
