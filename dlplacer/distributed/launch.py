@@ -57,7 +57,8 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Out
         raise InputError(f"this system cannot fork; start the {count} processes with torchrun --nproc-per-node {count}")
     context = get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    port = _free_port()
+    reserved = _reserved_port()
+    port = int(reserved.getsockname()[1])
     processes = [
         context.Process(target=_child, args=(rank, count, port, pipes[rank][1], work), daemon=True)
         for rank in range(count)
@@ -84,6 +85,7 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Out
                         deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         _end(processes)
+        reserved.close()
     for rank in range(count):
         found.setdefault(rank, Outcome(rank, error=("ended", f"rank {rank} was ended because another rank failed")))
     return [found[rank] for rank in range(count)]
@@ -111,10 +113,11 @@ def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 def _outcome(rank: int, process: Any, reader: Any) -> Outcome | None:
+    running = process.is_alive()  # asked first: what a process says before it ends is there when it has ended
     if reader.poll():
         outcome: Outcome = pickle.loads(reader.recv_bytes())
         return outcome
-    if process.is_alive():
+    if running:
         return None
     return Outcome(rank, error=("ended", f"rank {rank} ended with exit code {process.exitcode} and without a word"))
 
@@ -128,10 +131,12 @@ def _end(processes: Sequence[Any]) -> None:
             process.join()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserved_port() -> socket.socket:
+    """A socket on a free port, which nobody else is given while it is open and on which rank 0 can listen."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
 
 
 def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], Any]) -> None:
@@ -141,12 +146,14 @@ def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         outcome = Outcome(rank, work(rank))
+        said = pickle.dumps(outcome)
     except BaseException as error:
         if os.environ.get("DLPLACER_DEBUG"):
             traceback.print_exc()
         code = error.exit_code if isinstance(error, DlplacerError) else 1
         outcome = Outcome(rank, error=(type(error).__name__, str(error)), exit_code=code)
-    writer.send_bytes(pickle.dumps(outcome))
+        said = pickle.dumps(outcome)
+    writer.send_bytes(said)
     writer.close()
     # Threads that wait on the network cannot be joined.
     os._exit(0 if outcome.error is None else 1)
