@@ -12,8 +12,11 @@ from typing import Protocol
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.errors import InputError
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-"""What a transport may be made of. Each is costed over the bytes of its full vector, as `collectives` defines them."""
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "push", "pull")
+"""What a transport may be made of. Each is costed over the bytes of its full vector, as `collectives` defines them.
+
+A push is what every worker sends to parameter servers that share it out among themselves, a pull what it gets back.
+"""
 
 CollectiveCosts = Mapping[str, AlphaBeta]
 """Name in `COLLECTIVES` → its line over a given set of workers."""
@@ -91,8 +94,8 @@ class Exchange:
         self._require(workers)
         if workers == 1:
             return 1.0
-        weights = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
-        return 2.0 / sum(weights[name] * share for name, share in self.steps(workers))
+        weights = {"all-reduce": 2.0, "push": workers / (workers - 1), "pull": 0.0}
+        return 2.0 / sum(weights.get(name, 1.0) * share for name, share in self.steps(workers))
 
     def codec_s_per_byte(self, workers: int) -> float:
         """Seconds of encoding and decoding on every device, per byte of float32 gradient; 0 for a single worker."""
@@ -109,6 +112,11 @@ class Exchange:
             latency_s += costs[name].latency_s
             s_per_byte += share * costs[name].s_per_byte
         return AlphaBeta(latency_s, s_per_byte)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the exchange goes through parameter servers, which are devices beside the workers."""
+        return any(name in ("push", "pull") for name, _ in self.steps(2))
 
     def _require(self, workers: int) -> None:
         if not self.fits(workers):
@@ -135,13 +143,18 @@ def ternary_sum_steps(workers: int) -> tuple[tuple[str, float], ...]:
     )
 
 
+def ternary_server_steps(workers: int) -> tuple[tuple[str, float], ...]:
+    """2-bit codes pushed to the servers, sums of ⌈log₂(2 N + 1)⌉ bits pulled back: the paper's own transport."""
+    return ("push", _CODE_BITS / _FLOAT_BITS), ("pull", sum_bits(workers) / _FLOAT_BITS)
+
+
 def ternary_int8_steps(_workers: int) -> tuple[tuple[str, float], ...]:
     """Scalers agreed on; codes summed as 8-bit integers, exactly and in any order."""
     return (("all-reduce", 0.0), ("all-reduce", 8 / _FLOAT_BITS))
 
 
 def exchanges(memory_bytes_per_s: float | None = None) -> tuple[Exchange, ...]:
-    """Plain float32, float16, and the three transports of ternary gradients.
+    """Plain float32, float16 and ternary gradients, among the workers and through parameter servers.
 
     Parameters
     ----------
@@ -160,4 +173,7 @@ def exchanges(memory_bytes_per_s: float | None = None) -> tuple[Exchange, ...]:
         Exchange("ternary", "all-gather", ternary_gather_steps, encode_s, decode_s, decodes=float),
         Exchange("ternary", "sums", ternary_sum_steps, encode_s, decode_s, decodes=lambda workers: 2.0),
         Exchange("ternary", "int8", ternary_int8_steps, encode_s, decode_s, most_workers=_INT8_LEVELS),
+        Exchange("none", "servers", lambda workers: (("push", 1.0), ("pull", 1.0))),
+        Exchange("fp16", "servers", lambda workers: (("push", 0.5), ("pull", 0.5)), 1.5 * pass_s, 1.5 * pass_s),
+        Exchange("ternary", "servers", ternary_server_steps, encode_s, decode_s),
     )

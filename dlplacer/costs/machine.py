@@ -1,7 +1,7 @@
 """What collectives cost on the devices of a real machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
@@ -106,6 +106,25 @@ class MachineCosts:
         """All-gather by Bruck's algorithm."""
         return self.rounds(doubling_gather_rounds(self.devices))
 
+    def served(self, servers: Sequence[str]) -> CollectiveCosts:
+        """Push to parameter servers, and pull from them; the servers are devices beside the groups.
+
+        A pull is the push with all messages turned round, over the same links, and takes as long.
+
+        Raises
+        ------
+        InputError
+            If a device is both worker and server, or there is no server.
+        """
+        workers = {name for group in self.groups for name in group}
+        both = sorted(workers.intersection(servers))
+        if both:
+            raise InputError(f"device {both[0]!r} is both worker and parameter server; give it one role")
+        whole = replace(self, groups=tuple((*group, *servers) for group in self.groups), islands=())
+        turns = server_rounds(self.devices, len(servers))
+        line = whole.rounds(turns[: len(turns) // 2])
+        return {"push": line, "pull": line}
+
     def collectives(self, size_bytes: float) -> CollectiveCosts:
         """Every collective by its fastest algorithm for a vector of this size."""
         gather = min((self.ring_half, self.doubling_gather), key=lambda line: line.time_s(size_bytes))
@@ -125,8 +144,5 @@ def server_line(wiring: Wiring, workers: Sequence[str], servers: Sequence[str]) 
     InputError
         If a device is both worker and server.
     """
-    both = sorted(set(workers) & set(servers))
-    if both:
-        raise InputError(f"device {both[0]!r} is both worker and parameter server; give it one role")
-    alone = MachineCosts(wiring, ((*workers, *servers),))
-    return alone.rounds(server_rounds(len(workers), len(servers)))
+    lines = MachineCosts(wiring, (tuple(workers),)).served(servers)
+    return lines["push"] + lines["pull"]

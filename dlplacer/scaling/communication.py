@@ -14,7 +14,8 @@ from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_gr
 from dlplacer.dataparallel.groups.timeline import makespan_s
 from dlplacer.errors import InputError
 from dlplacer.scaling.efficiency import ScalingEfficiency
-from dlplacer.scaling.layout import Layout
+from dlplacer.scaling.exchange_lines import ExchangeLine, line_through, lines_among
+from dlplacer.scaling.layout import Layout, Worker
 from dlplacer.scaling.split import Split
 from dlplacer.scaling.work import Work
 from dlplacer.topology import Topology
@@ -22,7 +23,8 @@ from dlplacer.topology import Topology
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
 """How gradients are grouped into messages → the cuts of a chain."""
 
-_SMALLER = 16
+SERVED_DEVICES = 64
+"""In larger teams nothing goes through parameter servers: all workers would wait for few links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class StepTime:
         Seconds of a step on average.
     exposed_s
         Of these, what the exchange adds to the computation.
+    servers
+        Devices of the team that serve parameters and compute nothing.
     """
 
     codec: str
@@ -51,6 +55,7 @@ class StepTime:
     period: int
     step_s: float
     exposed_s: float
+    servers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,45 +131,74 @@ class OnMachine:
         self.groupings = tuple(groupings)
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
-        """Every exchange with its fastest algorithm, every grouping and period."""
-        compute_s, workers = work.step_s / team.split.speedup, team.workers
-        if workers == 1 or not work.gradient_bytes:
+        """Every exchange with every algorithm that may be best, every grouping and period.
+
+        Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
+        They are looked at for up to `SERVED_DEVICES` devices.
+        """
+        if team.workers == 1 or not work.gradient_bytes:
+            compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
             return
-        costs = self._costs(team)
-        for way in (way for way in self.ways if way.fits(workers)):
-            coding = way.codec_s_per_byte(workers)
-            for algorithm, line in _lines(costs, way, work.gradient_bytes):
-                wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
-                for grouping in self.groupings if self.overlap else ():
-                    groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
-                    yield StepTime(way.codec, way.transport, algorithm, grouping, groups, 1, step_s, step_s - compute_s)
-                for period in (period for period in periods if period > 1 or not self.overlap):
-                    exposed_s = line.time_s(work.gradient_bytes) / period
-                    step_s = compute_s + exposed_s
-                    yield StepTime(way.codec, way.transport, algorithm, "single", 1, period, step_s, exposed_s)
+        teams = self.layout.workers(team.devices, team.degree)
+        costs = self._costs(team, teams)
+        for way in self.ways:
+            if not way.is_served and way.fits(team.workers):
+                for choice in lines_among(costs, way):
+                    yield from self._timed(work, team, periods, way, team.workers, choice)
+        served = [way for way in self.ways if way.is_served]
+        for count in _powers(team.workers // 2) if served and team.devices <= SERVED_DEVICES else ():
+            serving, computing = self._roles(teams, count)
+            fewer = self._costs(team, computing)
+            for way in (way for way in served if len(computing) > 1 and way.fits(len(computing))):
+                choice = line_through(fewer, way, [name for worker in serving for name in worker])
+                yield from self._timed(work, team, periods, way, len(computing), choice)
 
-    def _costs(self, team: Team) -> MachineCosts:
-        groups = tuple(zip(*self.layout.workers(team.devices, team.degree), strict=True))
+    def _timed(
+        self, work: Work, team: Team, periods: Sequence[int], way: Exchange, workers: int, choice: ExchangeLine
+    ) -> Iterator[StepTime]:
+        """The step with one exchange, in every grouping and period."""
+        compute_s, line = work.step_s / team.split.speedup, choice.line
+        coding = way.codec_s_per_byte(workers)
+        wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
+        names = way.codec, way.transport, choice.algorithm
+        for grouping in self.groupings if self.overlap else ():
+            groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
+            yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
+        for period in (period for period in periods if period > 1 or not self.overlap):
+            exposed_s = line.time_s(work.gradient_bytes) / period
+            yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
+
+    def _costs(self, team: Team, workers: Sequence[Worker]) -> MachineCosts:
+        groups = tuple(zip(*workers, strict=True))
         held, degree = team.split.shares, team.degree
         shares = held if len(held) == degree else (1 / degree,) * degree
         return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
+
+    def _roles(self, workers: Sequence[Worker], serving: int) -> tuple[tuple[Worker, ...], tuple[Worker, ...]]:
+        """The workers that serve, of the highest rates to all others and the widest links, and those that compute."""
+        wiring = self.layout.wiring
+        links = self.layout.topology.links
+
+        def joined(worker: Worker) -> tuple[float, float]:
+            others = [name for other in workers if other != worker for name in other]
+            rates = (1 / wiring.channel(name, other).s_per_byte for name in worker for other in others)
+            own = (link.total_bytes_per_s for link in links if {link.source, link.target} & set(worker))
+            return sum(rates), sum(own)
+
+        ranked = sorted(workers, key=joined, reverse=True)
+        return tuple(ranked[:serving]), tuple(worker for worker in workers if worker in ranked[serving:])
+
+
+def _powers(most: int) -> Iterator[int]:
+    """1, 2, 4 … up to this."""
+    yield from (1 << place for place in range(most.bit_length()))
 
 
 def memory_rate(topology: Topology) -> float | None:
     """Bytes per second of the slowest memory among the devices; None where no rate is known."""
     known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
     return min((rate for rate in known if rate is not None), default=None)
-
-
-def _lines(costs: MachineCosts, way: Exchange, size_bytes: float) -> list[tuple[str, AlphaBeta]]:
-    """The lines of an exchange with the collectives that suit one large message, and many smaller ones."""
-    sums = any(name == "all-reduce" for name, _ in way.steps(costs.devices))
-    found = {}
-    for size in (size_bytes, size_bytes / _SMALLER):
-        algorithm = costs.all_reduce(size)[0] if sums else ""
-        found[algorithm] = way.line(costs.collectives(size), costs.devices)
-    return list(found.items())
 
 
 def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:

@@ -114,12 +114,13 @@ class _Search:
         """Every strategy that uses exactly this many devices."""
         efficiency = self.problem.efficiency
         for degree in (1, *self.problem.degrees):
-            if count % degree or efficiency.epochs(count // degree) is None:
+            if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
                 continue
             for split in self._splits(count, degree):
                 team = Team(count, degree, split)
                 for step in self._step_times(team):
-                    epochs = efficiency.epochs(team.workers, step.codec, step.period)
+                    workers = team.workers - step.servers // degree
+                    epochs = efficiency.epochs(workers, step.codec, step.period)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
 

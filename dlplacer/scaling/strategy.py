@@ -14,7 +14,7 @@ class Strategy:
     Attributes
     ----------
     devices, degree
-        Devices in use, and M of them per worker.
+        Devices in use, parameter servers included, and M of them per worker.
     epochs
         E: epochs with this batch, codec and period.
     effort_s
@@ -29,8 +29,8 @@ class Strategy:
 
     @property
     def workers(self) -> int:
-        """Data-parallel workers."""
-        return self.devices // self.degree
+        """Data-parallel workers: the devices that serve no parameters ÷ M."""
+        return (self.devices - self.step.servers) // self.degree
 
     @property
     def effort_s(self) -> float:
@@ -47,8 +47,10 @@ class Strategy:
         parts = [f"{self.workers} x {self.degree}"]
         if self.split.micro_batches > 1:
             parts.append(f"{self.split.micro_batches} micro-batches")
-        if self.step.codec != "none":
+        if self.step.codec != "none" or self.step.servers:
             parts.append(f"{self.step.codec}/{self.step.transport}")
+        if self.step.servers:
+            parts.append(f"{self.step.servers} servers" if self.step.servers > 1 else "1 server")
         if self.step.period > 1:
             parts.append(f"every {self.step.period} steps")
         return ", ".join(parts)
@@ -66,6 +68,7 @@ class Strategy:
         return {
             "devices": self.devices,
             "workers": self.workers,
+            "servers": self.step.servers,
             "model_parallel": self.degree,
             "model_parallel_speedup": self.split.speedup,
             "model_parallel_method": self.split.method,

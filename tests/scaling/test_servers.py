@@ -1,0 +1,120 @@
+"""Parameter servers as a transport of the planner."""
+
+from itertools import combinations
+
+import pytest
+
+from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.costs.collectives import parameter_server
+from dlplacer.costs.exchange import exchanges
+from dlplacer.costs.links import Wiring
+from dlplacer.costs.machine import MachineCosts, server_line
+from dlplacer.costs.rounds import server_rounds
+from dlplacer.errors import InputError
+from dlplacer.load import load_topology
+from dlplacer.scaling.communication import OnMachine, StepTime, Team
+from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.scaling.exchange_lines import lines_among
+from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
+from dlplacer.scaling.layout import Layout
+from dlplacer.scaling.split import ALONE, SpeedupTable, Split
+from dlplacer.scaling.work import GradientLayer, Work
+from dlplacer.topology import Device, Link, Router, Topology
+
+WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
+SERVED = tuple(way for way in exchanges() if way.name == "none/servers")
+
+
+def star(count: int, fat: float = 1e9, latency_s: float = 0.0) -> Topology:
+    """Devices d0 … on a switch by links of 1 GB/s; the last has a link of another rate."""
+    rates = [1e9] * (count - 1) + [fat]
+    links = tuple(Link(f"d{at}", "switch", rate, latency_s / 2) for at, rate in enumerate(rates))
+    return Topology(tuple(Device(f"d{at}") for at in range(count)), (Router("switch"),), links, name="star")
+
+
+def served(topology: Topology, devices: int, degree: int = 1, split: Split = ALONE) -> list[StepTime]:
+    on_machine = OnMachine(Layout(topology), SERVED, overlap=False)
+    return list(on_machine.step_times(WORK, Team(devices, degree, split), (1,)))
+
+
+def test_servers_on_a_switch_take_what_the_closed_form_says() -> None:
+    channel = AlphaBeta(1e-4, 1e-9)
+    for devices in range(2, 9):
+        for step in served(star(devices, latency_s=1e-4), devices):
+            wanted = parameter_server(channel, devices - step.servers, step.servers)
+            assert step.exposed_s == pytest.approx(wanted.time_s(WORK.gradient_bytes))
+
+
+def test_how_many_serve() -> None:
+    assert [step.servers for step in served(star(8), 8)] == [1, 2, 4]
+    assert [step.servers for step in served(star(3), 3)] == [1]
+    assert served(star(2), 2) == []  # one worker and a server exchange nothing
+    assert [step.servers for step in served(star(8), 8, 2, Split(1.5))] == [2, 4]
+
+
+@pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu", "mixed-2gpu"])
+def test_a_pull_takes_as_long_as_the_push(name: str) -> None:
+    topology = load_topology(name)
+    devices = list(topology.device_index)
+    costs = MachineCosts(Wiring(topology), (tuple(devices),))
+    for workers in range(1, len(devices)):
+        turns = server_rounds(workers, len(devices) - workers)
+        there, back = costs.rounds(turns[: len(turns) // 2]), costs.rounds(turns[len(turns) // 2 :])
+        assert (back.latency_s, back.s_per_byte) == pytest.approx((there.latency_s, there.s_per_byte))
+        line = server_line(costs.wiring, devices[:workers], devices[workers:])
+        assert (line.latency_s, line.s_per_byte) == pytest.approx((2 * there.latency_s, 2 * there.s_per_byte))
+
+
+def test_servers_use_devices_with_which_no_more_workers_converge() -> None:
+    """Nothing converges beyond 4 workers, and nothing but servers is allowed; there are five devices.
+
+    Messages of one server follow each other. Four workers and one server: 2 × 4 × 8 MB ÷ 1 GB/s = 64 ms; three workers
+    and two servers, which share every message out: 2 × 3 × 4 MB ÷ 1 GB/s = 24 ms.
+    """
+    topology = star(5, fat=100e9)
+    assert {step.servers: round(step.exposed_s, 9) for step in served(topology, 5)} == {1: 0.064, 2: 0.024}
+    efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 4: 4.0}))
+    problem = HybridProblem(WORK, efficiency, SpeedupTable({}), topology, OnMachine(Layout(topology), SERVED))
+    plan = plan_hybrid(problem, 5)
+    best = plan.at(5).data_parallel
+    assert best is not None
+    assert (best.workers, best.step.servers, best.label) == (3, 2, "3 x 1, none/servers, 2 servers")
+    assert best.to_dict(plan.reference_s, None)["servers"] == 2
+    # the exchange hides behind nothing: all gradients are ready at the end of the backward pass
+    assert plan.speedup(best) == pytest.approx(3 * 0.010 / 0.034)
+
+
+def test_the_device_with_the_widest_link_serves() -> None:
+    layout = Layout(star(4, fat=100e9))
+    serving, computing = OnMachine(layout)._roles(layout.workers(4, 1), 1)
+    assert (serving, computing) == ((("d3",),), (("d0",), ("d1",), ("d2",)))
+
+
+def test_all_devices_of_a_worker_push_to_the_same_servers() -> None:
+    """Two workers of two devices hold 3/4 and 1/4: a server's link receives 2 × (3/4 + 1/4) of 8 MB."""
+    (step,) = [step for step in served(star(6), 6, 2, Split(1.0, shares=(0.75, 0.25))) if step.servers == 2]
+    # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms a way
+    assert step.exposed_s == pytest.approx(0.016)
+
+
+def test_servers_are_devices_of_their_own() -> None:
+    costs = MachineCosts(Wiring(star(3)), (("d0", "d1"),))
+    with pytest.raises(InputError, match="device 'd1' is both worker and parameter server"):
+        costs.served(["d1"])
+    with pytest.raises(InputError, match="must be at least 1"):
+        costs.served([])
+
+
+@pytest.mark.parametrize("way", exchanges()[:5], ids=lambda way: way.name)
+@pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu"])
+def test_every_size_finds_its_best_algorithms(name: str, way: object) -> None:
+    """For no size is any choice of all-reduce and all-gather below the lines that are looked at."""
+    topology = load_topology(name)
+    costs = MachineCosts(Wiring(topology), (tuple(topology.device_index),))
+    kept = lines_among(costs, way)  # type: ignore[arg-type]
+    assert len({(each.line.latency_s, each.line.s_per_byte) for each in kept}) == len(kept)
+    for one, other in combinations(kept, 2):
+        assert (one.line.latency_s < other.line.latency_s) != (one.line.s_per_byte < other.line.s_per_byte)
+    for size_bytes in (1e2, 1e4, 1e6, 1e8):
+        plain = way.line(costs.collectives(size_bytes), costs.devices).time_s(size_bytes)  # type: ignore[attr-defined]
+        assert min(each.line.time_s(size_bytes) for each in kept) <= plain * (1 + 1e-12)
