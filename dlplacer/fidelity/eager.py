@@ -1,11 +1,15 @@
 """Plain PyTorch, the baseline: the job's own module, loss and backward, without any plan."""
 
 import copy
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from dlplacer.devices.base import Device
 from dlplacer.frontend.job import Job, autocast_of, loss_in
 
 
@@ -70,3 +74,32 @@ def _first_tensor(value: Any) -> torch.Tensor:
     from torch.utils import _pytree as pytree
 
     return next(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+@dataclass(frozen=True)
+class EagerOnDevice:
+    """Plain PyTorch on one of the devices."""
+
+    eager: EagerStep
+    device: Device
+
+    def step(self, context: AbstractContextManager[object] | None = None) -> torch.Tensor:
+        """A step on the device's thread, in a context if one is given."""
+
+        def step() -> torch.Tensor:
+            with context or nullcontext():
+                loss = self.eager()
+            self.device.synchronize()
+            return loss
+
+        result: torch.Tensor = self.device.submit(step).result()
+        return result
+
+    def step_on_all_cores(self) -> torch.Tensor:
+        """A step with as many threads as this process has cores."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        try:
+            return self.eager()
+        finally:
+            torch.set_num_threads(before)

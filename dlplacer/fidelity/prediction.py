@@ -26,6 +26,8 @@ class Prediction:
         The plan as in the sample nearest to it.
     typical
         The plan under the typical times of its ops.
+    serial_s
+        All ops one after another on the first device; median over the samples.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -33,6 +35,7 @@ class Prediction:
     step_s: float
     plan: Plan
     typical: Plan
+    serial_s: float
     dispatch_s: float
 
 
@@ -58,10 +61,13 @@ class Predictor:
         self._topology = measured_topology(devices)
         self._handover_s = handover_time_s(devices)
         self._samples: list[dict[str, float]] = []
+        self._serial_s: list[float] = []
 
     def step(self) -> None:
         """Run the whole step on every device, and keep the time of each op on its planned device."""
-        by_device = dict(zip((device.id for device in self._plan.topology.devices), self._profiler.step(), strict=True))
+        found = self._profiler.step()
+        self._serial_s.append(sum(found[0].values()))
+        by_device = dict(zip((device.id for device in self._plan.topology.devices), found, strict=True))
         self._samples.append({op: by_device[device][op] for op, device in self._plan.placement.items()})
 
     def predict(self, count: int) -> Prediction:
@@ -72,7 +78,8 @@ class Predictor:
         replays = [self._replay(sample, dispatch_s) for sample in samples]
         step_s = float(median(plan.makespan_s for plan in replays))
         nearest = min(replays, key=lambda plan: abs(plan.makespan_s - step_s))
-        return Prediction(step_s, nearest, self._replay(usual, dispatch_s), dispatch_s)
+        serial_s = float(median(self._serial_s[-count:]))
+        return Prediction(step_s, nearest, self._replay(usual, dispatch_s), serial_s, dispatch_s)
 
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         graph = with_measured_times(self._plan.graph, {device.type: times for device in self._devices})

@@ -61,7 +61,7 @@ class RunReport:
     eager_all_cores_s
         Plain PyTorch with all cores of the host; None where the devices are not CPU cores.
     predicted_s, predicted_speedup
-        Replay of the plan under op times, links and handovers measured in the same run; baseline ÷ predicted.
+        Replay of the plan under op times, links and handovers measured in the same run; serial op times ÷ predicted.
     measured_s, measured_speedup
         The placed step; baseline ÷ measured.
     prediction_error

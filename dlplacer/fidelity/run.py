@@ -1,9 +1,8 @@
 """Run a plan and measure it beside plain PyTorch: predicted against measured, numbers against numbers."""
 
 import copy
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import Device
 from dlplacer.errors import InputError
-from dlplacer.fidelity.eager import EagerStep
+from dlplacer.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.numerics import compare_once
 from dlplacer.fidelity.prediction import Prediction, Predictor
@@ -94,12 +93,14 @@ class _Other:
 
         return compare_once(self.placed, eager.module, self.step, eager_step, self.job.update is not None)[0]
 
-    def beside(self, prediction: Prediction, measured_s: float, baseline_s: float, error: float) -> Beside:
-        """The figures of its run."""
+    def beside(
+        self, prediction: Prediction, measured_s: float, serial_s: float, baseline_s: float, error: float
+    ) -> Beside:
+        """The figures of its run; both speedups are over those of the plan that it ran beside."""
         return Beside(
             predicted_s=prediction.step_s,
             measured_s=measured_s,
-            predicted_speedup=baseline_s / prediction.step_s,
+            predicted_speedup=serial_s / prediction.step_s,
             measured_speedup=baseline_s / measured_s,
             prediction_error=abs(prediction.step_s - measured_s) / measured_s,
             max_abs_error=error,
@@ -122,7 +123,7 @@ def _measure(
     predictors = {"predicted": Predictor(job, plan, placed.captured, opened)}
     for name, other in others.items():
         predictors[f"predicted {name}"] = Predictor(other.job, other.placed.plan, other.placed.captured, opened)
-    eager = _Eager(EagerStep(job, reference, opened[0].torch_device), opened[0])
+    eager = EagerOnDevice(EagerStep(job, reference, opened[0].torch_device), opened[0])
 
     def planned_step() -> torch.Tensor:
         placed.zero_grad(set_to_none=True)
@@ -146,7 +147,7 @@ def _measure(
         eager_all_cores_s=medians.get("all cores"),
         predicted_s=prediction.step_s,
         measured_s=measured_s,
-        predicted_speedup=baseline_s / prediction.step_s,
+        predicted_speedup=prediction.serial_s / prediction.step_s,
         measured_speedup=baseline_s / measured_s,
         prediction_error=abs(prediction.step_s - measured_s) / measured_s,
         max_abs_error=error,
@@ -159,40 +160,13 @@ def _measure(
         use=device_uses(prediction.plan, measured),
         offenders=worst_offenders(prediction.typical, median_op_times(recordings)),
         beside={
-            name: other.beside(predictions[f"predicted {name}"], medians[name], baseline_s, errors[name])
+            name: other.beside(
+                predictions[f"predicted {name}"], medians[name], prediction.serial_s, baseline_s, errors[name]
+            )
             for name, other in others.items()
         },
     )
     return Run(report, prediction.plan, measured)
-
-
-@dataclass(frozen=True)
-class _Eager:
-    """Plain PyTorch on one of the devices."""
-
-    eager: EagerStep
-    device: Device
-
-    def step(self, context: AbstractContextManager[object] | None = None) -> torch.Tensor:
-        """A step on the device's thread, in a context if one is given."""
-
-        def step() -> torch.Tensor:
-            with context or nullcontext():
-                loss = self.eager()
-            self.device.synchronize()
-            return loss
-
-        result: torch.Tensor = self.device.submit(step).result()
-        return result
-
-    def step_on_all_cores(self) -> torch.Tensor:
-        """A step with as many threads as this process has cores."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        try:
-            return self.eager()
-        finally:
-            torch.set_num_threads(before)
 
 
 def _on_cores(devices: Sequence[Device]) -> bool:
