@@ -11,8 +11,8 @@ from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.network_device import NetworkDevice
 from dlplacer.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.errors import MismatchError
-from dlplacer.frontend.capture import capture_job
+from dlplacer.errors import InputError, MismatchError
+from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.runtime.apply import of_captured_ops
@@ -61,12 +61,10 @@ def apply_ranks(
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, Device] = {}
     try:
-        opened.update(open_local(group))
+        opened.update(group.agreed(lambda: open_local(group)))
         return apply_in_group(job, plan, group, opened)
-    except BaseException:
-        for device in opened.values():
-            device.close()
-        group.close()
+    except BaseException as error:
+        give_up(group, opened, error)
         raise
 
 
@@ -92,22 +90,36 @@ def open_local(group: RankGroup) -> dict[str, Device]:
     return dict(zip(names, open_devices(list(names.values())), strict=True))
 
 
+def give_up(group: RankGroup, opened: Mapping[str, Device], error: BaseException) -> None:
+    """Close everything, and end the run on the other processes; a mistake in what was given ends them by itself."""
+    if not isinstance(error, InputError):
+        group.failure.fail(error)
+    for device in opened.values():
+        device.close()
+    group.close()
+
+
 def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, Device]) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
-    described = plan.graph.capture or {}
     group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
-    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-    if "collectives" in described:
-        captured = with_collectives(captured, plan)
-        require_same_graph(plan, captured.graph)
-    else:
-        plan = of_captured_ops(plan, captured.graph)
+    captured, plan = group.agreed(lambda: _captured(job, plan))
     devices = dict(opened)
     if replicas > 1:
         part = group.rank % group.ranks.per_replica
         devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
     return RankModule(job, plan, captured, devices, group)
+
+
+def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
+    """The job with the plan's rewrites and collectives, and the plan in its ops."""
+    described = plan.graph.capture or {}
+    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+    if "collectives" not in described:
+        return captured, of_captured_ops(plan, captured.graph)
+    captured = with_collectives(captured, plan)
+    require_same_graph(plan, captured.graph)
+    return captured, plan
 
 
 def _network(neighbour: Device) -> Device:

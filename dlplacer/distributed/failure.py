@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import queue
 import threading
 import time
 from concurrent.futures import Future, InvalidStateError
@@ -11,6 +12,7 @@ from dlplacer.errors import RunError
 
 _KEY = "dlplacer/failure"
 _POLL_S = 0.1
+_POST_LIMIT_S = 5.0
 
 
 class Failure:
@@ -69,16 +71,20 @@ class Failure:
             raise error from None
 
     def fail(self, error: BaseException) -> RunError:
-        """End the run here and tell the other processes; returns the error where it began."""
+        """End the run here and tell the other processes; returns the error where it began.
+
+        It returns once the others had time to read what was posted: this process may hold the store, and end.
+        """
         with self._lock:
             first = self.error is None
-        if first and self._store is not None:
-            with contextlib.suppress(Exception):
-                mine = json.dumps({"rank": self.rank, "message": str(error)})
-                posted = self._store.compare_set(_KEY, "", mine).decode()
-                if posted != mine:
-                    return self._end(_told(posted))
-        return self._end(error if isinstance(error, RunError) else RunError(str(error)))
+        mine = json.dumps({"rank": self.rank, "message": str(error) or type(error).__name__})
+        posted = self._post(mine) if first and self._store is not None else None
+        if posted not in (None, mine):
+            return self._end(_told(posted))
+        ended = self._end(error if isinstance(error, RunError) else RunError(json.loads(mine)["message"]))
+        if posted is not None:
+            time.sleep(4 * _POLL_S)
+        return ended
 
     def lost(self, what: str, error: BaseException) -> None:
         """A connection broke: find out whether another process failed first, and end the run with its error."""
@@ -88,11 +94,6 @@ class Failure:
         if not self._closed.is_set():
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(". This is typ")[0]
             self.fail(RunError(f"rank {self.rank} failed at {what}; a process has ended or is out of reach: {reason}"))
-
-    def linger(self) -> None:
-        """Give the other processes time to read what was posted before this one, which may hold the store, ends."""
-        if self._store is not None:
-            time.sleep(4 * _POLL_S)
 
     def close(self) -> None:
         """Watch no longer."""
@@ -107,6 +108,22 @@ class Failure:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(self.error)
         return self.error
+
+    def _post(self, mine: str) -> str | None:
+        """What stands in the store afterwards; None if it does not answer: its process is gone or stuck."""
+        found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+        def post() -> None:
+            try:
+                found.put(self._store.compare_set(_KEY, "", mine).decode())
+            except Exception:
+                found.put(None)
+
+        threading.Thread(target=post, name=f"rank{self.rank} post", daemon=True).start()
+        try:
+            return found.get(timeout=_POST_LIMIT_S)
+        except queue.Empty:
+            return None
 
     def _watch(self) -> None:
         while not self._closed.wait(_POLL_S) and self.error is None:

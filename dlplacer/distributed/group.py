@@ -1,11 +1,12 @@
 """The processes that run one plan together: who this one is, what it waits with, its channels and process groups."""
 
+import contextlib
 import json
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from dlplacer.distributed.transport import HostTransport, NcclTransport, Transpo
 from dlplacer.distributed.wire_format import WireFormat
 from dlplacer.errors import InputError, RunError
 
+T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
 HOST: Channel = ("host", "host")
 """The channel of what processes tell each other beside the program."""
@@ -95,6 +97,24 @@ class RankGroup:
                     found[name] = tensor
         return {**found, **own}
 
+    def agreed(self, work: Callable[[], T]) -> T:
+        """What a function returns that may find a mistake on one process alone; call it on every process.
+
+        Raises
+        ------
+        InputError
+            On all processes, if it raised one on any.
+        """
+        mistake = None
+        try:
+            found = work()
+        except InputError as error:
+            mistake = error
+        for rank, text in enumerate(self.gathered(None if mistake is None else str(mistake))):
+            if text is not None:
+                raise mistake or InputError(f"rank {rank}: {text}")
+        return found
+
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Return if all processes have the same settings.
 
@@ -131,12 +151,6 @@ class RankGroup:
         for pump in self._pumps.values():
             pump.close()
 
-    def raise_failure(self, error: RunError) -> RunError:
-        """The error to raise here, once all other processes could read it."""
-        found = self.failure.fail(error)
-        self.failure.linger()
-        return found
-
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
         """A tensor of one process in the host's memory of all; None on those that get it."""
         host = torch.device("cpu")
@@ -150,7 +164,8 @@ class RankGroup:
         mine = None
         for part in range(self.ranks.per_replica):
             members = self.ranks.peers_of(part)
-            group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
+            with _named(f"rank {self.rank} failed to join ranks {members}", timeout_s):
+                group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
             if self.rank in members:
                 mine = group
         return mine
@@ -166,4 +181,18 @@ def _join(backend: str, timeout_s: float) -> None:
             f"{missing[0]} is not set: a plan over several ranks needs its processes started, by torchrun "
             "--nproc-per-node N, or call torch.distributed.init_process_group first"
         )
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    rank, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    with _named(f"rank {rank} failed to join a group of {count}", timeout_s):
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+
+
+@contextlib.contextmanager
+def _named(what: str, timeout_s: float) -> Iterator[None]:
+    """Torch's errors as a `RunError` that says what was tried."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RunError(
+            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {reason}"
+        ) from error

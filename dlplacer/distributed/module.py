@@ -1,6 +1,7 @@
 """A module of which every process holds and runs its part."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +49,8 @@ class RankModule(PlacedModule):
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
         """Forward, backward and the exchange of gradients in one program, as `PlacedModule.step`."""
-        try:
+        with self._telling():
             return super().step(*inputs, **kwargs)
-        except RunError as error:
-            raise self.group.raise_failure(error) from error
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The loss, as `PlacedModule.forward`; call ``backward()`` on every process."""
@@ -59,10 +58,8 @@ class RankModule(PlacedModule):
             raise InputError(
                 f"rank {self.group.rank} holds no parameter, so that backward() has nothing to start from; use step()"
             )
-        try:
+        with self._telling():
             return super().forward(*inputs, **kwargs)
-        except RunError as error:
-            raise self.group.raise_failure(error) from error
 
     def close(self) -> None:
         """End the devices' and channels' threads; the module cannot run afterwards."""
@@ -89,6 +86,19 @@ class RankModule(PlacedModule):
         part = local_part(captured, order, self.group)
         bound = replace(part, executable=with_group(part.executable, self.group))
         return RankVariant(bound, order, self.devices, self.updater, layouts, self.group, captured)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What ends a step here ends it on all processes. A mistaken call does not: nothing has been sent for it."""
+        try:
+            yield
+        except InputError:
+            raise
+        except RunError as error:
+            raise self.group.failure.fail(error) from error
+        except BaseException as error:
+            self.group.failure.fail(error)
+            raise
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that live on other processes."""

@@ -164,7 +164,7 @@ def _largest_difference(pipeline: PipelineRank, plain: _Plain) -> float:
     expected = {name: parameter.grad for name, parameter in plain.module.named_parameters()}
     pairs = [(gradient, expected[name]) for name, gradient in pipeline.gradients().items()]
     pairs += [(ours, theirs)] if ours is not None else []
-    worst = torch.tensor([max(float((a - b).abs().max()) for a, b in pairs if b is not None)])
+    worst = torch.tensor([max((float((a - b).abs().max()) for a, b in pairs if b is not None), default=0.0)])
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     return float(worst)
 

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -12,22 +13,22 @@ from torch import nn
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import Device
-from dlplacer.distributed.apply import apply_in_group, open_local, require_replicas
+from dlplacer.distributed.apply import apply_in_group, give_up, open_local, require_replicas
 from dlplacer.distributed.collectives import COLLECTIVE, EXCHANGE, with_collectives
 from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.distributed.measure import measured_all_reduce, measured_machine
 from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.network import with_network
 from dlplacer.distributed.parts import part_of
-from dlplacer.distributed.ranks import parse_ranks
+from dlplacer.distributed.ranks import Ranks, parse_ranks
 from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan, with_exchange_times
 from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
-from dlplacer.fidelity.ranks_numerics import compare_with_one_process
+from dlplacer.fidelity.ranks_numerics import Differences, compare_with_one_process
 from dlplacer.fidelity.ranks_recording import mean_op_times, record_over_ranks, recorded_plan
 from dlplacer.fidelity.ranks_report import RanksReport
-from dlplacer.fidelity.recording import median_recording
+from dlplacer.fidelity.recording import Recording, median_recording
 from dlplacer.fidelity.report import device_uses, worst_offenders
 from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.files import plan_to_dict
@@ -88,56 +89,88 @@ def run_over_ranks(
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, Device] = {}
     try:
-        opened.update(open_local(group))
+        opened.update(group.agreed(lambda: open_local(group)))
         parts = [part_of(job, number, replicas) if cut else job for number in range(replicas)]
-        mine = parts[group.replica]
-        described = plan.graph.capture or {}
-        captured = capture_job(mine, described["rewrites"], bool(described.get("colocate_backward")))
-        line = measured_all_reduce(group)
-        made = _planned(plan, captured, replicas, line, bucket_bytes) if group.rank == 0 else None
-        planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
-        predicted = _predicted(mine, planned, with_collectives(captured, planned), group, opened, line)
-        reference = copy.deepcopy(job.module)
-        placed = apply_in_group(mine, planned, group, opened)
-        try:
-            differences = compare_with_one_process(placed, parts, job if cut else None, reference)
-            medians = _medians(placed, mine, reference, steps, warmup)
-            recordings = record_over_ranks(placed, lambda: _placed_step(placed, mine), min(steps, _RECORDED))
-        finally:
-            placed.close()
+        found = _measure(plan, group, opened, parts, job if cut else None, steps, warmup, bucket_bytes)
     except BaseException as error:
-        group.failure.fail(error)
-        group.failure.linger()
-        for device in opened.values():
-            device.close()
-        group.close()
+        give_up(group, opened, error)
         raise
-    shown = side_by_side(predicted, group.ranks)
-    measured = recorded_plan(shown, median_recording(recordings))
-    op_times_s = mean_op_times(recordings, group.ranks, list(predicted.placement))
+    return _run(found, group.ranks, steps)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What all processes measured together; the same on each."""
+
+    planned: Plan
+    predicted: Plan
+    line: AlphaBeta
+    differences: Differences
+    medians: Mapping[str, float]
+    recordings: list[Recording]
+
+
+def _measure(
+    plan: Plan,
+    group: RankGroup,
+    opened: Mapping[str, Device],
+    parts: Sequence[Job],
+    whole: Job | None,
+    steps: int,
+    warmup: int,
+    bucket_bytes: int,
+) -> _Figures:
+    """Measure machine and ops, then the placed step; closes the devices and the group.
+
+    Parameters
+    ----------
+    parts
+        [replica] → its part of the job.
+    whole
+        The job with all parts, if they are parts.
+    """
+    job = parts[group.replica]
+    described = plan.graph.capture or {}
+    captured = group.agreed(lambda: capture_job(job, described["rewrites"], bool(described.get("colocate_backward"))))
+    line = measured_all_reduce(group)
+    made = group.agreed(lambda: None if group.rank else _planned(plan, captured, len(parts), line, bucket_bytes))
+    planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
+    predicted = _predicted(job, planned, with_collectives(captured, planned), group, opened, line)
+    reference = copy.deepcopy(job.module)
+    with closing(apply_in_group(job, planned, group, opened)) as placed:
+        differences = compare_with_one_process(placed, parts, whole, reference)
+        medians = _medians(placed, job, reference, steps, warmup)
+        recordings = record_over_ranks(placed, lambda: _placed_step(placed, job), min(steps, _RECORDED))
+    return _Figures(planned, predicted, line, differences, medians, recordings)
+
+
+def _run(found: _Figures, ranks: Ranks, steps: int) -> RanksRun:
+    predicted, graph = found.predicted, found.predicted.graph
+    shown = side_by_side(predicted, ranks)
+    measured = recorded_plan(shown, median_recording(found.recordings))
     kind = predicted.topology.devices[0].type
-    serial_s = sum(op.time_on(kind) or 0.0 for op in predicted.graph.ops if op.kind not in EXCHANGE)
-    predicted_s, measured_s = predicted.makespan_s, medians["placed"]
+    serial_s = sum(op.time_on(kind) or 0.0 for op in graph.ops if op.kind not in EXCHANGE)
+    baseline_s, measured_s = found.medians["baseline"], found.medians["placed"]
     report = RanksReport(
-        replicas=replicas,
-        ranks=group.ranks.count,
-        baseline_s=medians["baseline"],
-        predicted_s=predicted_s,
+        replicas=ranks.replicas,
+        ranks=ranks.count,
+        baseline_s=baseline_s,
+        predicted_s=predicted.makespan_s,
         measured_s=measured_s,
-        predicted_speedup=replicas * serial_s / predicted_s,
-        measured_speedup=replicas * medians["baseline"] / measured_s,
-        prediction_error=abs(predicted_s - measured_s) / measured_s,
-        max_abs_error=differences.max_abs_error,
-        full_batch_error=differences.full_batch_error,
-        plan_makespan_s=planned.makespan_s,
-        all_reduce_latency_s=line.latency_s,
-        all_reduce_s_per_byte=line.s_per_byte,
-        buckets=sum(op.kind == COLLECTIVE for op in predicted.graph.ops),
+        predicted_speedup=ranks.replicas * serial_s / predicted.makespan_s,
+        measured_speedup=ranks.replicas * baseline_s / measured_s,
+        prediction_error=abs(predicted.makespan_s - measured_s) / measured_s,
+        max_abs_error=found.differences.max_abs_error,
+        full_batch_error=found.differences.full_batch_error,
+        plan_makespan_s=found.planned.makespan_s,
+        all_reduce_latency_s=found.line.latency_s,
+        all_reduce_s_per_byte=found.line.s_per_byte,
+        buckets=sum(op.kind == COLLECTIVE for op in graph.ops),
         steps=steps,
-        devices=tuple(str(owner) for owners in group.ranks.owners for owner in owners.values()),
-        draws=differences.draws,
+        devices=tuple(str(owner) for owners in ranks.owners for owner in owners.values()),
+        draws=found.differences.draws,
         use=device_uses(shown, measured),
-        offenders=worst_offenders(predicted, op_times_s),
+        offenders=worst_offenders(predicted, mean_op_times(found.recordings, ranks, list(graph.index))),
     )
     return RanksRun(report, shown, measured)
 

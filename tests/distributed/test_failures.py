@@ -1,7 +1,7 @@
 """A process that fails, ends or does not come: all processes end soon, with the error of the first."""
 
-import multiprocessing
 import os
+import threading
 import time
 
 import pytest
@@ -12,6 +12,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed import exchange as exchange_module
+from dlplacer.distributed import failure as failure_module
 from dlplacer.errors import DlplacerError
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
@@ -28,17 +29,16 @@ def plan():
     return replicated_plan(random_plan(capture(mlp(batch_size=4)), 2, seed=1), 2, AlphaBeta(1e-4, 1e-9), 40_000)
 
 
-def second_step(plan, culprit, timeout_s: float = LIMIT_S, staying: int = 4):
+def second_step(plan, culprit, timeout_s: float = LIMIT_S, leaving: int = 0):
     """[rank] → (seconds, message) of the error in the second step.
 
     Parameters
     ----------
     culprit
         (rank, job, its group) → the targets of that rank's second step.
-    staying
-        Processes that do not leave: none of them ends before all have their error, however slow the machine is.
+    leaving
+        How many processes leave.
     """
-    told = multiprocessing.get_context("fork").Barrier(staying)
 
     def work(rank: int):
         job = mlp(batch_size=4)
@@ -49,12 +49,10 @@ def second_step(plan, culprit, timeout_s: float = LIMIT_S, staying: int = 4):
         try:
             placed.step(*job.args, culprit(rank, job, placed.group))
         except DlplacerError as error:
-            found = time.monotonic() - began, str(error)
-            told.wait(LIMIT_S)
-            return found
+            return time.monotonic() - began, str(error)
         return None
 
-    return run_ranks(4, work)
+    return run_ranks(4, work, leaving=leaving)
 
 
 @pytest.mark.parametrize("culprit", [0, 3])
@@ -77,7 +75,7 @@ def test_a_process_that_is_gone_ends_the_others(plan) -> None:
             os._exit(9)
         return job.targets[0]
 
-    *found, gone = second_step(plan, leave, staying=3)
+    *found, gone = second_step(plan, leave, leaving=1)
     assert gone == ("ended",)
     for seconds, message in found:
         assert "a process has ended or is out of reach" in message
@@ -140,3 +138,81 @@ def test_without_a_launcher_the_way_to_start_is_named(plan, monkeypatch: pytest.
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(DlplacerError, match=r"RANK is not set: .* torchrun"):
         apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2)
+
+
+def test_an_error_outside_all_ops_ends_all_ranks(plan) -> None:
+    def work(rank: int):
+        job = mlp(batch_size=4)
+        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=30)
+        if rank == 2:
+            placed._run = broken
+        began = time.monotonic()
+        try:
+            placed.step(*job.args, *job.targets)
+        except Exception as error:
+            return time.monotonic() - began, type(error).__name__, str(error)
+        return None
+
+    def broken(*_: object) -> None:
+        raise ValueError("no step today")
+
+    for rank, (seconds, name, message) in enumerate(run_ranks(4, work)):
+        expected = ("ValueError", "no step today") if rank == 2 else ("RunError", "rank 2: no step today")
+        assert (name, message) == expected
+        assert seconds < SOON_S
+
+
+def test_a_mistake_on_one_rank_is_an_error_on_all(plan) -> None:
+    def work(rank: int):
+        began = time.monotonic()
+        names = NAMES.replace("cpu:1", "cpu:9999") if rank == 1 else NAMES
+        try:
+            apply_ranks(mlp(batch_size=4), plan, names, replicas=2, timeout_s=60)
+        except DlplacerError as error:
+            return time.monotonic() - began, error.exit_code, str(error)
+        return None
+
+    for rank, (seconds, code, message) in enumerate(run_ranks(4, work)):
+        assert message.startswith(
+            "device 'cpu:9999' needs 10000 cores" if rank == 1 else "rank 1: device 'cpu:9999' needs"
+        )
+        assert code == 2
+        assert seconds < 60
+
+
+def test_a_group_that_is_not_complete_ends_at_the_time_limit(plan) -> None:
+    def work(rank: int):
+        os.environ["WORLD_SIZE"] = "4"
+        apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2, timeout_s=1)
+
+    ((_, name, message),) = run_ranks(1, work)
+    assert name == "RunError"
+    assert message.startswith("rank 0 failed to join a group of 4 within 1 s; a process has ended, or not all were")
+
+
+class StuckStore:
+    """A store whose process is stopped: it takes questions and never answers."""
+
+    def check(self, keys: list[str]) -> bool:
+        threading.Event().wait()
+        return True
+
+    def compare_set(self, *_: str) -> bytes:
+        threading.Event().wait()
+        return b""
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_module, "_POST_LIMIT_S", 0.1)
+    failure = failure_module.Failure(3, StuckStore(), timeout_s=0.1)
+    waiting = failure.future()
+    with pytest.raises(DlplacerError, match=r"rank 3 waited 0.1 s for a tensor"):
+        failure.wait(failure.future(), "a tensor")
+    with pytest.raises(DlplacerError, match="rank 3 waited"):
+        waiting.result(0)
+
+
+def test_a_result_that_cannot_be_sent_is_named() -> None:
+    ((kind, _, message),) = run_ranks(1, lambda rank: lambda: rank)
+    assert kind == "error"
+    assert "pickle" in message

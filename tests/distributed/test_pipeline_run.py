@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.distributed.launch import launch
-from dlplacer.distributed.pipeline_main import main
+from dlplacer.distributed.pipeline_main import job_of, main
 from dlplacer.distributed.pipeline_run import PipelineReport, run_pipeline
+from dlplacer.errors import InputError
 from dlplacer.models import mlp
 
 
@@ -43,3 +44,24 @@ def test_both_ranks_report_the_same_run() -> None:
 def test_without_torchrun_the_command_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dlplacer.models:mlp"]) == 2
     assert "start this with torchrun --nproc-per-node N" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("dlplacer.models:nothing", "'dlplacer.models:nothing' cannot be imported: .* name module:callable"),
+        ("no_such_module:mlp", "cannot be imported: No module named 'no_such_module'"),
+        ("mlp", "cannot be imported"),
+        ("builtins:dict", "returned an object of type dict; it must return a dlplacer.Job"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(entry: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        job_of(entry, {})
+
+
+@pytest.mark.parametrize("options", [["--micro-batches", "2,x"], ["--micro-batches", "0"], ["--arguments", "[1]"]])
+def test_options_that_are_no_numbers_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["dlplacer.models:mlp", *options])
+    assert f"argument {options[0]}: " in capsys.readouterr().err
