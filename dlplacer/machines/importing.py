@@ -1,9 +1,9 @@
 """A file of another tool as a topology, whatever the tool."""
 
-import json
 from pathlib import Path
 
 from dlplacer.errors import FileFormatError, InputError
+from dlplacer.files.text import read_json
 from dlplacer.machines.from_matrix import topology_of_matrix
 from dlplacer.machines.matrix import parse_matrix
 from dlplacer.machines.nccl_xml import parse_nccl_xml
@@ -34,11 +34,7 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     if start.startswith("<"):
         return parse_nccl_xml(text, str(path), path.stem)
     if start.startswith(("{", "[")):
-        try:
-            value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise FileFormatError(str(path), [f"not JSON: {error}"]) from error
-        return topology_of_node_link(value, str(path), path.stem)
+        return topology_of_node_link(read_json(path), str(path), path.stem)
     return topology_of_matrix(parse_matrix(text, str(path)), device_type or "gpu", path.stem)
 
 

@@ -8,7 +8,7 @@ from dlplacer.errors import FileFormatError
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|[a-z]+\d*_\d+)")
-_CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
+_CELL = re.compile(r"X|NV[0-9]{1,4}|PIX|PXB|PHB|NODE|SYS|SOC")
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Ways over PCIe, nearest first."""
 

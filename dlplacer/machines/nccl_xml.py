@@ -8,6 +8,7 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 from dlplacer.errors import FileFormatError
+from dlplacer.files.fields import built
 from dlplacer.machines.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
@@ -19,7 +20,9 @@ from dlplacer.machines.rates import (
 from dlplacer.topology import Device, Link, Router, Topology
 
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
-_SPEED = re.compile(r"([0-9.]+)\s*GT/s")
+_SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)\s*GT/s")
+_LATENCY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_MAX_DEPTH = 64
 _NVSWITCH_CLASSES, _CPU_CLASS = ("0x068000",), "0x068001"
 _SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "arm64": 6e9, "ppc64": 32e9}
 """Between sockets, by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s where neither is known."""
@@ -55,6 +58,12 @@ def parse_nccl_xml(text: str, where: str, name: str = "") -> Topology:
         raise FileFormatError(where, [f"line {error.position[0]}, column {error.position[1]}: {error}"]) from error
     if root.tag != "system":
         raise FileFormatError(where, [f"the outermost element is <{root.tag}>; NCCL's is <system>"])
+    if _too_deep(root):
+        raise FileFormatError(where, [f"elements are nested more than {_MAX_DEPTH} levels deep; no machine is"])
+    return built(where, _topology, root, where, name)
+
+
+def _topology(root: ElementTree.Element, where: str, name: str) -> Topology:
     mistakes: list[str] = []
     found = _Found()
     for cpu in root.iter("cpu"):
@@ -75,6 +84,18 @@ def parse_nccl_xml(text: str, where: str, name: str = "") -> Topology:
         name=name,
         source="NCCL topology file; rates of NVLinks and sockets by NCCL's constants",
     )
+
+
+def _too_deep(root: ElementTree.Element) -> bool:
+    level: list[ElementTree.Element] = [root]
+    for _ in range(_MAX_DEPTH):
+        level = [child for element in level for child in element]
+    return bool(level)
+
+
+def _whole(text: str) -> int | None:
+    """The number of at most nine digits that a text is, or None."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _read_cpu(cpu: ElementTree.Element, found: _Found, mistakes: list[str]) -> None:
@@ -123,8 +144,8 @@ def _pci_rate(element: ElementTree.Element, bus: str, mistakes: list[str]) -> fl
     speed = _SPEED.search(element.get("link_speed", ""))
     width = element.get("link_width", "")
     # NCCL writes an empty speed or a width of 0 for devices that do not tell: it takes generation 3 and 16 lanes.
-    lanes = int(width) if width.isdecimal() and int(width) else 16
-    if width and not width.isdecimal():
+    lanes = _whole(width) or 16
+    if width and _whole(width) is None:
         mistakes.append(f"<pci busid={bus!r}>: link_width is {width!r}; it must be a whole number")
     return pcie_bytes_per_s(float(speed.group(1)) if speed else 8.0, lanes)
 
@@ -140,7 +161,7 @@ def _read_gpu(
 ) -> None:
     numbers = {name: gpu.get(name, "") for name in ("dev", "sm")}
     for name, value in numbers.items():
-        if not value.isdecimal():
+        if _whole(value) is None:
             mistakes.append(f"<gpu> at {bus}: {name} is {value!r}; it must be a whole number")
             return
     sm = int(numbers["sm"])
@@ -152,15 +173,16 @@ def _read_gpu(
     found.gpu_at[bus.lower()] = name
     found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
     for nvlink in gpu.findall("nvlink"):
-        count = nvlink.get("count", "")
-        if not count.isdecimal() or int(count) < 1:
-            mistakes.append(f"<nvlink> of {name}: count is {count!r}; it must be a whole number of at least 1")
+        given = nvlink.get("count", "")
+        links = _whole(given)
+        if not links:
+            mistakes.append(f"<nvlink> of {name}: count is {given!r}; it must be a whole number of at least 1")
             continue
         kind = nvlink.get("tclass", "").lower()
-        found.nvlinks.append((name, nvlink.get("target", "").lower(), int(count), kind))
+        found.nvlinks.append((name, nvlink.get("target", "").lower(), links, kind))
     for c2c in gpu.findall("c2c"):
         bandwidth, count = c2c.get("bw", ""), c2c.get("count", "1")
-        if not (bandwidth.isdecimal() and count.isdecimal() and int(bandwidth) and int(count)):
+        if not _whole(bandwidth) or not _whole(count):
             mistakes.append(
                 f"<c2c> of {name}: bw {bandwidth!r} and count {count!r} must be whole numbers of at least 1"
             )
@@ -171,11 +193,11 @@ def _read_gpu(
 
 def _read_nic(nic: ElementTree.Element, above: str, found: _Found, rate: float | None) -> None:
     for net in nic.findall("net"):
-        speed = net.get("speed", "")
+        speed = _whole(net.get("speed", ""))
         latency = net.get("latency", "0")
-        if above in found.routers and speed.isdecimal() and int(speed):
-            own = int(speed) * 1e6 / 8
-            latency_s = float(latency) * 1e-6 if re.fullmatch(r"[0-9.]+", latency) else 0.0
+        if above in found.routers and speed:
+            own = speed * 1e6 / 8
+            latency_s = float(latency) * 1e-6 if _LATENCY.fullmatch(latency) else 0.0
             found.network.append(Link(above, _NETWORK, min(own, rate or own), latency_s))
     merged = Counter((link.source, link.bytes_per_s, link.latency_s) for link in found.network)
     best: dict[str, Link] = {}

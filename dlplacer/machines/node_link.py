@@ -46,6 +46,16 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
         for place, edge in enumerate(edges)
         if _has(edge, "source", "target") and _first(edge, _RATES) is None
     ]
+    mistakes += [
+        f"edges[{place}].count: must be a whole number of at least 1"
+        for place, edge in enumerate(edges)
+        if _has(edge, "count") and (type(edge["count"]) is not int or edge["count"] < 1)
+    ]
+    mistakes += [
+        f"nodes[{place}].meta: must be an object"
+        for place, node in enumerate(nodes)
+        if _has(node, "meta") and not isinstance(node["meta"], Mapping)
+    ]
     if mistakes:
         raise FileFormatError(where, mistakes)
     content = {
@@ -85,7 +95,7 @@ def _edges(edges: list[Mapping[str, Any]], directed: bool, where: str) -> list[d
             raise FileFormatError(
                 where, [f"edges {pair[0]!r} → {pair[1]!r}: parallel edges differ; put a router on one"]
             )
-        bonded = first | ({"count": sum(int(entry.get("count", 1)) for entry in entries)} if len(entries) > 1 else {})
+        bonded = first | ({"count": sum(entry.get("count", 1) for entry in entries)} if len(entries) > 1 else {})
         back = merged.get(frozenset(pair))
         if back is None:
             merged[frozenset(pair)] = bonded

@@ -9,7 +9,7 @@ from dlplacer.errors import InputError
 KINDS = ("F", "B", "I", "W")
 """Forward; whole backward; backward for the inputs alone; backward for the weights alone."""
 
-_TEXT = re.compile(r"(\d+)([FBIW])(\d+)")
+_TEXT = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

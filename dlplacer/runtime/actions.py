@@ -150,5 +150,16 @@ def quoted(name: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """The name that is written like this."""
-    return str(json.loads(text)) if text.startswith('"') else text
+    """The name that is written like this.
+
+    Raises
+    ------
+    InputError
+        If it begins as a JSON string and is none.
+    """
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError as error:
+        raise InputError(f"{text!r} is no name; write a JSON string, or the name without quotes") from error

@@ -28,15 +28,15 @@ class Program:
         actions: dict[str, list[Action]] = {}
         current: list[Action] | None = None
         for number, line in enumerate(text.splitlines(), start=1):
-            if line.startswith("DEVICE "):
-                current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
-            elif line.strip():
-                if current is None:
-                    raise InputError(f"line {number}: {line!r} stands before the first DEVICE line")
-                try:
+            try:
+                if line.startswith("DEVICE "):
+                    current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
+                elif line.strip():
+                    if current is None:
+                        raise InputError(f"{line!r} stands before the first DEVICE line")
                     current.append(parse_action(line.strip()))
-                except InputError as error:
-                    raise InputError(f"line {number}: {error}") from error
+            except InputError as error:
+                raise InputError(f"line {number}: {error}") from error
         return cls({name: tuple(entries) for name, entries in actions.items()})
 
     def computed(self, device: str) -> Iterator[str]:

@@ -138,7 +138,16 @@ def test_directed_and_parallel_edges_are_merged(imported) -> None:
         ('<system><cpu><pci busid="0000:11:00.0"><gpu dev="a" sm="70"/></pci></cpu></system>', "dev is 'a'"),
         (NCCL_XML.replace('count="2"', 'count="two"'), "count is 'two'"),
         (NCCL_XML.replace('target="0000:15:00.0"', 'target="0000:99:00.0"'), "neither a GPU of the file nor a switch"),
-        ("{", "not JSON"),
+        (NCCL_XML.replace('count="2"', f'count="{"9" * 5000}"'), "it must be a whole number of at least 1"),
+        ("<system>" + "<cpu>" * 5000 + "</cpu>" * 5000 + "</system>", "nested more than 64 levels deep"),
+        ("{", "line 1, column 2: .*; the file must be JSON"),
+        ('{"nodes": [], "edges": [' + "9" * 5000 + "]}", "a number of thousands of digits; round it"),
+        ('{"nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": NaN}]}', "is NaN"),
+        (
+            '{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b", "bw": 1, "count": "2"}]}',
+            r"edges\[0\]\.count: must be a whole number of at least 1",
+        ),
+        ('{"nodes": [{"id": "a", "meta": [1]}], "edges": []}', r"nodes\[0\]\.meta: must be an object"),
         ("[1]", "holds no object"),
         ('{"nodes": 1}', "must be lists"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]: no object with a source and a target"),
@@ -149,7 +158,7 @@ def test_directed_and_parallel_edges_are_merged(imported) -> None:
             ' {"source": "b", "target": "a", "bw": 2}]}',
             "the two directions differ",
         ),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "nested more than 100 levels deep"),
     ],
 )
 def test_broken_files_name_the_place(imported, text: str, message: str) -> None:

@@ -1,0 +1,147 @@
+"""Whatever stands in a file: every reader returns, or says what is wrong with it; no other error, no endless work."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files.mutations import mutated
+from machines import samples
+
+import dlplacer as dp
+from dlplacer.check import check_plan
+from dlplacer.cli.recorded_splits import splits_in
+from dlplacer.costs.calibration_file import read_calibration
+from dlplacer.errors import CheckError, InputError
+from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
+from dlplacer.files.graph_file import graph_from_dict
+from dlplacer.machines.importing import import_topology
+from dlplacer.pipeline.action import read_csv
+from dlplacer.runtime.program import Program
+from dlplacer.scaling.epochs_file import read_epochs
+
+COUNT = 200
+
+GRAPH = {
+    "format": "dlplacer.graph/1",
+    "name": "small",
+    "nodes": [
+        {"id": "x", "kind": "input", "time_s": 0, "outputs": [{"shape": [2, 3], "dtype": "float32", "bytes": 24}]},
+        {"id": "w", "kind": "parameter", "weight_bytes": 100, "gradient_bytes": "100 B", "colocate": "w"},
+        {
+            "id": "a",
+            "kind": "aten.mm",
+            "time_s": {"gpu": "1 us", "cpu-core": 2e-6},
+            "flops": 10,
+            "bytes_accessed": 20,
+            "devices": ["cpu0", "cpu-core"],
+            "attrs": {"target": "t", "args": [{"tensor": "x"}]},
+            "module": "m",
+            "origin": ["q"],
+            "phase": "forward",
+        },
+        {"id": "b", "kind": "aten.relu", "time_s": 1e-6, "phase": "backward", "workspace_bytes": 3, "meta": {"k": 1}},
+    ],
+    "edges": [
+        {"source": "x", "target": "a", "bytes": 24, "tensor": "x"},
+        {"source": "w", "target": "a", "bytes": 100},
+        {"source": "a", "target": "b", "bytes": 8, "output": 0, "meta": {}},
+    ],
+    "capture": {"entry": "m:f", "mode": "train", "rewrites": ["drop-detach", "split:a:batch:2"], "args": []},
+    "known": {"makespan_s": 1},
+}
+CALIBRATION = {
+    "format": "dlplacer.calibration/1",
+    "device_type": "cpu",
+    "versions": {"torch": "2"},
+    "overhead_s": 1e-6,
+    "copy_line": {"latency_s": 1e-6, "bytes_per_s": 1e9},
+    "ops": {"a|b": {"time_s": 1e-3, "count": 3}},
+}
+EPOCHS = {
+    "format": "dlplacer.epochs/1",
+    "epochs": {"32": 4, "64": 7},
+    "mini_batch": 32,
+    "codec_factor": {"a": 1.5},
+    "period_factor": {"4": 1.2},
+}
+NODE_LINK = {
+    "directed": False,
+    "graph": {"name": "n"},
+    "nodes": [
+        {"id": 0, "kind": "device", "memory_bytes": "8 GiB", "meta": {}},
+        {"id": "s", "kind": "switch"},
+        {"id": 1},
+    ],
+    "links": [
+        {"source": 0, "target": "s", "bandwidth": "10 GB/s", "latency": "1 us", "key": 0},
+        {"source": 1, "target": "s", "bw": 1e9, "count": 2},
+        {"source": 1, "target": "s", "bw": 1e9, "count": 2, "key": 1},
+    ],
+}
+PROGRAM = """\
+DEVICE d0
+  COMPUTE a
+  SEND x -> "d 1"
+  FREE "x y"
+  COPY t -> "d 1" ON s0
+  RECORD e ON s
+  HOLD t FOR s
+DEVICE "d 1"
+  RECV x <- d0
+  COMPUTE "b\\u00e9"
+"""
+ORDER = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def plan() -> dict[str, Any]:
+    found = dp.place(graph_from_dict(GRAPH, "small"), dp.load_topology("cpu-2core"), method="heft")
+    return plan_to_dict(found.plan)
+
+
+def checked(path: Path) -> None:
+    found = read_plan(path)
+    try:
+        check_plan(found)
+    except CheckError:
+        return
+
+
+def text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "replace")
+
+
+READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
+    "graph": (lambda: GRAPH, read_graph),
+    "topology": (lambda: json.loads(locate_topology("dgx1-v100-2gpu").read_text()), read_topology),
+    "plan": (plan, checked),
+    "calibration": (lambda: CALIBRATION, read_calibration),
+    "epochs": (lambda: EPOCHS, read_epochs),
+    "splits of a graph": (lambda: GRAPH, splits_in),
+    "splits of a plan": (plan, splits_in),
+    "node-link": (lambda: NODE_LINK, import_topology),
+    "matrix": (lambda: samples.DGX1, import_topology),
+    "NCCL": (lambda: samples.NCCL_XML, import_topology),
+    "NCCL of a Grace machine": (lambda: samples.GRACE_XML, import_topology),
+    "program": (lambda: PROGRAM, lambda path: Program.parse(text(path))),
+    "pipeline order": (lambda: ORDER, lambda path: read_csv(text(path))),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_mutated_files_are_read_or_refused(tmp_path: Path, name: str) -> None:
+    make, read = READERS[name]
+    value = make()
+    content = (value if isinstance(value, str) else json.dumps(value)).encode()
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    read(path)
+    refused = 0
+    for changed in mutated(content, COUNT, seed=len(name)):
+        path.write_bytes(changed)
+        try:
+            read(path)
+        except InputError:
+            refused += 1
+    assert refused > COUNT / 2
