@@ -1,0 +1,144 @@
+"""Programs on GPUs that are simulated: real threads, executor and devices, and streams that do their work late."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from runtime.random_sites import AWAY, AWAY_ON_GPU, Lowered, random_lowered
+from runtime.simulated_gpus import Cell, SimulatedGpus
+from runtime.test_races import damaged, found, runs_dry
+
+from dlplacer.devices.base import Device
+from dlplacer.devices.cpu import CpuDevice
+from dlplacer.devices.cuda import CudaDevice
+from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.graph import OpGraph
+from dlplacer.runtime.actions import Hold, Wait
+from dlplacer.runtime.compile import StepInputs
+from dlplacer.runtime.executor import Executor
+from dlplacer.runtime.sites import Sites, sites_of
+from dlplacer.runtime.update import Updater
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def executable_of(graph: OpGraph, gpus: SimulatedGpus, empty: frozenset[str], computed: dict[str, float]) -> Executable:
+    """Ops that make 1 + the sum of all that they read, and note it; tensors that only carry an order are not made."""
+
+    def total_for(tensor: str) -> Callable[..., Cell]:
+        def total(values: list[float]) -> float:
+            computed[tensor] = 1.0 + sum(values)
+            return computed[tensor]
+
+        return lambda *cells: gpus.compute(cells, total)
+
+    codes = {}
+    for name in graph.topological_order:
+        reads = tuple(dict.fromkeys(edge.tensor for edge in graph.edges_into[name] if edge.tensor not in empty))
+        made = [name, *dict.fromkeys(edge.tensor for edge in graph.edges_from[name] if edge.tensor not in empty)]
+        calls = tuple(Instruction(tensor, total_for(tensor), tuple(map(Value, reads)), {}) for tensor in made)
+        codes[name] = OpCode(name, "call", reads, instructions=calls)
+    return Executable(codes, (), None, False)
+
+
+@contextmanager
+def opened(sites: Sites, gpus: SimulatedGpus) -> Iterator[dict[str, Device]]:
+    """A device for each site; cores all on one core."""
+    with ExitStack() as stack:
+        devices: dict[str, Device] = {}
+        for part, (name, site) in enumerate(sites.items()):
+            device: Device = CpuDevice(0)
+            if site.has_streams:
+                device.close()
+                device = CudaDevice(int(site.memory[-1]), gpus, part, "forced" if site.copies else "free")
+            stack.callback(device.close)
+            devices[name] = device
+        yield devices
+
+
+def right_values(lowered: Lowered, seed: int) -> bool:
+    """Run the programs; whether all that ops computed, and all that is left at the end, is what it should be."""
+    gpus = SimulatedGpus(seed)
+    computed: dict[str, float] = {}
+    expected = numbers(lowered)
+    with opened(lowered.sites, gpus) as devices:
+        executable = executable_of(lowered.graph, gpus, lowered.empty, computed)
+        executors = [
+            Executor(lowered.graph, executable, program, devices, Updater(None)) for program in lowered.programs
+        ]
+        state = executors[0].start(StepInputs({}, 0, 0))
+        for executor in executors:
+            executor.run(state)
+        left = [
+            cell.slot.value == expected[tensor]
+            for held in state.values.values()
+            for tensor, cell in held.items()
+            if cell is not None
+        ]
+        return all(left) and computed == expected
+
+
+def numbers(lowered: Lowered) -> dict[str, float]:
+    """Op or tensor → its value."""
+    values: dict[str, float] = {}
+    for name in lowered.graph.topological_order:
+        read = {edge.tensor for edge in lowered.graph.edges_into[name]} - lowered.empty
+        value = 1.0 + sum(values[tensor] for tensor in read)
+        values[name] = value
+        values.update((edge.tensor, value) for edge in lowered.graph.edges_from[name])
+    return {tensor: value for tensor, value in values.items() if tensor not in lowered.empty}
+
+
+def is_here(lowered: Lowered) -> bool:
+    return not {AWAY, AWAY_ON_GPU}.intersection(lowered.sites.values())
+
+
+def plans_here(count: int, most: int = 12) -> Iterator[tuple[int, Lowered]]:
+    """The first random plans whose devices all belong to this process, and their seeds."""
+    found_so_far = 0
+    for seed in range(10**6):
+        lowered = random_lowered(seed, most)
+        if is_here(lowered):
+            yield seed, lowered
+            found_so_far += 1
+            if found_so_far == count:
+                return
+
+
+def test_sites_are_those_of_the_devices() -> None:
+    for _, lowered in plans_here(20):
+        with opened(lowered.sites, SimulatedGpus(0)) as devices:
+            assert sites_of(devices, lowered.sites) == lowered.sites
+
+
+def test_lowered_programs_compute_what_they_should() -> None:
+    for seed, lowered in plans_here(150):
+        assert right_values(lowered, seed), seed
+
+
+# The other way round: whatever was dropped or moved, if no race is found there is none to be seen.
+def test_damaged_programs_without_races_compute_what_they_should() -> None:
+    ran = 0
+    for seed, lowered in plans_here(400):
+        broken = damaged(lowered, random.Random(seed))
+        if runs_dry(broken) and not found(broken):
+            ran += 1
+            assert right_values(broken, seed), seed
+    assert ran > 50
+
+
+# That the simulation shows races at all: without a WAIT or a HOLD, values are wrong now and then.
+@pytest.mark.parametrize("kind", [Wait, Hold])
+def test_races_show(kind: type) -> None:
+    wrong = raced = 0
+    for seed, lowered in plans_here(120):
+        places = list(lowered.places(kind))
+        if not places:
+            continue
+        broken = lowered.without(*random.Random(seed).choice(places))
+        if found(broken):
+            raced += 1
+            wrong += not right_values(broken, seed)
+    assert raced > 20
+    assert wrong > 5
