@@ -1,7 +1,11 @@
 """Axes: made, measured and labelled in fitting units."""
 
+import warnings
+from functools import cache
+
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -33,10 +37,20 @@ def label_seconds(axis: Axis, span_s: float, name: str) -> None:
 def label_bytes(axis: Axis, span_bytes: float, name: str) -> None:
     """Data in bytes, ticks at round numbers of the largest of TiB, GiB, MiB, KiB and B that fits into the span."""
     unit, factor = next(((unit, factor) for unit, factor in _SIZES if span_bytes >= factor), _SIZES[-1])
-    ticks = MaxNLocator(nbins=7, steps=[1, 2, 4, 5, 8, 10]).tick_values(0, span_bytes / factor)
+    ticks = MaxNLocator(nbins=7, steps=[1, 2, 5, 10]).tick_values(0, span_bytes / factor)
     axis.set_ticks([tick * factor for tick in ticks if tick * factor <= span_bytes])
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     axis.set_label_text(f"{name} ({unit})")
+
+
+@cache
+def text_points(text: str, size: float) -> float:
+    """How wide a text is in points, in the font that pictures use."""
+    if not text.strip():
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        return float(TextPath((0, 0), text, size=size).get_extents().width)
 
 
 def plain(text: str, limit: int = 32) -> str:

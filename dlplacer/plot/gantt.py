@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -10,11 +11,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from dlplacer.critical_path import critical_path
+from dlplacer.critical_path import Step, critical_path
 from dlplacer.errors import InputError
 from dlplacer.link_use import LinkUse, link_uses
 from dlplacer.plan import Plan, ScheduledOp
-from dlplacer.plot.axes import axes_or_new, inches, label_seconds, plain
+from dlplacer.plot.axes import axes_or_new, inches, label_seconds, plain, text_points
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on
 from dlplacer.plot.kinds import short_kind
@@ -29,23 +30,29 @@ _LINK_STEP = 0.42
 _OUTLINED_POINTS = 4
 _FONT_POINTS = 7
 _LEGEND_INCHES = 0.17
-_LETTER_POINTS = 0.62 * _FONT_POINTS
+_MOST_LINK_ROWS = 16
+_TITLE_AND_AXIS_INCHES = 1.4
+_ROW_INCHES = 0.72
 
 
 def gantt_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that show every row of `plot_gantt`."""
-    return 16.0, min(40.0, 2.2 + 0.75 * len(plan.topology.devices) + 0.28 * len(link_uses(plan)))
+    """Inches, width and height, that show every row of `plot_gantt`, a device's row always as high."""
+    lowest, highest = _limits(_rows(plan, _shown(link_uses(plan), ())))
+    return 16.0, min(40.0, _TITLE_AND_AXIS_INCHES + _ROW_INCHES * (lowest - highest))
 
 
-def plot_gantt(plan: Plan, ax: Axes | None = None, color_by: str = "phase") -> Axes:
+def plot_gantt(plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark_path: bool = True) -> Axes:
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 
-    Ops that take no time are not drawn. The line below the bars is the critical path, from row to row.
+    Ops that take no time are not drawn. The line below the bars is the critical path, from row to row. Of many link
+    directions only the busiest and those on the critical path have a row; a note says how many have none.
 
     Parameters
     ----------
     color_by
         ``phase``, or ``module`` for the blocks of the model.
+    mark_path
+        Whether to draw the critical path: a measured step has none.
 
     Raises
     ------
@@ -54,23 +61,29 @@ def plot_gantt(plan: Plan, ax: Axes | None = None, color_by: str = "phase") -> A
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))
-    uses = link_uses(plan)
+    path = critical_path(plan) if mark_path else ()
+    every = link_uses(plan)
+    uses = _shown(every, path)
     rows: dict[Row, float] = _rows(plan, uses)
     ax.set_xlim(0, plan.makespan_s or 1.0)
-    ax.set_ylim(max(rows.values()) + 0.5, -0.6)
+    ax.set_ylim(*_limits(rows))
     _draw_idle(ax, plan, rows)
     _draw_ops(ax, plan, rows, color_of)
     _draw_transfers(ax, rows, uses)
-    _draw_critical_path(ax, plan, rows, uses)
+    _draw_critical_path(ax, path, rows, uses)
     _draw_kinds(ax, plan, rows, color_of)
-    ax.axvline(plan.lower_bound_s, color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)))
     _label(ax, plan, rows)
-    legend += [Patch(color=TRANSFER, label="transfer (darker: several)")] if uses else []
-    legend += [
-        Patch(color=IDLE, label="idle"),
-        Line2D([], [], color=CRITICAL, linewidth=2, label="critical path"),
-        Line2D([], [], color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)), label="lower bound"),
-    ]
+    if len(uses) < len(every):
+        left_out = f"not shown: {len(every) - len(uses)} link directions that are used less"
+        ax.annotate(left_out, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
+    several = " (darker: several)" if plan.options.contention == "none" else ""
+    legend += [Patch(color=TRANSFER, label=f"transfer{several}")] if uses else []
+    legend += [Patch(color=IDLE, label="idle")]
+    legend += [Line2D([], [], color=CRITICAL, linewidth=2, label="critical path")] if mark_path else []
+    if plan.lower_bound_s:
+        bound: dict[str, Any] = {"color": TEXT, "linewidth": 1.2, "linestyle": (0, (4, 2)), "label": "lower bound"}
+        ax.axvline(plan.lower_bound_s, **bound)
+        legend.append(Line2D([], [], **bound))
     fitting = max(6, int(inches(ax)[1] / _LEGEND_INCHES))
     columns = -(-len(legend) // fitting)
     beside = (1.005, 1.0)
@@ -90,6 +103,23 @@ def _colors(plan: Plan, color_by: str) -> tuple[Callable[[str], str], list[Artis
         legend += [Patch(color=colors[""], label="no module")] if "" in blocks.values() else []
         return lambda op_id: colors[blocks[op_id]], legend
     raise InputError(f"color_by is {color_by!r}; use phase or module")
+
+
+def _shown(uses: dict[tuple[str, str], list[LinkUse]], path: tuple[Step, ...]) -> dict[tuple[str, str], list[LinkUse]]:
+    """Link directions that get a row: all if they are few, else those that the critical path or transfers use most."""
+    critical = set(map(id, path))
+
+    def weight(hop: tuple[str, str]) -> tuple[float, float]:
+        on_path_s = sum(use.end_s - use.start_s for use in uses[hop] if id(use.transfer) in critical)
+        return on_path_s, sum(use.end_s - use.start_s for use in uses[hop])
+
+    chosen = set(sorted(uses, key=weight, reverse=True)[:_MOST_LINK_ROWS])
+    return {hop: found for hop, found in uses.items() if hop in chosen}
+
+
+def _limits(rows: Mapping[Row, float]) -> tuple[float, float]:
+    """Lower and upper end of the y axis."""
+    return max(rows.values()) + 0.5, -0.6
 
 
 def _rows(plan: Plan, uses: Mapping[tuple[str, str], list[LinkUse]]) -> dict[Row, float]:
@@ -137,7 +167,7 @@ def _draw_transfers(ax: Axes, rows: Mapping[Row, float], uses: Mapping[tuple[str
 
 
 def _draw_critical_path(
-    ax: Axes, plan: Plan, rows: Mapping[Row, float], uses: Mapping[tuple[str, str], list[LinkUse]]
+    ax: Axes, path: tuple[Step, ...], rows: Mapping[Row, float], uses: Mapping[tuple[str, str], list[LinkUse]]
 ) -> None:
     """A line along the lower edge of rows, down or up to the next row where the path changes device."""
     hops: dict[int, list[LinkUse]] = defaultdict(list)
@@ -145,7 +175,7 @@ def _draw_critical_path(
         for use in found:
             hops[id(use.transfer)].append(use)
     lines = []
-    for step in critical_path(plan):
+    for step in path:
         if isinstance(step, ScheduledOp):
             lines.append((step.start_s, step.end_s, _edge(rows, step.device)))
         else:
@@ -173,7 +203,7 @@ def _draw_kinds(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Calla
     for entry in _timed(plan):
         kind = plain(short_kind(plan.graph.op(entry.op).kind), 20)
         width_s = entry.end_s - entry.start_s
-        if width_s * points_per_s < _LETTER_POINTS * len(kind) + 2:
+        if width_s * points_per_s < text_points(kind, _FONT_POINTS) + 2:
             continue
         lower = rows[entry.device] - _DEVICE_HEIGHT / 2
         box = Rectangle((entry.start_s, lower), width_s, _DEVICE_HEIGHT, transform=ax.transData)

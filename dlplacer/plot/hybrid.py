@@ -48,7 +48,17 @@ def plot_hybrid(plan: "HybridPlan", ax: Axes | None = None) -> Axes:
     if plan.first_win is not None:
         ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":")
         note = f"hybrid wins from {plan.first_win}"
-        ax.annotate(note, (plan.first_win, 0.02), xycoords=("data", "axes fraction"), fontsize=8, color=GUIDE)
+        right = plan.first_win > len(plan.budgets) ** 0.5
+        ax.annotate(
+            note,
+            (plan.first_win, 0.02),
+            xytext=(-4 if right else 4, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            fontsize=8,
+            color=GUIDE,
+        )
     _label(ax, plan)
     return ax
 

@@ -14,7 +14,7 @@ from dlplacer.units import format_bytes
 
 _FAR_ABOVE = 2.5
 _FIGURE_SHARE = 0.045
-_FIGURES_SHOWN = 10
+_FIGURES_SHOWN = 5
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:

@@ -1,11 +1,13 @@
 """The schedule of a pipeline over time."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from dlplacer.plot.axes import axes_or_new, label_seconds, plain
-from dlplacer.plot.colors import IDLE, PHASE, TEXT, block_colors, ink_on
+from dlplacer.plot.colors import IDLE, PHASE, block_colors, ink_on
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
@@ -13,13 +15,20 @@ if TYPE_CHECKING:
 
 _HEIGHT = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
-_LEGEND = "tall: forward; lower: backward, low: for weights alone; grey: bubble"
+_MEANING = {
+    "F": "F forward",
+    "B": "B backward",
+    "I": "I backward for the inputs",
+    "W": "W backward for the weights",
+}
 _MOST_LABELS = 160
+_OUTLINED = 400
+_MOST_COLORS_NAMED = 16
 
 
 def pipeline_size(plan: "PipelinePlan") -> tuple[float, float]:
     """Inches, width and height, that suit `plot_pipeline`."""
-    return 13.0, 1.6 + 0.62 * len(plan.devices)
+    return 14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)
 
 
 def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
@@ -35,12 +44,13 @@ def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
     labelled = sum(map(len, timeline.ranks)) <= _MOST_LABELS
     for rank, spans in enumerate(timeline.ranks):
         ax.barh(rank, timeline.step_s, height=_HEIGHT, color=IDLE, zorder=1)
-        for span in spans:
+        for span in (span for span in spans if span.end_s > span.begin_s):
             color = colors[str(span.action.micro_batch)]
             height = _HEIGHT * _KIND_HEIGHT[span.action.kind]
             width = span.end_s - span.begin_s
             bottom = rank + _HEIGHT / 2 - height / 2
-            ax.barh(bottom, width, left=span.begin_s, height=height, color=color, edgecolor="white", lw=0.4, zorder=2)
+            edge = "white" if width > timeline.step_s / _OUTLINED else color
+            ax.barh(bottom, width, left=span.begin_s, height=height, color=color, edgecolor=edge, lw=0.4, zorder=2)
             if labelled and width > timeline.step_s / 60:
                 middle = span.begin_s + width / 2
                 ax.text(middle, bottom, str(span.action), ha="center", va="center", fontsize=7, color=ink_on(color))
@@ -58,5 +68,20 @@ def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
         f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
     )
     ax.set_title(plain(title, 140), loc="left", fontsize=10)
-    ax.annotate(_LEGEND, (1, 1.0), xycoords="axes fraction", ha="right", va="bottom", fontsize=7, color=TEXT)
+    _add_legend(ax, plan, colors)
     return ax
+
+
+def _add_legend(ax: Axes, plan: "PipelinePlan", colors: Mapping[str, str]) -> None:
+    """The colours of the micro-batches beside the bars; what bars are labelled with, and their heights, below."""
+    names = [str(number) for number in range(plan.micro_batches)]
+    named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
+    handles = [Patch(color=colors[name], label=f"micro-batch {name}") for name in named]
+    if any(plan.timeline.update_s):
+        handles.append(Patch(color=PHASE["optimizer"], label="optimizer"))
+    handles.append(Patch(color=IDLE, label="bubble"))
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=8)
+    kinds = {span.action.kind for spans in plan.timeline.ranks for span in spans if span.end_s > span.begin_s}
+    passes = ", ".join(text for kind, text in _MEANING.items() if kind in kinds)
+    note = f"a bar is labelled stage, pass, micro-batch; the lower it is, the later the pass: {passes}"
+    ax.set_xlabel(f"{ax.get_xlabel()}\n{note}")

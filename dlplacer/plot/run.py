@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlplacer.errors import InputError
 from dlplacer.files.text import write_bytes
 from dlplacer.plan import Plan
+from dlplacer.plot.formats import picture_format
 from dlplacer.plot.gantt import gantt_size, plot_gantt
-from dlplacer.plot.save import FORMATS, figure_bytes
+from dlplacer.plot.save import figure_bytes
 from dlplacer.units import format_seconds
 
 
@@ -19,9 +19,10 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes."""
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     for plan, ax, name in zip((predicted, measured), axes, ("predicted", "measured"), strict=True):
-        plot_gantt(plan, ax, color_by=color_by)
+        plot_gantt(plan, ax, color_by=color_by, mark_path=plan is predicted)
         ax.set_xlim(0, longest_s or 1.0)
-        ax.set_title(f"{name}: {format_seconds(plan.makespan_s)}", loc="left", fontsize=10)
+        title = f"{name}: {format_seconds(plan.makespan_s)} from the start of the first op to the end of the last"
+        ax.set_title(title, loc="left", fontsize=10)
     return axes
 
 
@@ -33,9 +34,7 @@ def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan)
     InputError
         If the suffix is no picture format, or the file cannot be written.
     """
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
+    suffix = picture_format(path)
     write_bytes(Path(path), figure_bytes(_figure(predicted, measured), suffix, "run"))
 
 

@@ -12,19 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlplacer.errors import InputError
 from dlplacer.files.text import write_bytes
+from dlplacer.plot.comparison import comparison_size, plot_comparison
+from dlplacer.plot.formats import picture_format
 from dlplacer.plot.gantt import gantt_size, plot_gantt
+from dlplacer.plot.hybrid import hybrid_size, plot_hybrid
 from dlplacer.plot.memory import memory_size, plot_memory
 from dlplacer.plot.pipeline import pipeline_size, plot_pipeline
 from dlplacer.plot.placement import placement_size, plot_placement
 from dlplacer.plot.topology import plot_topology, topology_size
 
-FORMATS = ("png", "svg", "pdf")
 DPI = 110
 _DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SIZES: dict[Callable[..., Axes], Callable[[Any], tuple[float, float]]] = {
+    plot_comparison: comparison_size,
     plot_gantt: gantt_size,
+    plot_hybrid: hybrid_size,
     plot_memory: memory_size,
     plot_pipeline: pipeline_size,
     plot_placement: placement_size,
@@ -49,11 +52,9 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], 
     Raises
     ------
     InputError
-        If the suffix is not one of `FORMATS`, or the file cannot be written.
+        If the suffix is not one of `dlplacer.plot.formats.FORMATS`, or the file cannot be written.
     """
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
+    suffix = picture_format(path)
     write_bytes(Path(path), render(plot_function, subject, suffix, **options))
 
 

@@ -1,80 +1,104 @@
-"""A machine as a picture: devices, routers, links with their rates."""
+"""A machine as a picture: devices in a row, routers above them, links coloured by what they carry."""
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
 
+import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from dlplacer.plot.axes import axes_or_new, plain
-from dlplacer.plot.colors import TEXT, device_colors
-from dlplacer.topology import Topology
+from dlplacer.plot.colors import TEXT, device_colors, ink_on
+from dlplacer.plot.machine_layout import machine_layout
+from dlplacer.topology import Link, Topology
 from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
 
+Spots = Mapping[str, tuple[float, float]]
+"""Node → where it is drawn."""
+
 _ROUTER = "#e4e4e4"
+_MOST_CLASSES = 8
+_COLUMN_INCHES = 1.25
+_LEVEL_INCHES = 1.1
+_LEVEL_INCHES_PER_LINK = 0.3
+_SPECTRUM = "viridis"
 
 
 def topology_size(topology: Topology) -> tuple[float, float]:
     """Inches, width and height, that suit `plot_topology`."""
-    side = 5.0 + 0.45 * len(topology.nodes)
-    return min(side * 1.3, 22.0), min(side, 16.0)
+    spots = machine_layout(topology)
+    lowest, highest = _depth(topology, spots), max(y for _, y in spots.values())
+    columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
+    joins = Counter(name for link in topology.links for name in (link.source, link.target))
+    level = max(_LEVEL_INCHES, *(_LEVEL_INCHES_PER_LINK * joins[router.id] for router in topology.routers), 0.0)
+    return min(40.0, max(5.0, _COLUMN_INCHES * (columns + 1.6))), min(20.0, 1.9 + level * (highest + lowest))
 
 
 def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
-    """Devices as coloured boxes, routers as grey ones, links labelled with rate and latency; returns the Axes."""
+    """Devices as coloured boxes in a row, routers above; returns the Axes.
+
+    Links between devices that are not neighbours in the row pass below it. A colour tells rate and latency, as the
+    legend says; where there are more kinds of links than colours can tell, every link is labelled.
+    """
     ax = axes_or_new(ax, topology_size(topology))
-    spots = _spots(topology)
+    spots = machine_layout(topology)
+    _draw_links(ax, topology, spots)
     colors = device_colors(topology.device_index)
-    widest = max((link.total_bytes_per_s for link in topology.links), default=1.0)
-    for link in topology.links:
-        (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
-        width = 1.0 + 4.0 * (link.total_bytes_per_s / widest) ** 0.5
-        ax.plot([x0, x1], [y0, y1], color="#9a9a9a", linewidth=width, zorder=1, solid_capstyle="round")
-        count = f"{link.count} × " if link.count > 1 else ""
-        label = f"{count}{format_bytes_per_s(link.bytes_per_s)}\n{format_seconds(link.latency_s)}"
-        ax.text(
-            x0 + 0.42 * (x1 - x0),
-            y0 + 0.42 * (y1 - y0),
-            label,
-            fontsize=7,
-            color=TEXT,
-            ha="center",
-            va="center",
-            zorder=2,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
-        )
     for node in topology.nodes:
-        x, y = spots[node.id]
         label = plain(node.id)
         if node.id in colors:
             device = topology.device(node.id)
             memory = "" if device.memory_bytes is None else f"\n{format_bytes(device.memory_bytes)}"
             label += f"\n{plain(device.type, 24)}{memory}"
-        ax.text(
-            x,
-            y,
-            label,
-            fontsize=9,
-            ha="center",
-            va="center",
-            zorder=3,
-            bbox={"boxstyle": "round,pad=0.4", "facecolor": colors.get(node.id, _ROUTER), "edgecolor": TEXT},
-        )
-    ax.margins(0.12)
+        color = colors.get(node.id, _ROUTER)
+        box = {"boxstyle": "round,pad=0.4", "facecolor": color, "edgecolor": TEXT}
+        ax.text(*spots[node.id], label, fontsize=9, color=ink_on(color), ha="center", va="center", zorder=3, bbox=box)
+    columns, levels = zip(*spots.values(), strict=True)
+    ax.set_xlim(min(columns) - 0.7, max(columns) + 0.7)
+    ax.set_ylim(-_depth(topology, spots) - 0.45, max(levels) + 0.45)
     ax.set_axis_off()
     ax.set_title(plain(topology.name or "topology", 100), loc="left", fontsize=11)
     return ax
 
 
-def _spots(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Node → where it is drawn; Kamada–Kawai on hops, which is the same every time."""
-    import networkx
+def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
+    rates = {_carries(link): link.total_bytes_per_s for link in topology.links}
+    names = sorted(rates, key=lambda name: -rates[name])
+    shades = matplotlib.colormaps[_SPECTRUM]
+    color_of = {name: shades(0.9 * place / max(1, len(names) - 1)) for place, name in enumerate(names)}
+    width_of = {name: 1.5 + 3.5 * (rates[name] / rates[names[0]]) ** 0.5 for name in names}
+    told = len(names) <= _MOST_CLASSES
+    for link in topology.links:
+        name, low = _carries(link), _arc(topology, spots, link)
+        (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
+        middle = ((x0 + x1) / 2, (y0 + y1) / 2 - low)
+        curve = Path([(x0, y0), (middle[0], middle[1] - low), (x1, y1)], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
+        style = {"edgecolor": color_of[name], "linewidth": width_of[name], "label": "link"}
+        ax.add_patch(PathPatch(curve, facecolor="none", zorder=1, **style))
+        if not told:
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
+            ax.text(*middle, name.replace(", ", "\n"), fontsize=6, color=TEXT, ha="center", va="center", bbox=box)
+    if told and names:
+        handles = [Line2D([], [], color=color_of[name], linewidth=width_of[name], label=name) for name in names]
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False, fontsize=8)
 
-    nx: Any = networkx
-    graph = topology.to_networkx()
-    spots: dict[str, tuple[float, float]] = {}
-    for number, nodes in enumerate(nx.connected_components(graph)):
-        names = sorted(nodes, key=lambda name: (len(name), name))
-        found = {name: (float(place), 0.0) for place, name in enumerate(names)}
-        if len(names) > 2:
-            found = nx.kamada_kawai_layout(graph.subgraph(nodes), pos=nx.circular_layout(names), weight=None)
-        spots.update({name: (float(x) + 2.6 * number, float(y)) for name, (x, y) in found.items()})
-    return spots
+
+def _carries(link: Link) -> str:
+    """Rate, latency and what else tells one kind of link from another."""
+    count = f"{link.count} × " if link.count > 1 else ""
+    duplex = ", half duplex" if link.duplex == "half" else ""
+    return f"{count}{format_bytes_per_s(link.bytes_per_s)}, {format_seconds(link.latency_s)}{duplex}"
+
+
+def _arc(topology: Topology, spots: Spots, link: Link) -> float:
+    """How far below a straight line the middle of a link passes: 0 but for devices with others between them."""
+    both = {link.source, link.target} <= topology.device_index.keys()
+    apart = abs(spots[link.source][0] - spots[link.target][0])
+    return 0.25 + 0.2 * apart if both and apart > 1.5 else 0.0
+
+
+def _depth(topology: Topology, spots: Spots) -> float:
+    """How far links pass below the row of devices."""
+    return max((_arc(topology, spots, link) for link in topology.links), default=0.0)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from plot.plans import diamond, one_moment, plan_of, two_at_once
+from plot.plans import diamond, one_moment, plan_of, sent, two_at_once
 
 from dlplacer.critical_path import critical_path
 from dlplacer.errors import InputError
-from dlplacer.graph import Op
+from dlplacer.graph import Edge, Op
 from dlplacer.plan import Plan
 from dlplacer.plot import plot_gantt, recommended_size, save_picture
+from dlplacer.plot.axes import text_points
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import PHASE, device_colors
+from dlplacer.topology import Device, Link, Topology
 
 matplotlib.use("Agg")
 
@@ -257,3 +260,46 @@ def test_exports() -> None:
     assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'plot_nothing'"):
         package.plot_nothing  # noqa: B018
+
+
+def fully_linked(count: int) -> Plan:
+    """Device 0 sends to every other and back, all at once: twice as many link directions as other devices."""
+    devices = tuple(Device(f"d{number}", "T") for number in range(count))
+    links = tuple(Link("d0", f"d{number}", 1.0, 0.0) for number in range(1, count))
+    ops, edges, times, transfers = [Op("root", "k", 1.0)], [], {"root": ("d0", 0.0, 1.0)}, []
+    for number in range(1, count):
+        name = f"k{number}"
+        ops.append(Op(name, "k", 1.0))
+        edges.append(Edge("root", name, number, tensor=f"{name}.in"))
+        times[name] = (f"d{number}", 1.0 + number, 2.0 + number)
+        transfers.append(sent(f"{name}.in", "root", number, (f"d0-d{number}", 1.0, 1.0 + number)))
+    return plan_of(ops, edges, times, transfers, Topology(devices, links=links))
+
+
+def test_of_many_link_directions_the_busiest_have_rows() -> None:
+    ax = drawn(fully_linked(30))
+    rows = [label.get_text() for label in ax.get_yticklabels()]
+    assert rows[30:] == [f"d0 → d{number}" for number in range(14, 30)]
+    assert "not shown: 13 link directions that are used less" in [text.get_text() for text in ax.texts]
+
+
+def test_a_devices_row_is_as_high_in_every_picture() -> None:
+    heights = []
+    for plan in (diamond(), fully_linked(30)):
+        width, height = recommended_size(plot_gantt, plan)
+        ax = Figure(figsize=(width, height)).add_axes((0.1, 0.7 / height, 0.8, 1 - 1.4 / height))
+        plot_gantt(plan, ax)
+        low, high = ax.get_ylim()
+        heights.append(ax.bbox.height / (low - high))
+    assert heights[0] == pytest.approx(heights[1])
+
+
+def test_a_measured_step_has_no_critical_path_and_no_bound() -> None:
+    ax = Figure(figsize=(10, 4)).add_subplot()
+    plot_gantt(replace(diamond(), lower_bound_s=0.0), ax, mark_path=False)
+    assert legend_texts(ax) == ["forward", "backward", "transfer (darker: several)", "idle"]
+
+
+def test_text_is_as_wide_as_it_is_drawn() -> None:
+    assert text_points("mmmm", 7) > text_points("iiii", 7) > 0
+    assert text_points(" ", 7) == 0
