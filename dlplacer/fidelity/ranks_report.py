@@ -15,9 +15,10 @@ class RanksReport:
     baseline_s
         Eager PyTorch on one device and one replica's batch, on every process at the same time; their mean.
     predicted_s
-        Replay of the plan under op times, links and all-reduces that were just measured by all processes at once.
+        Replays of the plan under links, all-reduces and, sample by sample, the op times that all processes measure at
+        once, in turns with the steps of the run; the median.
     measured_s
-        The placed step on the slowest process.
+        The placed step, each on its slowest process.
     predicted_speedup, measured_speedup
         Samples per second over those of one device: replicas × serial op times ÷ predicted, replicas × baseline ÷
         measured.
@@ -27,8 +28,8 @@ class RanksReport:
         Largest difference of the loss and any gradient (or updated parameter) to one process that takes the mean over
         the replicas' parts.
     full_batch_error
-        The same to one process on the whole batch at once: larger where batch norm sees other batches. None where the
-        replicas got one and the same batch, or ops are random.
+        The same to one process on the whole batch at once: larger where batch norm sees other batches. None with one
+        replica, where the replicas got one and the same batch, and where ops are random.
     draws
         As in `RunReport`; plain PyTorch draws the same numbers for `max_abs_error` alone.
     all_reduce_latency_s, all_reduce_s_per_byte

@@ -14,18 +14,19 @@ from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import Device
 from dlplacer.distributed.apply import apply_in_group, give_up, open_local, require_replicas
-from dlplacer.distributed.collectives import COLLECTIVE, EXCHANGE, with_collectives
+from dlplacer.distributed.collectives import COLLECTIVE, with_collectives
 from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
-from dlplacer.distributed.measure import measured_all_reduce, measured_machine
+from dlplacer.distributed.measure import measured_all_reduce
 from dlplacer.distributed.module import RankModule
-from dlplacer.distributed.network import with_network
 from dlplacer.distributed.parts import part_of
 from dlplacer.distributed.ranks import Ranks, parse_ranks
-from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan, with_exchange_times
+from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
+from dlplacer.fidelity.prediction import Prediction
 from dlplacer.fidelity.ranks_numerics import Differences, compare_with_one_process
+from dlplacer.fidelity.ranks_prediction import RanksPredictor
 from dlplacer.fidelity.ranks_recording import mean_op_times, record_over_ranks, recorded_plan
 from dlplacer.fidelity.ranks_report import RanksReport
 from dlplacer.fidelity.recording import Recording, median_recording
@@ -36,9 +37,7 @@ from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
-from dlplacer.profile.op_times import profile_ops, with_measured_times
 from dlplacer.runtime.apply import of_captured_ops
-from dlplacer.simulate import replay_plan
 
 _RECORDED = 5
 
@@ -91,7 +90,8 @@ def run_over_ranks(
     try:
         opened.update(group.agreed(lambda: open_local(group)))
         parts = [part_of(job, number, replicas) if cut else job for number in range(replicas)]
-        found = _measure(plan, group, opened, parts, job if cut else None, steps, warmup, bucket_bytes)
+        whole = job if cut and replicas > 1 else None
+        found = _measure(plan, group, opened, parts, whole, steps, warmup, bucket_bytes)
     except BaseException as error:
         give_up(group, opened, error)
         raise
@@ -103,7 +103,7 @@ class _Figures:
     """What all processes measured together; the same on each."""
 
     planned: Plan
-    predicted: Plan
+    prediction: Prediction
     line: AlphaBeta
     differences: Differences
     medians: Mapping[str, float]
@@ -127,7 +127,7 @@ def _measure(
     parts
         [replica] → its part of the job.
     whole
-        The job with all parts, if they are parts.
+        The job with all parts, if they are several.
     """
     job = parts[group.replica]
     described = plan.graph.capture or {}
@@ -135,31 +135,32 @@ def _measure(
     line = measured_all_reduce(group)
     made = group.agreed(lambda: None if group.rank else _planned(plan, captured, len(parts), line, bucket_bytes))
     planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
-    predicted = _predicted(job, planned, with_collectives(captured, planned), group, opened, line)
+    if all(device.torch_device.type == "cpu" for device in opened.values()):
+        reserve_heap(sum(op.footprint_bytes for op in planned.graph.ops))
+    predictor = RanksPredictor(job, planned, with_collectives(captured, planned), group, opened, line)
     reference = copy.deepcopy(job.module)
     with closing(apply_in_group(job, planned, group, opened)) as placed:
         differences = compare_with_one_process(placed, parts, whole, reference)
-        medians = _medians(placed, job, reference, steps, warmup)
+        medians = _medians(placed, job, reference, predictor, steps, warmup)
+        prediction = predictor.predict(steps)
         recordings = record_over_ranks(placed, lambda: _placed_step(placed, job), min(steps, _RECORDED))
-    return _Figures(planned, predicted, line, differences, medians, recordings)
+    return _Figures(planned, prediction, line, differences, medians, recordings)
 
 
 def _run(found: _Figures, ranks: Ranks, steps: int) -> RanksRun:
-    predicted, graph = found.predicted, found.predicted.graph
-    shown = side_by_side(predicted, ranks)
+    prediction, graph = found.prediction, found.prediction.plan.graph
+    shown = side_by_side(prediction.plan, ranks)
     measured = recorded_plan(shown, median_recording(found.recordings))
-    kind = predicted.topology.devices[0].type
-    serial_s = sum(op.time_on(kind) or 0.0 for op in graph.ops if op.kind not in EXCHANGE)
     baseline_s, measured_s = found.medians["baseline"], found.medians["placed"]
     report = RanksReport(
         replicas=ranks.replicas,
         ranks=ranks.count,
         baseline_s=baseline_s,
-        predicted_s=predicted.makespan_s,
+        predicted_s=prediction.step_s,
         measured_s=measured_s,
-        predicted_speedup=ranks.replicas * serial_s / predicted.makespan_s,
+        predicted_speedup=ranks.replicas * prediction.serial_s / prediction.step_s,
         measured_speedup=ranks.replicas * baseline_s / measured_s,
-        prediction_error=abs(predicted.makespan_s - measured_s) / measured_s,
+        prediction_error=abs(prediction.step_s - measured_s) / measured_s,
         max_abs_error=found.differences.max_abs_error,
         full_batch_error=found.differences.full_batch_error,
         plan_makespan_s=found.planned.makespan_s,
@@ -170,7 +171,7 @@ def _run(found: _Figures, ranks: Ranks, steps: int) -> RanksRun:
         devices=tuple(str(owner) for owners in ranks.owners for owner in owners.values()),
         draws=found.differences.draws,
         use=device_uses(shown, measured),
-        offenders=worst_offenders(predicted, mean_op_times(found.recordings, ranks, list(graph.index))),
+        offenders=worst_offenders(prediction.typical, mean_op_times(found.recordings, ranks, list(graph.index))),
     )
     return RanksRun(report, shown, measured)
 
@@ -183,34 +184,18 @@ def _planned(plan: Plan, captured: Captured, replicas: int, line: AlphaBeta, buc
     return plan if replicas == 1 else replicated_plan(plan, replicas, line, bucket_bytes)
 
 
-def _predicted(
-    job: Job, plan: Plan, whole: Captured, group: RankGroup, opened: Mapping[str, Device], line: AlphaBeta
-) -> Plan:
-    """The plan under costs that all processes measure at the same time."""
-    local = list(opened.values())
-    if all(device.torch_device.type == "cpu" for device in local):
-        reserve_heap(sum(op.footprint_bytes for op in plan.graph.ops))
-    machine = measured_machine(group, opened)
-    found = group.gathered(profile_ops(job, whole, local))
-    kinds = sorted({kind for times in found for kind in times})
-    times = {
-        kind: {op.id: fmean(theirs[kind][op.id] for theirs in found if kind in theirs) for op in plan.graph.ops}
-        for kind in kinds
-    }
-    graph = with_measured_times(plan.graph, times)
-    if group.ranks.replicas == 1:
-        return replay_plan(plan, graph, machine)
-    topology = with_network(machine, plan.options.delay)
-    return replay_plan(plan, with_exchange_times(graph, topology, line), topology)
-
-
 def _placed_step(placed: RankModule, job: Job) -> torch.Tensor:
     placed.zero_grad(set_to_none=True)
     return placed.step(*job.args, *job.targets, **job.kwargs)
 
 
-def _medians(placed: RankModule, job: Job, reference: nn.Module, steps: int, warmup: int) -> dict[str, float]:
-    """Seconds of a step in eager PyTorch (mean of all processes) and placed (slowest process), taking turns."""
+def _medians(
+    placed: RankModule, job: Job, reference: nn.Module, predictor: RanksPredictor, steps: int, warmup: int
+) -> dict[str, float]:
+    """Seconds of a step in eager PyTorch (mean of all processes) and placed (slowest process).
+
+    They take turns with each other and with the steps that the prediction rests on.
+    """
     device = next(iter(placed.devices.values()))
     eager = EagerStep(job, reference, device.torch_device)
 
@@ -232,4 +217,5 @@ def _medians(placed: RankModule, job: Job, reference: nn.Module, steps: int, war
         everyone = placed.group.gathered(time.perf_counter() - begin)
         return fmean(everyone) if step is eager_step else float(max(everyone))
 
-    return measured_medians({"baseline": eager_step, "placed": placed_step}, steps, warmup, timed)
+    variants = {"baseline": eager_step, "placed": placed_step, "predicted": predictor.step}
+    return measured_medians(variants, steps, warmup, timed)

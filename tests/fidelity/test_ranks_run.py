@@ -9,8 +9,10 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed.measure import fitted_line
 from dlplacer.distributed.parts import part_of
+from dlplacer.distributed.ranks import parse_ranks
 from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.errors import InputError, MismatchError
+from dlplacer.fidelity.ranks_prediction import joined_samples
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job, capture
 from dlplacer.models import branches, mlp
@@ -29,7 +31,7 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
         return run_over_ranks(job, plan, names.split(","), replicas=2, steps=2, warmup=1, bucket_bytes=40_000)
 
     runs = run_ranks(ranks, work)
-    report, measured = runs[0].report, runs[0].measured
+    report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
     assert all(other.report == report for other in runs[1:])
     assert (report.replicas, report.ranks, report.steps) == (2, ranks, 2)
     assert report.buckets >= 2
@@ -45,7 +47,7 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     assert {use.device for use in report.use} >= {"rank0/d0", "rank0/network", f"rank{ranks - 1}/d1"}
     assert len(report.use) == 4 + ranks
     for use in report.use:
-        assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(report.predicted_s)
+        assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(predicted.makespan_s)
         assert use.measured_busy_s + use.measured_idle_s == pytest.approx(measured.makespan_s)
     assert len(report.offenders) == 10
     gaps = [abs(offender.difference_s) for offender in report.offenders]
@@ -57,10 +59,10 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
 
 @needs_two_cores
 def test_one_process_draws_what_every_replica_draws() -> None:
-    plan = random_plan(capture(branches(batch_size=4, image_size=8, dropout=0.5)), 2, seed=1)
+    plan = random_plan(capture(branches(batch_size=2, image_size=8, count=2, dropout=0.5)), 2, seed=1)
 
     def work(rank: int):
-        job = branches(batch_size=8, image_size=8, dropout=0.5)
+        job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
         return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], replicas=2, steps=1, warmup=0)
 
     report = run_ranks(2, work)[0].report
@@ -80,7 +82,21 @@ def test_one_replica_over_two_processes() -> None:
     report = run_ranks(2, work)[0].report
     assert (report.replicas, report.buckets, report.all_reduce_s_per_byte) == (1, 0, 0.0)
     assert report.max_abs_error < 1e-5
+    assert report.full_batch_error is None
     assert report.predicted_s > 0
+    assert report.predicted_speedup > 0
+
+
+# Ranks 0 and 1 are the first replica, with one op each; 2 and 3 the second.
+def test_samples_of_the_ranks_of_a_replica_come_together() -> None:
+    ranks = parse_ranks(random_plan(capture(mlp(batch_size=4)), 2), ["cpu:0", "cpu:1"], replicas=2)
+    samples = [
+        [{"a": rank + step / 10} if rank % 2 else {"b": rank + step / 10} for step in (1, 2)] for rank in range(4)
+    ]
+    assert joined_samples(samples, ranks) == [
+        [{"b": 0.1, "a": 1.1}, {"b": 2.1, "a": 3.1}],
+        [{"b": 0.2, "a": 1.2}, {"b": 2.2, "a": 3.2}],
+    ]
 
 
 def test_only_training_is_run_over_processes() -> None:
