@@ -57,12 +57,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if is_onnx_plan(plan):
         return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
+    if os.environ.get("RANK", "0") == "0":
+        _warn_if_busy()
     if over_ranks(arguments, plan):
         return execute_over_ranks(arguments, plan)
 
     from dlplacer.fidelity.run import run
 
-    _warn_if_busy()
     done = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
     if arguments.json:
         print(json.dumps(done.report.to_dict()))
