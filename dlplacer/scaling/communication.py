@@ -1,5 +1,6 @@
 """Step times of data-parallel workers: in closed form, or over the links of a real machine."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -147,8 +148,11 @@ class OnMachine:
                 for choice in lines_among(costs, way):
                     yield from self._timed(work, team, periods, way, team.workers, choice)
         served = [way for way in self.ways if way.is_served]
-        for count in _powers(team.workers // 2) if served and team.devices <= SERVED_DEVICES else ():
-            serving, computing = self._roles(teams, count)
+        if not served or team.devices > SERVED_DEVICES:
+            return
+        widest = self._by_width(teams)
+        for count in _powers(team.workers // 2):
+            serving, computing = widest[:count], [worker for worker in teams if worker not in widest[:count]]
             fewer = self._costs(team, computing)
             for way in (way for way in served if len(computing) > 1 and way.fits(len(computing))):
                 choice = line_through(fewer, way, [name for worker in serving for name in worker])
@@ -175,19 +179,19 @@ class OnMachine:
         shares = held if len(held) == degree else (1 / degree,) * degree
         return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
 
-    def _roles(self, workers: Sequence[Worker], serving: int) -> tuple[tuple[Worker, ...], tuple[Worker, ...]]:
-        """The workers that serve, of the highest rates to all others and the widest links, and those that compute."""
-        wiring = self.layout.wiring
-        links = self.layout.topology.links
+    def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The workers, those first that have the highest rates to all others and the widest links."""
+        everybody = [name for worker in workers for name in worker]
+        own: dict[str, float] = defaultdict(float)
+        for link in self.layout.topology.links:
+            own[link.source] += link.total_bytes_per_s
+            own[link.target] += link.total_bytes_per_s
 
-        def joined(worker: Worker) -> tuple[float, float]:
-            others = [name for other in workers if other != worker for name in other]
-            rates = (1 / wiring.channel(name, other).s_per_byte for name in worker for other in others)
-            own = (link.total_bytes_per_s for link in links if {link.source, link.target} & set(worker))
-            return sum(rates), sum(own)
+        def width(worker: Worker) -> tuple[float, float]:
+            rates = (self.layout.rate(name, other) for name in worker for other in everybody if other not in worker)
+            return sum(rates), sum(own[name] for name in worker)
 
-        ranked = sorted(workers, key=joined, reverse=True)
-        return tuple(ranked[:serving]), tuple(worker for worker in workers if worker in ranked[serving:])
+        return sorted(workers, key=width, reverse=True)
 
 
 def _powers(most: int) -> Iterator[int]:

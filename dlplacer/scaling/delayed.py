@@ -106,7 +106,7 @@ class MeasuredEpochs:
 
     def to_dict(self, name: str = "", mini_batch: int | None = None, samples: int | None = None) -> dict[str, Any]:
         """The content of a ``dlplacer.epochs/1`` file."""
-        epochs = {f"{workers:g}": value for workers, value in self.table().points.items()}
+        epochs = {f"{workers:.0f}": value for workers, value in self.table().points.items()}
         runs = {str(each.workers): list(each.epochs) for each in self.measurements}
         known = {"name": name, "mini_batch": mini_batch, "samples": samples}
         return {

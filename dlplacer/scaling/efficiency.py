@@ -9,6 +9,9 @@ from typing import Protocol
 
 from dlplacer.errors import InfeasibleError, InputError
 
+_SAME = 1e-12
+"""Relative rounding: a speedup this close to the ceiling is the ceiling."""
+
 
 class ScalingEfficiency(Protocol):
     """What the planner asks of a closed form."""
@@ -66,13 +69,13 @@ class SerialOverhead:
         """
         if not speedup >= 1:
             raise InputError(f"a speedup of {speedup:g}; it must be at least 1")
-        if speedup >= self.speedup_ceiling:
+        if speedup >= self.speedup_ceiling * (1 - _SAME):
             raise InfeasibleError(
                 f"a speedup of {speedup:g}x at overhead ratio R = {self.ratio:g}: no number of devices reaches "
                 f"(1 + R) / R = {self.speedup_ceiling:g}x; lower R (fewer bytes, a faster network, overlap)"
             )
         workers = max(1, math.floor(speedup / (1 + self.ratio - speedup * self.ratio)) - 1)
-        while self.efficiency(workers) * workers < speedup * (1 - 1e-12):
+        while self.efficiency(workers) * workers < speedup * (1 - _SAME):
             workers += 1
         return workers
 
@@ -112,10 +115,17 @@ def hybrid_threshold(efficiency: ScalingEfficiency, workers: int, degree: int, e
         N and M.
     epochs
         E_N and E_MN.
+
+    Raises
+    ------
+    InputError
+        If a count is below 1, or epochs are not positive.
     """
     _require_workers(workers)
     if degree < 1:
         raise InputError(f"a model-parallel degree of {degree}; it must be at least 1")
+    if not min(epochs) > 0:
+        raise InputError(f"epochs {epochs[0]:g} and {epochs[1]:g}; both must be positive")
     more = efficiency.efficiency(degree * workers)
     return degree * more / efficiency.efficiency(workers) * epochs[0] / epochs[1]
 

@@ -114,7 +114,16 @@ class StatisticalEfficiency:
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
 
     def epochs(self, workers: int, codec: str = "none", period: int = 1) -> float | None:
-        """Epochs with so many workers; None where training does not get there or nothing is known."""
+        """Epochs with so many workers; None where training does not get there or nothing is known.
+
+        Raises
+        ------
+        InputError
+            If nothing is known about the period.
+        """
+        if period not in self.periods:
+            known = ", ".join(map(str, self.periods))
+            raise InputError(f"nothing is known of exchanging every {period} steps; give a factor, or use {known}")
         base = self.base.epochs(workers)
         if base is None:
             return None

@@ -83,7 +83,7 @@ class Layout:
 
         graph = nx.Graph()
         graph.add_nodes_from(self._names)
-        rates = {(a, b): self._rate(a, b) for a, b in combinations(self._names, 2)}
+        rates = {(a, b): self.rate(a, b) for a, b in combinations(self._names, 2)}
         widest = max(rates.values(), default=0.0)
         graph.add_edges_from(pair for pair, rate in rates.items() if rate >= _ISLAND_SHARE * widest)
         parts = enumerate(nx.connected_components(graph))
@@ -104,7 +104,7 @@ class Layout:
         while len(workers) * degree < devices:
             worker = [left.pop(0)]
             while len(worker) < degree:
-                following = max(left, key=lambda name: min(self._rate(name, member) for member in worker))
+                following = max(left, key=lambda name: min(self.rate(name, member) for member in worker))
                 worker.append(following)
                 left.remove(following)
             workers.append(tuple(worker))
@@ -123,7 +123,8 @@ class Layout:
         return dict(self.topology.device_index)
 
     @cache  # noqa: B019
-    def _rate(self, a: str, b: str) -> float:
+    def rate(self, a: str, b: str) -> float:
+        """Bytes per second of the way between two devices; 0 where no links join them."""
         try:
             return 1 / self.wiring.channel(a, b).s_per_byte
         except InfeasibleError:
@@ -131,12 +132,12 @@ class Layout:
 
     @cache  # noqa: B019
     def _narrowest(self, worker: Worker) -> float:
-        return min((self._rate(a, b) for a, b in combinations(worker, 2)), default=float("inf"))
+        return min((self.rate(a, b) for a, b in combinations(worker, 2)), default=float("inf"))
 
     @cache  # noqa: B019
     def _joined(self, places: tuple[int, ...]) -> float:
         names = [self._names[place] for place in places]
-        rates = [self._rate(a, b) for a, b in combinations(names, 2)]
+        rates = [self.rate(a, b) for a, b in combinations(names, 2)]
         return min(rates, default=0.0) * 1e6 + sum(rates) / max(1, len(rates))
 
 

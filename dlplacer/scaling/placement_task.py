@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlplacer.errors import InfeasibleError, NoPlanError
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.graph import OpGraph
@@ -15,6 +16,8 @@ from dlplacer.scaling.layout import Layout, signature, sub_topology
 from dlplacer.scaling.split import Placed, Split, gradient_shares
 from dlplacer.scaling.sweeps import Report, SweepRow, sweep
 from dlplacer.topology import Topology
+
+_NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ def presolve(
 ) -> tuple[SweepRow, ...]:
     """Solve, side by side, every placement that the planner will ask `placed` for; it then finds them solved.
 
+    A machine for which there is no plan has no split. What failed for another reason stays unsolved: the planner meets
+    the same error.
+
     Parameters
     ----------
     devices
@@ -93,7 +99,9 @@ def presolve(
     rows = sweep(tasks, executor, cache, on_progress)
     for key, row in zip(machines, rows, strict=True):
         value = row.value
-        placed.solved[key] = value and Split(
-            placed.single_s / value["makespan_s"], "placement", 1, tuple(value["gradient_shares"])
-        )
+        if value is not None:
+            speedup = placed.single_s / value["makespan_s"]
+            placed.solved[key] = Split(speedup, "placement", 1, tuple(value["gradient_shares"]))
+        elif row.error.startswith(_NO_PLAN):
+            placed.solved[key] = None
     return rows

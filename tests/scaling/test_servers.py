@@ -85,9 +85,14 @@ def test_servers_use_devices_with_which_no_more_workers_converge() -> None:
 
 
 def test_the_device_with_the_widest_link_serves() -> None:
-    layout = Layout(star(4, fat=100e9))
-    serving, computing = OnMachine(layout)._roles(layout.workers(4, 1), 1)
-    assert (serving, computing) == ((("d3",),), (("d0",), ("d1",), ("d2",)))
+    """One of four devices has a link of 1.5 GB/s, the others of 1 GB/s."""
+    links = tuple(Link(f"d{at}", "hub", 1.5e9 if at == 3 else 1e9, 0.0, "half") for at in range(4))
+    topology = Topology(tuple(Device(f"d{at}") for at in range(4)), (Router("hub"),), links)
+    (step, _) = served(topology, 4)
+    # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s a way
+    assert (step.servers, step.exposed_s) == (1, pytest.approx(0.048))
+    layout = Layout(topology)
+    assert OnMachine(layout)._by_width(layout.workers(4, 1))[0] == ("d3",)
 
 
 def test_all_devices_of_a_worker_push_to_the_same_servers() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dlplacer.errors import InputError
+
 
 @dataclass(frozen=True)
 class Breakdown:
@@ -44,5 +46,14 @@ class Breakdown:
 
 
 def weak_scaling_efficiency(times_s: Sequence[float]) -> tuple[float, ...]:
-    """Time on the fewest cores ÷ time on each count; the work per core is the same."""
+    """Time on the fewest cores, the first, ÷ time on each count; the work per core is the same.
+
+    Raises
+    ------
+    InputError
+        If a time is not positive.
+    """
+    for time_s in times_s:
+        if not time_s > 0:
+            raise InputError(f"a run of {time_s:g} s; times of a weak scaling must be positive")
     return tuple(times_s[0] / time_s for time_s in times_s)

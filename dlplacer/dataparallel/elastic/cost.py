@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import ceil_log2
+from dlplacer.costs.collectives import ceil_log2, floor_power_of_two
 from dlplacer.errors import InputError
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")
@@ -47,6 +47,12 @@ class ElasticRun:
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.layer_bytes:
             raise InputError(f"{self.workers} workers and {len(self.layer_bytes)} layers; give at least 1 of each")
+        for name in ("compute_s", "data_s", "worker_update_s", "centre_update_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InputError(f"elastic averaging: {name} is {value}; it must be finite and at least 0")
+        if min(self.layer_bytes) < 0:
+            raise InputError(f"elastic averaging: a layer has {min(self.layer_bytes)} bytes; it must be at least 0")
 
     def weights_s(self, link: AlphaBeta) -> float:
         """All weights once over a link, packed or layer by layer."""
@@ -98,12 +104,14 @@ def most_parts(weight_bytes: int, data_bytes: int, fast_memory_bytes: int, power
     Raises
     ------
     InputError
-        If not even one copy fits.
+        If a copy has no bytes, or not even one fits.
     """
+    if weight_bytes + data_bytes < 1:
+        raise InputError(f"a copy of {weight_bytes} bytes of weights and {data_bytes} of data; it must have at least 1")
     fitting = fast_memory_bytes // (weight_bytes + data_bytes)
     if fitting < 1:
         raise InputError(
             f"one copy of weights and data needs {weight_bytes + data_bytes} bytes; fast memory has "
             f"{fast_memory_bytes}: shrink the data copy or the model"
         )
-    return int(2 ** math.floor(math.log2(fitting))) if power_of_two else fitting
+    return floor_power_of_two(fitting) if power_of_two else fitting

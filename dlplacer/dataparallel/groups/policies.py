@@ -7,6 +7,7 @@ from dlplacer.dataparallel.groups.chain import Chain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
 from dlplacer.dataparallel.groups.timeline import makespan_s
+from dlplacer.errors import InputError
 
 DEFAULT_CAP_BYTES = 25 * 2**20
 
@@ -31,7 +32,15 @@ def single_group(chain: Chain) -> tuple[int, ...]:
 
 
 def every(chain: Chain, size: int) -> tuple[int, ...]:
-    """Groups of `size` layers, the last one smaller where they do not divide."""
+    """Groups of `size` layers, the last one smaller where they do not divide.
+
+    Raises
+    ------
+    InputError
+        If the size is below 1.
+    """
+    if size < 1:
+        raise InputError(f"groups of {size} layers; a group has at least 1")
     return (*range(size, chain.layer_count, size), chain.layer_count)
 
 
@@ -43,7 +52,15 @@ def best_fixed_size(chain: Chain) -> tuple[int, ...]:
 
 
 def by_bytes(chain: Chain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...]:
-    """Groups filled up to a number of bytes; filling starts at the last layer, whose gradient is there first."""
+    """Groups filled up to a number of bytes; filling starts at the last layer, whose gradient is there first.
+
+    Raises
+    ------
+    InputError
+        If the chain does not know its layers' bytes.
+    """
+    if not chain.bytes:
+        raise InputError("groups by bytes need the bytes of every layer; give Chain(bytes=...)")
     cuts, filled = [chain.layer_count], 0
     for layer in range(chain.layer_count, 0, -1):
         if filled and filled + chain.bytes[layer - 1] > cap_bytes:

@@ -38,7 +38,7 @@ def clipped(gradient: Floats, clip: float = CLIP) -> Floats:
     Left as it is where that would destroy it: a constant tensor, whose deviation is 0, and one whose mean exceeds its
     deviation, as biases and the scales of norms have.
     """
-    deviation = float(gradient.std())
+    deviation = float(gradient.std()) if gradient.size else 0.0
     if deviation == 0 or abs(float(gradient.mean())) > deviation:
         return gradient
     limit = np.float32(clip * deviation)
@@ -76,11 +76,19 @@ def ternarize(gradient: Floats, key: Sequence[int], scaler: float | None = None,
 
 def shared_scaler(gradients: Sequence[Floats], clip: float = CLIP) -> float:
     """The largest clipped element over all ranks (eq. 4): with it, codes can be summed before they are decoded."""
-    return max(float(np.abs(clipped(gradient, clip)).max(initial=0.0)) for gradient in gradients)
+    return max((float(np.abs(clipped(gradient, clip)).max(initial=0.0)) for gradient in gradients), default=0.0)
 
 
 def averaged(ternaries: Sequence[Ternary]) -> Floats:
-    """The mean over ranks. With one scaler for all it is s ÷ N × (integer sum): bitwise equal whatever the order."""
+    """The mean over ranks. With one scaler for all it is s ÷ N × (integer sum): bitwise equal whatever the order.
+
+    Raises
+    ------
+    InputError
+        If there are no ranks.
+    """
+    if not ternaries:
+        raise InputError("the average of no gradients; give those of at least one rank")
     count = len(ternaries)
     if len({ternary.scaler for ternary in ternaries}) == 1:
         total: Any = sum(ternary.codes.astype(np.int32) for ternary in ternaries)

@@ -10,9 +10,10 @@ from fractions import Fraction
 from dlplacer.errors import InputError
 
 
-def fewest_lanes(load_bytes: float, lane_bytes_per_s: float, compute_s: float) -> int:
-    """⌈load ÷ (rate · T_C)⌉: the fewest lanes that move a load while a step computes, in exact arithmetic.
+def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_s: float) -> int:
+    """⌈load ÷ (rate · T_C)⌉: the fewest lanes that move a load while a step computes, and at least 1.
 
+    Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
     The load is shared out evenly and moves beside the computation of the step before (asynchronously).
 
     Raises
@@ -24,18 +25,34 @@ def fewest_lanes(load_bytes: float, lane_bytes_per_s: float, compute_s: float) -
         if not (value > 0 and math.isfinite(value)):
             raise InputError(f"{name} is {value:g}; it must be positive and finite")
     if not (load_bytes >= 0 and math.isfinite(load_bytes)):
-        raise InputError(f"load_bytes is {load_bytes:g}; it must be finite and at least 0")
+        raise InputError(f"load_bytes is {float(load_bytes):g}; it must be finite and at least 0")
     exact = Fraction(str(load_bytes)) / (Fraction(str(lane_bytes_per_s)) * Fraction(str(compute_s)))
     return max(1, math.ceil(exact))
 
 
 def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
-    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉: every worker pulls and pushes all parameters in every step."""
+    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
+
+    Raises
+    ------
+    InputError
+        If there are no workers; else as `fewest_lanes` does.
+    """
     if workers < 1:
         raise InputError(f"there are {workers} workers; give at least 1")
-    return fewest_lanes(2 * workers * parameter_bytes, server_bytes_per_s, compute_s)
+    if not (parameter_bytes >= 0 and math.isfinite(parameter_bytes)):
+        raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
+    return fewest_lanes(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
 
 
 def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
-    """Seconds of a round of pulls and pushes over this many servers: what must not exceed the computation."""
+    """Seconds of a round of pulls and pushes over this many servers: what must not exceed the computation.
+
+    Raises
+    ------
+    InputError
+        If there are no servers, or their rate is not positive.
+    """
+    if servers < 1 or not server_bytes_per_s > 0:
+        raise InputError(f"{servers} servers of {server_bytes_per_s:g} bytes/s; there must be at least 1, of some rate")
     return 2 * parameter_bytes * workers / (servers * server_bytes_per_s)
