@@ -36,8 +36,10 @@ def reserve_heap(size_bytes: int) -> None:
     At most a quarter of the memory that is free now is taken. Does nothing where the heap cannot be kept.
     """
     library = _glibc()
+    if library is None or not keep_heap():
+        return
     size_bytes = min(size_bytes, int(_SHARE_OF_FREE_MEMORY * _free_bytes()))
-    if library is None or not keep_heap() or size_bytes < mmap.PAGESIZE:
+    if size_bytes < mmap.PAGESIZE:
         return
     library.malloc.restype = ctypes.c_void_p
     block = library.malloc(ctypes.c_size_t(size_bytes))

@@ -10,6 +10,9 @@ import torch
 class Device(Protocol):
     """A place where ops run, driven by one thread of its own.
 
+    A device that enqueues work on streams also has an attribute ``streams`` (`dlplacer.devices.streams.Streams`), and
+    programs say what happens there: its `send` and `receive` only hand over.
+
     Attributes
     ----------
     name

@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import as_completed, wait
+from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass, field
 from itertools import groupby
 from threading import Lock
@@ -128,7 +128,7 @@ class Executor:
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
         events: dict[str, Any] = {}
         tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
-        futures = []
+        futures: list[Future[Any]] = []
         if self._links is not None:
             self._links.begin()
         try:
@@ -142,10 +142,7 @@ class Executor:
             _abort(inboxes)
             wait(futures)
             raise
-        errors = [future.exception() for future in as_completed(futures)]
-        for error in errors:
-            if error is not None and not isinstance(error, _AbortedError):
-                raise error
+        _end(futures)
 
     def _task(
         self,
@@ -251,6 +248,25 @@ class Executor:
         return compute
 
 
+def _end(futures: list["Future[Any]"]) -> None:
+    """Wait for all, and raise what the first to fail has raised.
+
+    Nothing here refers to the error afterwards: what the failed step held is freed once the caller drops the error.
+    """
+    done = error = failure = None
+    for done in as_completed(futures):
+        error = done.exception()
+        if failure is None and not isinstance(error, _AbortedError):
+            failure = error
+    futures.clear()
+    done = error = None
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None
+
+
 def _free_all(tensors: Sequence[str]) -> Step:
     def free(lane: _Lane) -> None:
         values = lane.values
@@ -271,7 +287,11 @@ def _receive_from_away(links: Links, here: str, action: Recv) -> Step:
     def receive(lane: _Lane) -> None:
         value = links.receive(action.tensor, action.source, here)
         if value is not None and value.device != lane.device.torch_device:
-            value = value.to(lane.device.torch_device)
+            try:
+                value = value.to(lane.device.torch_device)
+            except Exception as error:
+                where = f"from {action.source} on {lane.device.name}"
+                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {_first_line(error)}") from error
         lane.values[action.tensor] = value
         if lane.timeline is not None:
             lane.timeline.resume(lane.device)

@@ -1,5 +1,6 @@
 """An op that fails while a plan runs, and the end of devices."""
 
+import contextlib
 import gc
 import threading
 
@@ -116,3 +117,26 @@ def test_devices_are_closed_if_the_plan_does_not_fit() -> None:
     with pytest.raises(InputError, match="made for another graph"):
         apply(build("views"), plan, ["cpu:0", "cpu:1"])
     assert new_threads(before) == []
+
+
+# Without the cycle collector: an error that is dropped takes what the failed step held along.
+def test_an_error_that_is_dropped_frees_what_the_step_held() -> None:
+    job = build_with(two_towers)
+    bad = torch.full_like(job.args[0], 99)
+    with placed_at_random(job, seed=0) as placed:
+        with contextlib.suppress(RunError):
+            placed.step(bad, job.args[1], *job.targets)
+        gc.collect()
+        before = live_tensors()
+        gc.disable()
+        try:
+            for _ in range(3):
+                with contextlib.suppress(RunError):
+                    placed.step(bad, job.args[1], *job.targets)
+            assert live_tensors() <= before
+        finally:
+            gc.enable()
+
+
+def live_tensors() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
