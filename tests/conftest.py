@@ -23,9 +23,14 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Draw the same numbers in every test, alone or after others; packages that are not loaded stay so."""
+    """Draw the same numbers in every test, alone or after others; packages that are not loaded stay so.
+
+    Plain PyTorch, the oracle, runs with one thread, as the placed module does on every device; on a busy machine its
+    threads would wait for each other besides.
+    """
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].set_num_threads(1)

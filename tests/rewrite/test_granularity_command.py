@@ -28,7 +28,7 @@ def test_capture(capsys: pytest.CaptureFixture[str]) -> None:
 def test_solve_check_and_run(granularity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(tmp_path / "plan.json")
     job = ("dlplacer.models:branches", "cpu-2core", "--batch-size", "4", "--granularity", granularity)
-    solved = printed(capsys, "solve", *job, "--time-limit", "5", "-o", plan)
+    solved = printed(capsys, "solve", *job, "--time-limit", "1", "-o", plan)
     assert solved["status"] in ("optimal", "feasible")
     assert main(["check", plan]) == 0
     capsys.readouterr()
