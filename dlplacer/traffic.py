@@ -4,7 +4,8 @@ Solvers need it where links carry one transfer at a time, or where copies take m
 `dlplacer.problem` say all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
@@ -100,6 +101,7 @@ class Ways:
         self._ways: dict[tuple[int, int, int], tuple[Way, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
+        self._avoided: frozenset[str] = frozenset()
         self.lane_count = len(set(self._lanes.values()))
         self.chooses = contended
 
@@ -108,9 +110,20 @@ class Ways:
         """Whether `ways` leaves out no way that a transfer may take."""
         names = list(self._problem.topology.device_index)
         return not self.chooses or (
-            len(names) <= _MOST_WAYS
+            not self._avoided
+            and len(names) <= _MOST_WAYS
             and all(len(self._routes((a, b))) <= _MOST_WAYS for a in names for b in names if a != b)
         )
+
+    def among(self, devices: Collection[int]) -> "Ways":
+        """The same ways without those that another device than these relays, but for ways of least delay."""
+        few = copy(self)
+        few.__dict__.pop("complete", None)
+        few._ways, few._paths = {}, {}
+        few._avoided = frozenset(
+            device.id for number, device in enumerate(self._problem.topology.devices) if number not in devices
+        )
+        return few
 
     def swappable(self, a: int, b: int) -> bool:
         """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
@@ -159,7 +172,7 @@ class Ways:
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
-            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
+            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes, self._avoided)
         return self._paths[pair]
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
@@ -206,11 +219,14 @@ def _carrying_s(link: Link, size_bytes: int) -> Fraction:
     return size_bytes / (exact(link.bytes_per_s) * link.count)
 
 
-def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int]) -> list[Route]:
-    """The simple paths of least delay for the smallest and for the largest tensor."""
+def _simple_paths(
+    topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int], avoided: frozenset[str]
+) -> list[Route]:
+    """The simple paths of least delay for the smallest and for the largest tensor, through none of some nodes."""
     import networkx as nx
 
     graph = topology.to_networkx()
+    graph.remove_nodes_from(avoided.difference(pair))
     if not nx.has_path(graph, *pair):
         return []
     found: dict[Route, None] = {}

@@ -1,7 +1,8 @@
 """A plan on few well-connected devices, as a start on a machine of many.
 
 On many devices with contended links the heuristics spread work over links that then hold it up, and searching takes
-longer. What is found on a few devices is a plan of the whole machine; bounds found there are none.
+longer. What is found on a few devices, with no other one as a relay, is a plan of the whole machine; bounds found there
+are none.
 """
 
 from dataclasses import replace
@@ -41,7 +42,10 @@ def on_few_devices(instance: Instance, count: int = FEW) -> Instance | None:
         if not devices:
             return None
         limits[block] = devices
-    return instance.limited(limits)
+    few = instance.limited(limits)
+    if few.traffic is None:
+        return few
+    return replace(few, traffic=replace(few.traffic, ways=few.traffic.ways.among(chosen)))
 
 
 def best_connected(instance: Instance, count: int) -> frozenset[int]:

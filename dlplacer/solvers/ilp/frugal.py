@@ -20,18 +20,20 @@ from dlplacer.traffic import Parcel, Traffic
 _SECONDS = 5.0
 
 
-def frugal(chain: Chain, slack: float, work: float) -> list[Timetable]:
+def frugal(chain: Chain, slack: float, work: float, seed: int) -> list[Timetable]:
     """Timetables of the whole in which no series takes more than its best time and a share of it in slack.
 
     Parameters
     ----------
     work
         Deterministic seconds of CP-SAT for each series.
+    seed
+        Of several placements that cost the same, each seed may give another.
     """
     traffic = chain.instance.traffic
     if traffic is None:
         return []
-    thrift, parts = _Thrift(chain, traffic), []
+    thrift, parts = _Thrift(chain, traffic, seed), []
     same = tuple(range(chain.instance.device_count))
     for series in chain.series:
         found = thrift.place(series, slack, work)
@@ -44,8 +46,8 @@ def frugal(chain: Chain, slack: float, work: float) -> list[Timetable]:
 class _Thrift:
     """Where blocks are so far, and what that makes the next placement cost in ticks on links."""
 
-    def __init__(self, chain: Chain, traffic: Traffic) -> None:
-        self.chain, self.traffic = chain, traffic
+    def __init__(self, chain: Chain, traffic: Traffic, seed: int) -> None:
+        self.chain, self.traffic, self.seed = chain, traffic, seed
         self.instance = chain.instance
         self.site = [-1] * len(self.instance.members)
         self.inside = {op for segment in chain.segments for op in segment.ops}
@@ -84,7 +86,7 @@ class _Thrift:
         terms = [*self._inside(variables), *self._outside(ops, series, variables)]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
-        solver = new_solver(budget.workers, budget.seed, min(_SECONDS, budget.left_s))
+        solver = new_solver(budget.workers, self.seed, min(_SECONDS, budget.left_s))
         solver.parameters.max_deterministic_time = work
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return read_timetable(variables, series.instance, solver.boolean_value, solver.value)

@@ -17,34 +17,35 @@ from dlplacer.solvers.segments import Series, with_traffic
 from dlplacer.solvers.timetable import compact
 
 _ADVANCE_SHARE, _WORK, _GROWTH, _ROUNDS = 0.5, 0.4, 3.0, 30
-_SLACKS, _THRIFT = (0.0, 0.01, 0.03), 0.3
+_SLACKS, _THRIFT, _PATIENCE = (0.0, 0.01, 0.03), 0.12, 2
 _BOUND_SHARE = 0.05
 
 
 def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
     """Solve the series of a chain with their traffic, in rounds of growing length; the bounds that follow.
 
-    Of their best timetables those that send little make up timetables of the whole. The bounds count only if no way
-    that a transfer may take is left out.
+    Of their best timetables those that send little make up timetables of the whole, others in every round: it ends
+    when several rounds in a row have brought nothing. The bounds count only if no way that a transfer may take is left
+    out.
     """
     loaded, budget = with_load(chain), incumbent.budget
     complete = chain.instance.traffic is not None and chain.instance.traffic.ways.complete
-    work = _WORK
-    while budget.left_s and time.monotonic() < stop_at and not incumbent.closed:
-        loaded.budget = loaded.budget_of(min(stop_at - time.monotonic(), budget.left_s))
-        now = time.monotonic()
-        loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_loaded)
-        if complete:
-            bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
-            incumbent.raise_bound(bounds.makespan)
-        for timetable in loaded.candidates():
-            incumbent.offer(timetable)
-        for slack in _SLACKS:
-            for timetable in frugal(loaded, slack, _THRIFT * work):
+    work, idle, number = _WORK, 0, 0
+    while idle < _PATIENCE and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
+        reached = incumbent.bound, incumbent.best
+        loaded.budget = loaded.budget_of(min(stop_at - now, budget.left_s))
+        if not number or (complete and loaded.open):
+            loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_loaded)
+            if complete:
+                bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
+                incumbent.raise_bound(bounds.makespan)
+            for timetable in loaded.candidates():
                 incumbent.offer(timetable)
-        if not loaded.open or not complete:
-            break
-        work *= _GROWTH
+        for slack in _SLACKS:
+            for timetable in frugal(loaded, slack, _THRIFT, budget.seed + number):
+                incumbent.offer(timetable)
+        idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
+        work, number = work * _GROWTH, number + 1
     return bounds
 
 

@@ -10,6 +10,7 @@ from dlplacer.solvers.admission import admission, stricter
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import DELAY_WEIGHTS, construct, construct_on_placement
 from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.endings import endings
 from dlplacer.solvers.feasibility import explain_overflow
 from dlplacer.solvers.few import Aside, on_few_devices
 from dlplacer.solvers.ilp.agreement import Agreement
@@ -36,6 +37,7 @@ _SURE, _MANY = 2, 1000
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 10.0, 30
+_ENDINGS, _ENDING_SHARE, _ENDING_WORK = (15, 30, 60), 0.05, 1.0
 _AGREE_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN, _LARGEST_SERIES = 40, 600, 6000, 250
 _LOADED_SHARE = 0.6
@@ -144,14 +146,21 @@ def _try_few_devices(instance: Instance, incumbent: Incumbent) -> None:
         return
     bounds = lower_bounds(few, _BOUND_SHARE * aside.budget.left_s)
     aside.raise_bound(bounds.makespan)
-    _solve_segments(few, bounds, aside)
+    _solve_segments(few, bounds, aside, loaded_share=1.0)
     improve(few, aside, _IMPROVE_SHARE * aside.budget.left_s, _IMPROVE_ROUNDS)
 
 
-def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> tuple[Bounds, Chain | None]:
+def _solve_segments(
+    instance: Instance, bounds: Bounds, incumbent: Incumbent, loaded_share: float = _LOADED_SHARE
+) -> tuple[Bounds, Chain | None]:
     """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow.
 
     With the bounds comes the chain of the segments, None if the graph does not fall apart.
+
+    Parameters
+    ----------
+    loaded_share
+        Share of the time that is left then for segments with their traffic, if there is any.
     """
     budget = incumbent.budget
     stop_at = time.monotonic() + _SEGMENT_SHARE * budget.left_s
@@ -172,9 +181,26 @@ def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) ->
             break
         chain.advance(work, stop_at, search_series)
         work *= _SEGMENT_GROWTH
+    if len(chain.segments) > 1 and not incumbent.closed:
+        bounds = solve_endings(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
-        bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + _LOADED_SHARE * budget.left_s)
+        bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + loaded_share * budget.left_s)
     return bounds, chain if len(chain.series) > 1 else None
+
+
+def solve_endings(chain: Chain, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+    """Bounds raised by what follows the last cut ops of a chain."""
+    budget, tail = incumbent.budget, list(bounds.tail)
+    for cut, part in endings(chain.instance, chain.segments, _ENDINGS):
+        stop_at = time.monotonic() + _ENDING_SHARE * budget.left_s
+        chain.bounds[part] = lower_bounds(part, _BOUND_SHARE * (stop_at - time.monotonic()))
+        known = chain.incumbents[part] = chain.begin(part)
+        known.budget = chain.budget_of(stop_at - time.monotonic())
+        search_series(chain, Series((), part), _ENDING_WORK)
+        tail[cut] = max(tail[cut], known.bound)
+    bounds = lower_bounds(chain.instance, _BOUND_SHARE * budget.left_s, bounds.head, tail)
+    incumbent.raise_bound(bounds.makespan)
+    return bounds
 
 
 def _agree(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> None:

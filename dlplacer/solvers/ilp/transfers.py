@@ -52,13 +52,14 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
 def hint_transfers(
     model: cp_model.CpModel, traffic: Traffic, variables: Variables, timetable: Timetable, name: dict[int, int]
 ) -> None:
-    """Start the search with the transfers of a timetable, devices renamed."""
+    """Start the search with the transfers of a timetable, devices renamed; those that take other ways are left out."""
     sent = {}
     for send in timetable.sends:
         parcel = traffic.parcels[send.parcel]
         source = timetable.device[parcel.source]
-        choice = traffic.ways.between(parcel.size, source, send.target).index(send.way)
-        sent[send.parcel, name[source], name[send.target], choice] = send.start
+        ways = traffic.ways.between(parcel.size, source, send.target)
+        if send.way in ways:
+            sent[send.parcel, name[source], name[send.target], ways.index(send.way)] = send.start
     for lift in variables.lifts:
         start = sent.get((lift.parcel, lift.source, lift.target, lift.choice))
         if isinstance(lift.used, cp_model.IntVar):
