@@ -87,6 +87,7 @@ BytesPerSecond = Annotated[float, _quantity("bytes_per_s"), Field(gt=0)]
 Flops = Annotated[float, _quantity("flops"), Field(ge=0)]
 FlopsPerSecond = Annotated[float, _quantity("flops_per_s"), Field(gt=0)]
 AmountOfBytes = Annotated[float, _quantity("bytes"), Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(min_length=1)]
 Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
@@ -124,12 +125,21 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     try:
         content = model.model_validate(value)
     except ValidationError as error:
-        mistakes = [_describe(mistake, value) for mistake in error.errors()]
+        mistakes = _described(error, value)
         raise FileFormatError(where, [*mistakes, *_reference_mistakes(value, model.graphs_at)]) from None
     mistakes = [*_reference_mistakes(value, model.graphs_at), *content.mistakes()]
     if mistakes:
         raise FileFormatError(where, mistakes)
     return content
+
+
+def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
+    """What is wrong with the fields of a part of a file, by their paths in it."""
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        return _described(error, value)
+    return []
 
 
 def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
@@ -178,6 +188,10 @@ def _entries(value: Any, path: Iterable[str]) -> Iterator[tuple[int, dict[str, A
     for position, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, dict):
             yield position, entry
+
+
+def _described(error: ValidationError, value: Any) -> list[str]:
+    return [_describe(mistake, value) for mistake in error.errors()]
 
 
 def _describe(mistake: Any, value: Any) -> str:

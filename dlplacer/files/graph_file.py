@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-
+from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,
     Bytes,
+    Count,
     FileModel,
     Flops,
     ListOf,
@@ -19,6 +19,7 @@ from dlplacer.files.fields import (
     Seconds,
     Table,
     built,
+    field_mistakes,
     load_model,
     parse_model,
 )
@@ -26,8 +27,6 @@ from dlplacer.files.text import write_json
 from dlplacer.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
 
 KIND, VERSION = "graph", 1
-
-Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class OutputModel(FileModel):
@@ -104,6 +103,8 @@ class GraphModel(FileModel):
                 )
         for position, name, mistake in tensor_mistakes(map(NodeModel.to_op, self.nodes), edges):
             yield f"edges[{position}].{name}: {mistake}"
+        if self.capture is not None:
+            yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
         cycle = cycle_mistake(edges)
         if cycle is not None:
             yield f"edges: {cycle}"

@@ -81,6 +81,24 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
             "edges[0].output: must be at least 0 (it is -8, in 'a' → 'b')",
         ],
     ),
+    "a capture that cannot be repeated": (
+        file(
+            node(),
+            capture={
+                "entry": 1,
+                "rewrites": ["drop-detach", None],
+                "args": [{"shape": 3}],
+                "onnx": {"dims": {"batch": "2"}},
+                "note": [],
+            }
+        ),
+        [
+            "capture.entry: must be a text (it is 1)",
+            "capture.args[0].shape: must be a list (it is 3)",
+            "capture.rewrites[1]: must be a text (it is null)",
+            "capture.onnx.dims.batch: must be a whole number (it is '2')",
+        ],
+    ),
     "numbers that are not finite": (
         file(node(time_s=float("nan"), weight_bytes=float("inf"), flops=10**400, state_bytes=10**400)),
         [
