@@ -29,6 +29,8 @@ from dlplacer.solvers.single import best_single
 from dlplacer.topology import Topology
 from dlplacer.version import __version__
 
+_MOST_WORKERS = 10_000
+
 
 def place(
     graph: OpGraph,
@@ -139,6 +141,8 @@ def _require_arguments(method: str, time_limit_s: float, gap: float, workers: in
         raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; it must be at least 1")
+    if workers is not None and workers > _MOST_WORKERS:
+        raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
 
 
 def _usable_cores() -> int:

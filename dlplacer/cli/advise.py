@@ -203,10 +203,9 @@ def _print_found(found: Mapping[str, float], as_json: bool) -> None:
 
 
 def _print_rows(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_table
 
-    table = Table(*heads, title=title or None)
+    table = new_table(*heads, title=title)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    print_table(table)

@@ -68,21 +68,24 @@ def _draw(path: Path, comparison: Any) -> None:
 
 
 def _print(comparison: "Comparison") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_pairs, print_table
 
-    table = Table("method", "step time", "speedup", "gap", "solved in", "status", title=comparison.name)
+    table = new_table("method", "status", "step time", "speedup", "gap", "solved in", names=2, title=comparison.name)
     for row in comparison.rows:
         speedup, gap = comparison.speedup(row), comparison.gap(row)
         table.add_row(
             row.method,
+            row.status,
             "-" if row.makespan_s is None else format_seconds(row.makespan_s),
             "-" if speedup is None else f"{speedup:.3f}x",
             "-" if gap is None else f"{100 * gap:.2f} %",
             format_seconds(row.solve_s),
-            row.status,
         )
-    Console(width=None if Console().is_terminal else 140).print(table)
+    print_table(table)
     single_s = comparison.single_device_s
-    print(f"lower bound         {format_seconds(comparison.lower_bound_s)}")
-    print(f"best single device  {'fits on none' if single_s is None else format_seconds(single_s)}")
+    print_pairs(
+        [
+            ("lower bound", format_seconds(comparison.lower_bound_s)),
+            ("best single device", "fits on none" if single_s is None else format_seconds(single_s)),
+        ]
+    )

@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print(plan: "Plan", found: "Explanation") -> None:
-    from dlplacer.cli.tables import print_pairs, print_table
+    from dlplacer.cli.tables import new_table, print_pairs, print_table
     from dlplacer.explanation import REASONS
     from dlplacer.plan import Transfer
 
@@ -54,7 +54,7 @@ def _print(plan: "Plan", found: "Explanation") -> None:
         [
             (
                 "makespan",
-                f"{format_seconds(plan.makespan_s)}, {plan.makespan_s / bound_s if bound_s else 1:.3f} x bound",
+                f"{format_seconds(plan.makespan_s)}, {plan.makespan_s / bound_s if bound_s else 1:.3f}x the bound",
             ),
             ("bounds", limits),
             ("limited by", f"{found.limited_by}: {REASONS[found.limited_by]}"),
@@ -66,14 +66,12 @@ def _print(plan: "Plan", found: "Explanation") -> None:
             ("on it", ", ".join(f"{kind} {format_seconds(s)}" for kind, s in list(found.path_kinds_s.items())[:5])),
         ]
     )
-    from rich.table import Table
-
-    table = Table("device", "ops", "busy", "idle", "of the critical path")
+    table = new_table("device", "ops", "busy", "idle", "on the critical path")
     for share in found.devices:
         times = map(format_seconds, (share.busy_s, share.idle_s, share.on_path_s))
         table.add_row(share.device, str(share.ops), *times)
     print_table(table)
-    table = Table("longest on the critical path", "where", "start", "time")
+    table = new_table("longest on the critical path", "where", "start", "time", names=2)
     longest = sorted(found.path, key=lambda step: step.start_s - step.end_s)[:_LONGEST]
     for step in sorted(longest, key=lambda step: step.start_s):
         name = f"tensor {step.tensor}" if isinstance(step, Transfer) else step.op
@@ -81,7 +79,7 @@ def _print(plan: "Plan", found: "Explanation") -> None:
         table.add_row(name, where, format_seconds(step.start_s), format_seconds(step.end_s - step.start_s))
     print_table(table)
     if found.transfers:
-        table = Table("longest transfers", "to", "bytes", "time")
+        table = new_table("longest transfers", "to", "bytes", "time", names=2)
         for entry in found.transfers:
             lasts_s = entry.end_s - entry.start_s
             table.add_row(entry.tensor, entry.target, format_bytes(entry.bytes), format_seconds(lasts_s))

@@ -99,19 +99,16 @@ def _group_bytes(chain: "Chain", cuts: tuple[int, ...]) -> list[int]:
 
 
 def _print(chain: "Chain", found: "tuple[Grouping, ...]", title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_table
 
     best = found[-1]
-    table = Table("policy", "groups", "seconds", "against optimal", title=title)
+    table = new_table("policy", "groups", "time", "against optimal", title=title)
     for grouping in found:
         ratio = grouping.makespan_s / best.makespan_s if best.makespan_s else 1.0
         table.add_row(grouping.policy, str(len(grouping.cuts)), format_seconds(grouping.makespan_s), f"{ratio:.3f}x")
-    groups = Table("group", "from", "to", "bytes", title="optimal groups")
+    groups = new_table("group", "from", "to", "bytes", names=3, title="optimal groups")
     for number, (before, last, size) in enumerate(
         zip((0, *best.cuts), best.cuts, _group_bytes(chain, best.cuts), strict=False), start=1
     ):
         groups.add_row(str(number), chain.names[before], chain.names[last - 1], format_bytes(size))
-    console = Console()
-    console.print(table)
-    console.print(groups)
+    print_table(table, groups)

@@ -79,11 +79,9 @@ def execute(arguments: argparse.Namespace) -> int:
             extra["epochs_fit"] = epochs_fit.to_dict()
         print(json.dumps(plan.to_dict() | extra))
     else:
-        print_hybrid(plan)
-        if fits is not None:
-            print(f"scaling efficiency  {fits.verdict}")
-        if epochs_fit is not None:
-            print(f"epochs              {epochs_fit}")
+        notes = [("scaling efficiency", fits.verdict)] if fits is not None else []
+        notes += [("epochs", str(epochs_fit))] if epochs_fit is not None else []
+        print_hybrid(plan, notes)
     return 0
 
 

@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.tables import new_table, print_pairs, print_table
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dlplacer.scaling.hybrid_plan import Budget, HybridPlan
 
 _MOST_ROWS = 24
 
 
-def print_hybrid(plan: "HybridPlan") -> None:
-    """A row per budget, then crossover points and the best strategy in words."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
+def print_hybrid(plan: "HybridPlan", notes: "Sequence[tuple[str, str]]" = ()) -> None:
+    """A row per budget, then crossover points, the best strategy and notes in words."""
+    table = new_table(
         "devices",
         "best strategy",
         "idle",
@@ -26,8 +26,9 @@ def print_hybrid(plan: "HybridPlan") -> None:
         "hybrid",
         "vs same",
         "vs best DP",
+        names=2,
+        title=plan.name,
     )
-    table.title = plan.name
     for each in rows(plan):
         best = each.best
         if best is None:
@@ -45,13 +46,18 @@ def print_hybrid(plan: "HybridPlan") -> None:
             _times(each.against_same_devices, 3),
             _times(each.against_best_data_parallel, 3),
         )
-    Console(width=None if Console().is_terminal else 150).print(table)
+    print_table(table)
     print("speedup: time to converge over one device; vs same: hybrid over data parallelism on as many devices;")
     print("vs best DP: best strategy over the best data parallelism on at most as many devices")
-    print(f"hybrid first wins   {'nowhere' if plan.first_win is None else f'at {plan.first_win} devices'}")
-    steps = [f"{each.workers} x {each.degree} from {each.devices} devices" for each in plan.crossovers]
-    print(f"best strategy       {'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}")
-    _print_best(plan)
+    steps = [f"{each.workers} x {each.degree} from {_devices(each.devices)}" for each in plan.crossovers]
+    print_pairs(
+        [
+            ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {_devices(plan.first_win)}"),
+            ("best strategy", f"{'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}"),
+            *_best(plan),
+            *notes,
+        ]
+    )
 
 
 def rows(plan: "HybridPlan") -> "list[Budget]":
@@ -65,20 +71,26 @@ def rows(plan: "HybridPlan") -> "list[Budget]":
     return [plan.at(devices) for devices in sorted(shown)]
 
 
-def _print_best(plan: "HybridPlan") -> None:
+def _best(plan: "HybridPlan") -> list[tuple[str, str]]:
     best = plan.budgets[-1].best
     if best is None:
-        return
+        return []
     step = best.step
     messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
     algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
-    print(
-        f"at {plan.budgets[-1].devices} devices      {best.workers} workers of {best.degree} "
-        f"({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}{algorithm}{messages}, step "
-        f"{format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed exchange"
+    text = (
+        f"{best.workers} workers of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}"
+        f"{algorithm}{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed "
+        "exchange"
     )
+    rows = [(f"at {_devices(plan.budgets[-1].devices)}", text)]
     if plan.mini_batches is not None:
-        print(f"time to converge    {format_seconds(best.time_s(plan.mini_batches))}")
+        rows.append(("time to converge", format_seconds(best.time_s(plan.mini_batches))))
+    return rows
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
 
 
 def _times(value: float | None, digits: int = 2) -> str:

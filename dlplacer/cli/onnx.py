@@ -91,14 +91,13 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_table
 
-    table = Table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
+    table = new_table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
     table.add_row("plan", f"{report.predicted_s:.4f}", "")
     table.add_row("whole model, one core", f"{report.baseline_s:.4f}", "1.000x")
     table.add_row("cut by device", f"{report.measured_s:.4f}", f"{report.measured_speedup:.3f}x")
-    Console().print(table)
+    print_table(table)
     print(f"largest difference to the whole model's outputs {report.max_abs_error:g}")
     return 0
 

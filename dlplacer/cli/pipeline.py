@@ -98,10 +98,10 @@ def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -
 
 
 def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_pairs, print_table
 
-    table = Table("stage", "device", "ops", "forward", "backward", "held", "memory", "sends", title=plan.name)
+    heads = ("stage", "device", "ops", "forward", "backward", "held", "memory", "sends")
+    table = new_table(*heads, names=3, title=plan.name)
     for number, stage in enumerate(plan.stages):
         table.add_row(
             str(number),
@@ -113,17 +113,20 @@ def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
             format_bytes(stage.memory_bytes),
             format_bytes(stage.sends_bytes),
         )
-    Console(width=None if Console().is_terminal else 140).print(table)
+    print_table(table)
     split = "best of all contiguous splits" if plan.exact else "best of the splits searched"
-    print(f"schedule            {plan.schedule}, {plan.micro_batches} micro-batches")
-    print(f"step time           {format_seconds(plan.step_s)}")
-    print(f"bubble              {100 * plan.timeline.bubble:.1f} %")
-    print(f"slowest part        {format_seconds(plan.bottleneck_s)} per micro-batch ({split})")
+    rows = [
+        ("schedule", f"{plan.schedule}, {plan.micro_batches} micro-batches"),
+        ("step time", format_seconds(plan.step_s)),
+        ("bubble", f"{100 * plan.timeline.bubble:.1f} %"),
+        ("slowest part", f"{format_seconds(plan.bottleneck_s)} per micro-batch ({split})"),
+    ]
     if plan.single_device_s is None:
-        print("best single device  fits on none")
+        rows.append(("best single device", "fits on none"))
     else:
-        print(f"best single device  {format_seconds(plan.single_device_s)}; speedup {plan.speedup:.3f}x")
+        rows.append(("best single device", f"{format_seconds(plan.single_device_s)}; speedup {plan.speedup:.3f}x"))
     if placed is not None:
         ratio = placed["makespan_s"] / plan.step_s if plan.step_s else 0.0
         verdict = f"the pipeline is {ratio:.2f}x as fast" if ratio >= 1 else "faster than the pipeline"
-        print(f"op placement        {format_seconds(placed['makespan_s'])} ({placed['status']}); {verdict}")
+        rows.append(("op placement", f"{format_seconds(placed['makespan_s'])} ({placed['status']}); {verdict}"))
+    print_pairs(rows)

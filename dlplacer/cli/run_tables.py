@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.tables import print_table
+from dlplacer.cli.tables import new_table, print_table
 from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
@@ -20,12 +20,10 @@ DRAWS = {
 
 def print_run(report: "RunReport") -> None:
     """Step time, devices and the worst predicted ops, predicted and measured side by side."""
-    from rich.table import Table
-
-    table = Table("", "predicted", "measured")
+    table = new_table("", "predicted", "measured")
     table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
     table.add_row("step time, as planned earlier", format_seconds(report.plan_makespan_s), "")
-    table.add_row("speedup", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
+    table.add_row("speedup over one device", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
     table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
     if report.eager_all_cores_s is not None:
         table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
@@ -42,9 +40,7 @@ def print_details(report: "RunReport | RanksReport") -> None:
 
 
 def _print_devices(uses: "Sequence[DeviceUse]") -> None:
-    from rich.table import Table
-
-    table = Table("device", "busy, predicted", "busy, measured", "idle, predicted", "idle, measured")
+    table = new_table("device", "busy, predicted", "busy, measured", "idle, predicted", "idle, measured")
     for use in uses:
         seconds = (use.predicted_busy_s, use.measured_busy_s, use.predicted_idle_s, use.measured_idle_s)
         table.add_row(use.device, *map(format_seconds, seconds))
@@ -52,9 +48,7 @@ def _print_devices(uses: "Sequence[DeviceUse]") -> None:
 
 
 def _print_offenders(offenders: "Sequence[Offender]") -> None:
-    from rich.table import Table
-
-    table = Table("predicted worst", "module", "device", "predicted", "measured", "difference")
+    table = new_table("predicted worst", "module", "device", "predicted", "measured", "difference", names=3)
     for offender in offenders:
         sign = "+" if offender.difference_s >= 0 else "-"
         table.add_row(

@@ -75,11 +75,9 @@ def _timed_models() -> "dict[str, Build]":
 
 
 def _print(done: "Selftest") -> None:
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_table
 
-    from dlplacer.cli.tables import print_table
-
-    table = Table("check", "of", "measured", "at most", "")
+    table = new_table("check", "of", "measured", "at most", "", names=2)
     for check in done.checks:
         limit = "" if check.limit is None else f"{check.limit:.3g}"
         told = "" if check.limit is None else "passed" if check.passed else "FAILED"

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from dlplacer.plan import Plan
     from dlplacer.result import Result
+
+_WIDTH = 150
 
 
 def print_result(result: "Result") -> None:
@@ -16,7 +20,7 @@ def print_result(result: "Result") -> None:
         ("status", plan.status),
         ("makespan", format_seconds(plan.makespan_s)),
         ("lower bound", format_seconds(plan.lower_bound_s)),
-        ("gap", f"{100 * plan.gap:.3f} %"),
+        ("gap", f"{100 * plan.gap:.2f} %"),
         (
             "best single device",
             "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s),
@@ -39,13 +43,11 @@ def print_plan(plan: "Plan") -> None:
             ("status", plan.status),
             ("makespan", format_seconds(plan.makespan_s)),
             ("lower bound", format_seconds(plan.lower_bound_s)),
-            ("gap", f"{100 * plan.gap:.3f} %"),
+            ("gap", f"{100 * plan.gap:.2f} %"),
             ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
         ]
     )
-    from rich.table import Table
-
-    table = Table("device", "type", "ops", "busy", "idle", "memory", "capacity", "received")
+    table = new_table("device", "type", "ops", "busy", "idle", "memory", "capacity", "received", names=2)
     for device in plan.topology.devices:
         mine = [entry for entry in plan.ops if entry.device == device.id]
         busy_s = sum(entry.end_s - entry.start_s for entry in mine)
@@ -71,7 +73,21 @@ def print_pairs(rows: list[tuple[str, str]]) -> None:
         print(f"{name:<{width}}  {value}")
 
 
-def print_table(table: object) -> None:
+def new_table(*heads: str, names: int = 1, title: str = "") -> "Table":
+    """An empty table whose first `names` columns are names, set flush left; the others are figures, set flush right."""
+    from rich.table import Table
+
+    table = Table(title=title or None)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < names else "right")
+    return table
+
+
+def print_table(*tables: "Table") -> None:
+    """Print tables as wide as the terminal, or where there is none as a file can hold; names are never markup."""
     from rich.console import Console
 
-    Console(width=None if Console().is_terminal else 140).print(table)
+    width = None if Console().is_terminal else _WIDTH
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    for table in tables:
+        console.print(table)

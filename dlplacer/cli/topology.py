@@ -98,10 +98,9 @@ _ACTIONS = {"detect": _detect, "show": _show, "import": _import}
 
 
 def _print(topology: "Topology") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from dlplacer.cli.tables import new_table, print_table
 
-    devices = Table("device", "type", "memory", "float32", "memory rate", title=topology.name or None)
+    devices = new_table("device", "type", "memory", "float32", "memory rate", names=2, title=topology.name)
     for device in topology.devices:
         rates = device.flops_per_s
         flops = rates.get("float32") if not isinstance(rates, (int, float, type(None))) else rates
@@ -112,7 +111,7 @@ def _print(topology: "Topology") -> None:
             "-" if flops is None else f"{flops / 1e12:.4g} TFLOP/s",
             "-" if device.memory_bytes_per_s is None else format_bytes_per_s(device.memory_bytes_per_s),
         )
-    links = Table("link", "", "rate", "latency", "duplex")
+    links = new_table("link", "", "rate", "latency", "duplex", names=2)
     for link in topology.links:
         count = f"{link.count} × " if link.count > 1 else ""
         links.add_row(
@@ -122,9 +121,6 @@ def _print(topology: "Topology") -> None:
             format_seconds(link.latency_s),
             link.duplex,
         )
-    console = Console()
-    console.print(devices)
-    if topology.links:
-        console.print(links)
+    print_table(devices, *([links] if topology.links else []))
     if topology.source:
-        console.print(topology.source, highlight=False, markup=False)
+        print(topology.source)

@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from dlplacer.plot.axes import axes_or_new, label_seconds, plain
 from dlplacer.plot.colors import GUIDE, IDLE, TEXT
@@ -16,12 +14,13 @@ if TYPE_CHECKING:
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"
 _HEIGHT = 0.72
+_LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over the best single device"
 _ROOM_FOR_LABELS = 1.2
 
 
 def comparison_size(comparison: "Comparison") -> tuple[float, float]:
     """Inches, width and height, that suit `plot_comparison`."""
-    return 10.0, 1.6 + 0.38 * len(comparison.rows)
+    return 10.0, 1.8 + 0.38 * len(comparison.rows)
 
 
 def plot_comparison(comparison: "Comparison", ax: Axes | None = None) -> Axes:
@@ -57,12 +56,7 @@ def plot_comparison(comparison: "Comparison", ax: Axes | None = None) -> Axes:
     label_seconds(ax.xaxis, span, "step time")
     bound = f"lower bound {format_seconds(comparison.lower_bound_s)} (dashed)"
     ax.set_title(plain(": ".join(filter(None, (comparison.name, bound))), 100), loc="left", fontsize=10)
-    handles = [
-        Patch(color=_PROVED, label="proven to be needed: up to the best lower bound"),
-        Patch(color=_GAP, label="gap: may be saved"),
-        Line2D([], [], linestyle="", label="×: speedup over the best single device"),
-    ]
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=8)
+    ax.set_xlabel(f"{ax.get_xlabel()}\n{_LEGEND}")
     return ax
 
 

@@ -75,7 +75,8 @@ def html_page(plan: Plan) -> str:
         *(_section(name, f"<p>{text}</p>{_picture(plan, plot, name)}") for name, text, plot in _PICTURES),
         _section(f"The {_LONGEST_OPS} longest ops", _table(op_head, _longest(plan))),
     ]
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{viewport}<title>{title}</title><style>{_STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
@@ -159,9 +160,11 @@ def _section(name: str, content: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["".join(f"<td{_class(cell)}>{escape(cell)}</td>" for cell in row) for row in rows]
-    body = "".join(f"<tr>{line}</tr>\n" for line in lines)
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    shown = list(rows)
+    if not shown:
+        return "<p>none</p>"
+    body = "".join(f"<tr>{''.join(f'<td{_class(cell)}>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in shown)
+    top = "".join(f"<th{_class(cell)}>{escape(name)}</th>" for name, cell in zip(head, shown[0], strict=False))
     return f"<table>{f'<thead><tr>{top}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 

@@ -109,7 +109,7 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
     assert "32 x 2" in row
     assert "42.24x" in row
     assert "1.155x" in row
-    assert "hybrid first wins   at 54 devices" in captured.out
+    assert "hybrid first wins  at 54 devices" in captured.out
     assert "critical-batch form 1.34 (1 + N / 15.78), residuals up to 3.3 %" in captured.out
 
 

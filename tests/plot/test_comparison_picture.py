@@ -58,7 +58,8 @@ def test_the_best_method_is_on_top() -> None:
     ax = drawn(COMPARISON)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["ilp", "heft", "min-cut"]
     assert ax.yaxis_inverted()
-    assert ax.get_xlabel() == "step time (ms)"
+    assert ax.get_xlabel().splitlines()[0] == "step time (ms)"
+    assert "dark: up to the best lower bound; pale: gap to it" in ax.get_xlabel()
     assert ax.get_title(loc="left") == "net on box: lower bound 4 ms (dashed)"
 
 
