@@ -1,11 +1,12 @@
 """The mini-batch of least training time: argmin over X of ⌈|D| ÷ X⌉ · T*(X) · E(X) (section 3.1.3)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.scaling.advise.choice import choose_ways
+from dlplacer.scaling.advise.choice import Choice, Way, choose_ways
 from dlplacer.scaling.advise.recompute import RECOMPUTE, StepChoices
 
 
@@ -76,17 +77,38 @@ def plan_batches(
 def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int, epochs: float | None) -> BatchPlan:
     if epochs is None:
         return BatchPlan(batch, None, None, (), None, None, "nothing is known of training with so large a batch")
-    bound_bytes = memory_bytes - step.fixed_bytes
-    try:
-        if bound_bytes < 0:
-            raise InfeasibleError(
-                f"weights, gradients, inputs and activations between modules need {step.fixed_bytes} bytes; the device "
-                f"has {memory_bytes}"
-            )
-        chosen = choose_ways(list(step.ways.values()), bound_bytes)
-    except InfeasibleError as error:
-        return BatchPlan(batch, None, None, (), epochs, None, str(error))
+    if step.fixed_bytes > memory_bytes:
+        reason = (
+            f"weights, gradients, inputs and activations between modules need {step.fixed_bytes} bytes; the device has "
+            f"{memory_bytes}"
+        )
+        return BatchPlan(batch, None, None, (), epochs, None, reason)
+    chosen, room_bytes = _chosen(step, memory_bytes)
     step_s = step.fixed_s + chosen.time_s
     recomputed = tuple(module for module, way in zip(step.ways, chosen.ways, strict=True) if way.name == RECOMPUTE)
     training_s = math.ceil(dataset_size / batch) * step_s * epochs
-    return BatchPlan(batch, step_s, step.fixed_bytes + chosen.memory_bytes, recomputed, epochs, training_s)
+    needed_bytes = step.fixed_bytes - step.room_bytes + room_bytes + chosen.memory_bytes
+    return BatchPlan(batch, step_s, needed_bytes, recomputed, epochs, training_s)
+
+
+def _chosen(step: StepChoices, memory_bytes: int) -> tuple[Choice, int]:
+    """The ways of least time, and the room for the largest module that is computed again.
+
+    For each size of that room, modules that need more of it are stored; the rest is a knapsack.
+    """
+    held_bytes = step.fixed_bytes - step.room_bytes
+    found: list[tuple[Choice, int]] = []
+    for room_bytes in sorted({0, *map(_stored_bytes, step.ways.values())}):
+        layers = [
+            [way for way in ways if way.name != RECOMPUTE or _stored_bytes(ways) <= room_bytes]
+            for ways in step.ways.values()
+        ]
+        with suppress(InfeasibleError):
+            found.append((choose_ways(layers, memory_bytes - held_bytes - room_bytes), room_bytes))
+            if not found[-1][0].time_s:
+                break
+    return min(found, key=lambda pair: (pair[0].time_s, pair[0].memory_bytes + pair[1]))
+
+
+def _stored_bytes(ways: Sequence[Way]) -> int:
+    return max(way.memory_bytes for way in ways)

@@ -13,6 +13,7 @@ from dlplacer.graph import Op, OpGraph
 from dlplacer.scaling.advise.choice import Way
 
 STORE, RECOMPUTE = "store", "recompute"
+_GIVEN = ("parameter", "buffer", "input", "constant")
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class StepChoices:
         inner activations of the largest module while it is computed again.
     ways
         Module path → its ways; modules without inner activations are left out.
+    room_bytes
+        Of `fixed_bytes`, that room: where smaller modules alone are computed again, less will do.
     """
 
     fixed_s: float
     fixed_bytes: int
     ways: Mapping[str, tuple[Way, ...]]
+    room_bytes: int = 0
 
 
 def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
@@ -60,7 +64,7 @@ def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
     held = sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     workspace = max(op.workspace_bytes for op in graph.ops)
     room = max((sum(saved.values()) for saved in inner.values()), default=0)
-    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace + room, ways)
+    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace + room, ways, room)
 
 
 def block_of(op: Op) -> str:
@@ -91,6 +95,11 @@ def _stays_inside(graph: OpGraph, op: Op) -> bool:
     return bool(op.module) and all(block_of(reader) == block_of(op) for reader in readers if reader.phase == "forward")
 
 
+def _is_held(graph: OpGraph, op: Op) -> bool:
+    """Whether an op's result is there anyway: weights and inputs, and what is stored for other modules."""
+    return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
+
+
 def _ways(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int]) -> tuple[Way, ...]:
     block = block_of(graph.op(next(iter(saved))))
     again: set[str] = set()
@@ -100,7 +109,5 @@ def _ways(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int])
         if name not in again:
             again.add(name)
             sources = (graph.op(edge.source) for edge in graph.edges_into[name])
-            waiting.extend(
-                source.id for source in sources if block_of(source) == block and source.kind.startswith("aten.")
-            )
+            waiting.extend(source.id for source in sources if block_of(source) == block and not _is_held(graph, source))
     return Way(STORE, 0.0, sum(saved.values())), Way(RECOMPUTE, sum(time_s[name] for name in again), 0)
