@@ -10,7 +10,7 @@ from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
 from dlplacer.profile.dispatch_time import dispatch_time_s
 from dlplacer.profile.link_times import handover_time_s, measured_topology
-from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
+from dlplacer.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
 from dlplacer.simulate import replay_plan
 
 
@@ -21,13 +21,15 @@ class Prediction:
     Attributes
     ----------
     step_s
-        Median over the samples.
+        Median over the samples of the replayed plan, and what the host adds.
     plan
-        The plan as in the sample nearest to it.
+        The plan as in the sample nearest to it, without what the host adds.
     typical
         The plan under the typical times of its ops.
     serial_s
         All ops one after another on the first device; median over the samples.
+    host_s
+        Seconds of a step before the devices start and after they end.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -36,6 +38,7 @@ class Prediction:
     plan: Plan
     typical: Plan
     serial_s: float
+    host_s: float
     dispatch_s: float
 
 
@@ -60,26 +63,33 @@ class Predictor:
         self._profiler = Profiler(job, captured, devices)
         self._topology = measured_topology(devices)
         self._handover_s = handover_time_s(devices)
-        self._samples: list[dict[str, float]] = []
-        self._serial_s: list[float] = []
+        self._samples: list[tuple[StepSample, ...]] = []
+
+    def untimed_step(self) -> None:
+        """Run the whole step on every device and keep nothing."""
+        self._profiler.step()
 
     def step(self) -> None:
-        """Run the whole step on every device, and keep the time of each op on its planned device."""
-        found = self._profiler.step()
-        self._serial_s.append(sum(found[0].values()))
-        by_device = dict(zip((device.id for device in self._plan.topology.devices), found, strict=True))
-        self._samples.append({op: by_device[device][op] for op, device in self._plan.placement.items()})
+        """Run the whole step on every device and keep its times."""
+        self._samples.append(self._profiler.step())
 
     def predict(self, count: int) -> Prediction:
-        """From the last steps, so many."""
-        samples = self._samples[-count:]
-        usual = typical(samples)
+        """From the last steps that were kept, so many."""
+        kept = self._samples[-count:]
+        times = [self._on_planned_devices(samples) for samples in kept]
+        usual = typical(times)
         dispatch_s = self._dispatch_s(usual)
-        replays = [self._replay(sample, dispatch_s) for sample in samples]
-        step_s = float(median(plan.makespan_s for plan in replays))
-        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - step_s))
-        serial_s = float(median(self._serial_s[-count:]))
-        return Prediction(step_s, nearest, self._replay(usual, dispatch_s), serial_s, dispatch_s)
+        replays = [self._replay(sample, dispatch_s) for sample in times]
+        makespan_s = float(median(plan.makespan_s for plan in replays))
+        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s))
+        host_s = float(median(sample.host_s for samples in kept for sample in samples))
+        serial_s = float(median(sum(samples[0].op_times_s.values()) for samples in kept)) + host_s
+        return Prediction(makespan_s + host_s, nearest, self._replay(usual, dispatch_s), serial_s, host_s, dispatch_s)
+
+    def _on_planned_devices(self, samples: Sequence[StepSample]) -> dict[str, float]:
+        """Every op's time on the device where it is planned."""
+        by_device = dict(zip((device.id for device in self._plan.topology.devices), samples, strict=True))
+        return {op: by_device[device].op_times_s[op] for op, device in self._plan.placement.items()}
 
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         graph = with_measured_times(self._plan.graph, {device.type: times for device in self._devices})

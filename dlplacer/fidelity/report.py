@@ -74,6 +74,8 @@ class RunReport:
         if it could not be made to, so that `max_abs_error` says nothing.
     plan_makespan_s
         What the plan itself promised, under the costs that it was made with.
+    host_s
+        Seconds of the prediction before the devices start and after they end: inputs are bound, threads woken.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     use
@@ -97,6 +99,7 @@ class RunReport:
     plan_makespan_s: float
     steps: int
     devices: tuple[str, ...]
+    host_s: float
     dispatch_s: float
     use: tuple[DeviceUse, ...]
     offenders: tuple[Offender, ...]

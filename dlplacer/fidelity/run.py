@@ -136,7 +136,8 @@ def _measure(
         variants["all cores"] = eager.step_on_all_cores
     variants |= {name: other.step for name, other in others.items()}
     variants |= {name: predictor.step for name, predictor in predictors.items()}
-    medians = measured_medians(variants, steps, warmup)
+    untimed = {name: predictor.untimed_step for name, predictor in predictors.items()}
+    medians = measured_medians(variants, steps, warmup, before=untimed)
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(placed, planned_step, min(steps, _RECORDED))
     prediction = predictions["predicted"]
@@ -156,6 +157,7 @@ def _measure(
         plan_makespan_s=plan.makespan_s,
         steps=steps,
         devices=tuple(device.name for device in opened),
+        host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
         use=device_uses(prediction.plan, measured),
         offenders=worst_offenders(prediction.typical, median_op_times(recordings)),

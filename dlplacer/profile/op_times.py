@@ -1,9 +1,10 @@
 """Seconds per op, measured inside whole steps on the devices themselves."""
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -22,6 +23,22 @@ from dlplacer.runtime.variant import Variant, layouts_of
 
 OpTimes = Mapping[str, float]
 """Op id → seconds, in one step on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step on one device.
+
+    Attributes
+    ----------
+    op_times_s
+        Op id → seconds.
+    host_s
+        Seconds of the step in which no op ran: binding the inputs, starting the device's program, waiting for its end.
+    """
+
+    op_times_s: OpTimes
+    host_s: float
 
 
 class Profiler:
@@ -44,18 +61,24 @@ class Profiler:
         self._variants = [whole_step(job, captured, device, self._leaves) for device in devices]
         self._steps_done = 0
 
-    def step(self) -> tuple[OpTimes, ...]:
-        """One step; the op times of each device, in their order."""
+    def step(self) -> tuple[StepSample, ...]:
+        """One step; a sample of each device, in their order."""
         self._steps_done += 1
         with ThreadPoolExecutor(len(self.devices)) as pool:
-            states = list(pool.map(self._run, self._variants, self._copies))
-        return tuple(_op_times(device, state) for device, state in zip(self.devices, states, strict=True))
+            found = list(pool.map(self._run, self._variants, self._copies))
+        samples = []
+        for device, (state, wall_s) in zip(self.devices, found, strict=True):
+            times = _op_times(device, state)
+            samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
+        return tuple(samples)
 
-    def _run(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> StepState:
+    def _run(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> tuple[StepState, float]:
+        """The step's state, and how long it took as seen from outside."""
+        begin = time.perf_counter()
         inputs = variant.bind(tensors, self._leaves, 0, self._steps_done)
         state = variant.joint.start(variant.with_tangent(inputs, None), record=True)
         variant.joint.run(state)
-        return state
+        return state, time.perf_counter() - begin
 
 
 def profile_ops(
@@ -67,8 +90,8 @@ def profile_ops(
         profiler.step()
     found: dict[str, list[OpTimes]] = defaultdict(list)
     for _ in range(steps):
-        for device, times in zip(devices, profiler.step(), strict=True):
-            found[device.type].append(times)
+        for device, sample in zip(devices, profiler.step(), strict=True):
+            found[device.type].append(sample.op_times_s)
     return {kind: typical(samples) for kind, samples in found.items()}
 
 

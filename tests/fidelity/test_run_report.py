@@ -30,8 +30,9 @@ def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) ->
     report = done.report
     assert report.measured_speedup == report.baseline_s / report.measured_s
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
-    assert report.predicted_s == done.predicted.makespan_s  # of three samples the one in the middle
-    assert 0 < report.predicted_speedup
+    assert report.predicted_s == done.predicted.makespan_s + report.host_s  # of three samples the one in the middle
+    assert 0 < report.host_s < report.predicted_s
+    assert report.predicted_speedup > 0
     serial_s = sum(op.time_on("cpu-core") or 0.0 for op in done.predicted.graph.ops)
     assert serial_s / 2 <= report.predicted_s  # two devices
     assert report.eager_all_cores_s is not None
@@ -115,6 +116,25 @@ def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -
     # a warms up with 9, 3, 1, 1 and is timed with 1, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
     assert medians == {"a": 2.0, "b": 6.0}
     assert calls == [*"aaaa", *"bb", *"ab", *"ba", *"ab"]
+
+
+# Warmed up with 1, 1; then in each turn the step before, untimed, and the step.
+def test_a_short_step_is_timed_behind_an_untimed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
+    calls: list[str] = []
+
+    def step(name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(name)
+            clock[0] += seconds
+
+        return run
+
+    steps = {"short": step("s", 0.125), "profile": step("p", 0.125), "long": step("l", 0.5)}
+    medians = measured_medians(steps, count=1, warmup=0, before={"profile": step("u", 9.0)})
+    assert medians == {"short": 0.125, "profile": 0.125, "long": 0.5}
+    assert "".join(calls) == "ssppll" + "ssupl"
 
 
 def test_warming_up_ends_after_twelve_steps_that_never_settle(monkeypatch: pytest.MonkeyPatch) -> None:
