@@ -66,7 +66,7 @@ def lower_bounds(
     prices = best_prices(instance)
     head, tail = heads(instance, head), tails(instance, tail)
     working = sum(ticks > 0 for ticks in instance.longest)
-    affordable = int((3 * seconds * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
+    affordable = int((3 * max(0.0, seconds) * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
     if working and affordable > 1:
         intervals = interval_areas(instance, prices, min(affordable, _MOST_PIVOTS))
         head = heads(instance, raised_heads(instance, intervals, head))

@@ -127,3 +127,10 @@ def test_no_bound_exceeds_the_optimum(first: int) -> None:
         if optimum is not None:
             bounds = [critical_path(instance), whole_area(instance), lower_bounds(instance).makespan]
             assert max(bounds) * problem.tick_s <= optimum, seed
+
+
+def test_a_deadline_that_has_passed_leaves_the_quick_bounds() -> None:
+    times = {"u": 1, "a": 2, "b": 2, "c": 2, "v": 1}
+    graph = make_graph(times, [("u", x, 0) for x in "abc"] + [(x, "v", 0) for x in "abc"])
+    instance = make_instance(graph, make_machine(2))
+    assert critical_path(instance) <= lower_bounds(instance, -3.0).makespan <= lower_bounds(instance).makespan
