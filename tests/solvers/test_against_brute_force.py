@@ -1,5 +1,7 @@
 """Every method against an oracle that enumerates all placements, orders and routes of tiny problems."""
 
+from functools import cache
+
 import pytest
 from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
@@ -28,6 +30,12 @@ def _optimum(problem: Problem) -> int | None:
     ticks = makespan / problem.tick_s
     assert ticks.denominator == 1
     return int(ticks)
+
+
+@cache
+def _enumerated(seed: int) -> tuple[Problem, int | None]:
+    problem = make_problem(*random_problem(seed))
+    return problem, _optimum(problem)
 
 
 def _run(problem: Problem, method: str) -> Outcome | None:
@@ -76,8 +84,8 @@ def test_model_alone_has_the_same_optimum(chunk: int) -> None:
 @pytest.mark.parametrize("method", ["list", "heft", "single"])
 def test_heuristics_keep_the_rules_and_bound_the_optimum(method: str) -> None:
     for seed in range(2000, 2250):
-        problem = make_problem(*random_problem(seed))
-        optimum, outcome = _optimum(problem), _run(problem, method)
+        problem, optimum = _enumerated(seed)
+        outcome = _run(problem, method)
         if optimum is None:
             assert outcome is None or outcome.schedule is None, seed
             continue
