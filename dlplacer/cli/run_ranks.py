@@ -88,13 +88,12 @@ def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "Ra
 
 
 def _print(report: "RanksReport") -> None:
-    from rich.table import Table
-
     from dlplacer.cli.run_tables import DRAWS, print_details
-    from dlplacer.cli.tables import print_table
+    from dlplacer.cli.tables import new_table, print_table
     from dlplacer.units import format_seconds
 
-    table = Table(f"{report.replicas} replicas, {report.ranks} ranks", "predicted", "measured")
+    replicas = "1 replica" if report.replicas == 1 else f"{report.replicas} replicas"
+    table = new_table(f"{replicas}, {report.ranks} ranks", "predicted", "measured")
     table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
     table.add_row("samples per second", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
     table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))

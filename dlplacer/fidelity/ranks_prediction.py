@@ -49,10 +49,17 @@ class RanksPredictor:
         self._added = {op.id for op in plan.graph.ops if op.kind in EXCHANGE}
         self._samples: list[dict[str, float]] = []
         self._serial_s: list[float] = []
+        self._host_s: list[float] = []
+
+    def untimed_step(self) -> None:
+        """Run the whole step on every device of this process, and keep nothing."""
+        self._profiler.step()
 
     def step(self) -> None:
         """Run the whole step on every device of this process, and keep the time of each op that is planned there."""
-        by_device = dict(zip(self._names, self._profiler.step(), strict=True))
+        found = self._profiler.step()
+        by_device = {name: sample.op_times_s for name, sample in zip(self._names, found, strict=True)}
+        self._host_s.append(median(sample.host_s for sample in found))
         first = by_device[self._names[0]]
         self._serial_s.append(sum(seconds for op, seconds in first.items() if op not in self._added))
         placement = self._plan.placement.items()
@@ -60,14 +67,16 @@ class RanksPredictor:
 
     def predict(self, count: int) -> Prediction:
         """From the last steps, so many; the same on all processes."""
-        everyone = self._group.gathered([self._samples[-count:], median(self._serial_s[-count:])])
-        samples = joined_samples([theirs for theirs, _ in everyone], self._group.ranks)
+        ours = [self._samples[-count:], median(self._serial_s[-count:]), median(self._host_s[-count:])]
+        everyone = self._group.gathered(ours)
+        samples = joined_samples([theirs for theirs, _, _ in everyone], self._group.ranks)
         replays = [max(map(self._replay, together), key=_length_s) for together in samples]
-        step_s = float(median(map(_length_s, replays)))
-        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - step_s))
+        makespan_s = float(median(map(_length_s, replays)))
+        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s))
         usual = typical([times for together in samples for times in together])
-        serial_s = fmean(serial_s for _, serial_s in everyone)
-        return Prediction(step_s, nearest, self._replay(usual), serial_s, 0.0)
+        serial_s = fmean(serial_s for _, serial_s, _ in everyone)
+        host_s = fmean(host_s for _, _, host_s in everyone)
+        return Prediction(makespan_s + host_s, nearest, self._replay(usual), serial_s + host_s, host_s, 0.0)
 
     def _replay(self, times: OpTimes) -> Plan:
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}

@@ -16,7 +16,7 @@ class RanksReport:
         Eager PyTorch on one device and one replica's batch, on every process at the same time; their mean.
     predicted_s
         Replays of the plan under links, all-reduces and, sample by sample, the op times that all processes measure at
-        once, in turns with the steps of the run; the median.
+        once, in turns with the steps of the run; the median. `host_s` is a part of it.
     measured_s
         The placed step, each on its slowest process.
     predicted_speedup, measured_speedup
@@ -32,6 +32,8 @@ class RanksReport:
         replica, where the replicas got one and the same batch, and where ops are random.
     draws
         As in `RunReport`; plain PyTorch draws the same numbers for `max_abs_error` alone.
+    host_s
+        What calling a step costs before and behind its program, the mean of all processes.
     all_reduce_latency_s, all_reduce_s_per_byte
         Line of the measured all-reduce; 0 with one replica.
     use
@@ -52,6 +54,7 @@ class RanksReport:
     max_abs_error: float
     full_batch_error: float | None
     plan_makespan_s: float
+    host_s: float
     all_reduce_latency_s: float
     all_reduce_s_per_byte: float
     buckets: int

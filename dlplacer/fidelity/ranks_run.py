@@ -164,6 +164,7 @@ def _run(found: _Figures, ranks: Ranks, steps: int) -> RanksRun:
         max_abs_error=found.differences.max_abs_error,
         full_batch_error=found.differences.full_batch_error,
         plan_makespan_s=found.planned.makespan_s,
+        host_s=prediction.host_s,
         all_reduce_latency_s=found.line.latency_s,
         all_reduce_s_per_byte=found.line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in graph.ops),
@@ -218,4 +219,4 @@ def _medians(
         return fmean(everyone) if step is eager_step else float(max(everyone))
 
     variants = {"baseline": eager_step, "placed": placed_step, "predicted": predictor.step}
-    return measured_medians(variants, steps, warmup, timed)
+    return measured_medians(variants, steps, warmup, timed, {"predicted": predictor.untimed_step})
