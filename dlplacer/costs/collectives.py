@@ -69,6 +69,11 @@ def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBet
     Each way takes max(W, S) messages of 1/S of the vector: a server receives one message at a time, a worker sends one
     at a time. The servers are machines of their own. With W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of
     Lemma 3.2 in Zou et al., Distributed training large-scale deep architectures, 2017.
+
+    Raises
+    ------
+    InputError
+        If there are no workers or no servers.
     """
     require_devices(workers)
     if servers < 1:

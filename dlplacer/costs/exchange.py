@@ -162,6 +162,11 @@ def exchanges(memory_bytes_per_s: float | None = None) -> tuple[Exchange, ...]:
         Rate of the device's memory: encoding float16 passes 1.5 times over the float32 gradient and decoding as often;
         encoding ternary passes three times (spread, largest value, codes), decoding twice per contribution. What is
         measured on a device should replace it. None: coding costs nothing.
+
+    Raises
+    ------
+    InputError
+        If the rate is not positive.
     """
     if memory_bytes_per_s is not None and not memory_bytes_per_s > 0:
         raise InputError(f"memory_bytes_per_s is {memory_bytes_per_s}; it must be positive, or None")

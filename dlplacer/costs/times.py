@@ -48,6 +48,22 @@ def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
     return _with_ops(graph, tuple(_with_missing(op, {device_type: rates}) for op in graph.ops))
 
 
+def required_time_s(op: Op, device_type: str) -> float:
+    """Δ(k) in seconds on a type of device.
+
+    Raises
+    ------
+    InputError
+        If the graph does not tell it.
+    """
+    time_s = op.time_on(device_type)
+    if time_s is None:
+        raise InputError(
+            f"op {op.id!r} has no time on a {device_type!r}; profile the model on one, or give the device's rates"
+        )
+    return time_s
+
+
 def _with_ops(graph: OpGraph, ops: tuple[Op, ...]) -> OpGraph:
     changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
     return replace(graph, ops=ops) if changed else graph

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dlplacer.costs.roofline import Rates, rates_of, roofline_s
+from dlplacer.costs.times import required_time_s
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.topology import Topology
@@ -56,12 +57,7 @@ class MicroBatchCosts:
         return times
 
     def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
-        whole_s = op.time_on(device_type)
-        if whole_s is None:
-            raise InputError(
-                f"op {op.id!r} has no time on device type {device_type!r}; profile the model there, or use a type of "
-                "the device table"
-            )
+        whole_s = required_time_s(op, device_type)
         if not whole_s or micro_batches == 1 or op.phase == "optimizer":
             return whole_s
         if rates is None or not (op.flops or op.bytes_accessed) or not rates.cover(op):

@@ -20,6 +20,11 @@ def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e
         Of a box's card, per direction.
     latency_s
         From device to device of different boxes.
+
+    Raises
+    ------
+    InputError
+        If there are no boxes, or the card's rate or latency cannot be.
     """
     if boxes < 1:
         raise InputError(f"a cluster of {boxes} machines; there must be at least 1")

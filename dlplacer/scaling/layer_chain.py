@@ -1,6 +1,7 @@
 """A captured step as a chain of layers whose parameters travel between data-parallel devices."""
 
 from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.costs.times import required_time_s
 from dlplacer.dataparallel.groups.chain import Chain
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
@@ -70,11 +71,7 @@ def _clock(graph: OpGraph, device_type: str, direction: str) -> dict[str, tuple[
     for name in serial_order(graph):
         op = graph.op(name)
         if op.phase == direction and op.kind not in _NOT_COMPUTE:
-            time_s = op.time_on(device_type)
-            if time_s is None:
-                raise InputError(
-                    f"op {name!r} has no time on a {device_type!r}; profile the model or give device rates"
-                )
+            time_s = required_time_s(op, device_type)
             times[name] = (now_s, now_s + time_s)
             now_s += time_s
     if not times:

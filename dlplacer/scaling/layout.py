@@ -154,7 +154,13 @@ def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]
 
 
 def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
-    """The machine with these devices alone: routers that lead nowhere else are left out."""
+    """The machine with these devices alone: routers that lead nowhere else are left out.
+
+    Raises
+    ------
+    InputError
+        If one of them is no device of the machine.
+    """
     for name in devices:
         if name not in topology.device_index:
             raise InputError(f"{name!r} is no device of topology {topology.name!r}; use one that it lists")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dlplacer.costs.times import required_time_s
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.topology import Topology
@@ -100,7 +101,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     forward_s: float | None = None
     for op_id in serial_order(graph):
         op = graph.op(op_id)
-        time_s = _time_s(op, device_type)
+        time_s = required_time_s(op, device_type)
         if op.phase == "optimizer":
             update_s += time_s
             continue
@@ -153,15 +154,6 @@ def _layers(ready: Sequence[tuple[float, int]], start_s: float) -> tuple[Gradien
 def _as_float32(op: Op) -> int:
     width = _BYTES_OF.get(op.outputs[0].dtype if op.outputs else op.dtype or "", _FLOAT_BYTES)
     return op.gradient_bytes * _FLOAT_BYTES // width
-
-
-def _time_s(op: Op, device_type: str) -> float:
-    time_s = op.time_on(device_type)
-    if time_s is None:
-        raise InputError(
-            f"op {op.id!r} has no time on a {device_type!r}; profile the model on one, or give the device's rates"
-        )
-    return time_s
 
 
 def _mini_batch(graph: OpGraph) -> int | None:

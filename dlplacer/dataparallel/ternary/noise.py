@@ -61,6 +61,11 @@ def steps_ratio(batch: float, noise_batch: float, clip: float = 2.5) -> float:
     ----------
     batch, noise_batch
         Samples per step over all ranks, and the noise scale B_noise in samples.
+
+    Raises
+    ------
+    InputError
+        If the batch is not positive, or the noise batch negative.
     """
     if not (batch > 0 and noise_batch >= 0):
         raise InputError(f"batch is {batch:g} and noise batch {noise_batch:g}; they must be positive and at least 0")

@@ -56,7 +56,13 @@ class Workload:
 
 
 def communication_s(cluster: Cluster, gradient_bytes: float, gpus: int) -> float:
-    """T_comm: within a machine and between machines, for this many GPUs, filled machine by machine."""
+    """T_comm in seconds: within a machine and between machines, for this many GPUs, filled machine by machine.
+
+    Raises
+    ------
+    InputError
+        If there are no GPUs.
+    """
     if gpus < 1:
         raise InputError(f"there are {gpus} GPUs; give at least 1")
     inside = min(gpus, cluster.gpus_per_machine)
@@ -72,6 +78,11 @@ def step_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong",
 
     Strong scaling shares `work.batch` samples out, weak scaling gives that many to every GPU. With ternary gradients a
     push carries 2 bits for 32 and a pull ⌈log2(2N + 1)⌉: on average over both ways the bytes shrink accordingly.
+
+    Raises
+    ------
+    InputError
+        If there are no GPUs, the scaling is unknown, or the step is shorter than the copy of its gradient.
     """
     if scaling not in SCALINGS:
         raise InputError(f"scaling is {scaling!r}; use one of {', '.join(SCALINGS)}")
@@ -88,7 +99,7 @@ def step_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong",
 
 
 def samples_per_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong", ternary: bool = False) -> float:
-    """Throughput (eq. 28 strong, eq. 30 weak)."""
+    """Throughput (eq. 28 strong, eq. 30 weak); raises as `step_s`."""
     batch = work.batch * (gpus if scaling == "weak" else 1)
     return batch / step_s(cluster, work, gpus, scaling, ternary)
 

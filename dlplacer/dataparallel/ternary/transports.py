@@ -14,7 +14,13 @@ def ideal_push_ratio() -> float:
 
 
 def ideal_pull_ratio(ranks: int) -> float:
-    """32 ÷ log2(2N + 1): what sums of N ternary codes can save when they are pulled (section 3)."""
+    """32 ÷ log2(2N + 1): what sums of N ternary codes can save when they are pulled (section 3).
+
+    Raises
+    ------
+    InputError
+        If there is no rank.
+    """
     if ranks < 1:
         raise InputError(f"there are {ranks} ranks; give at least 1")
     return 32 / math.log2(2 * ranks + 1)

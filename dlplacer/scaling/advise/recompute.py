@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dlplacer.costs.times import required_time_s
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.scaling.advise.choice import Way
@@ -49,7 +50,7 @@ def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
     """
     if not any(op.phase == "backward" for op in graph.ops):
         raise InputError(f"graph {graph.name!r} has no backward pass; capture it with mode 'train'")
-    time_s = {op.id: _time_s(op, device_type) for op in graph.ops}
+    time_s = {op.id: required_time_s(op, device_type) for op in graph.ops}
     inner: dict[str, dict[str, int]] = defaultdict(dict)
     crossing_bytes = 0
     for op in graph.ops:
@@ -71,15 +72,6 @@ def block_of(op: Op) -> str:
     """The module that an op chooses with: the parent of the module that it comes from, or that one at top level."""
     path = op.module or ""
     return path.rpartition(".")[0] or path
-
-
-def _time_s(op: Op, device_type: str) -> float:
-    time_s = op.time_on(device_type)
-    if time_s is None:
-        raise InputError(
-            f"op {op.id!r} has no time on device type {device_type!r}; give the device rates for the roofline"
-        )
-    return time_s
 
 
 def _saved_bytes(graph: OpGraph, op: Op) -> int:
