@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlplacer.cli.entry import is_entry
 from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import given_options, quantity_of
+from dlplacer.cli.options import add_subject_arguments, given_options, quantity_of
 from dlplacer.errors import InputError
 from dlplacer.units import format_bytes, format_seconds
 
@@ -34,8 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _configure_minibatch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or one that ships")
-    parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or one that ships")
+    add_subject_arguments(parser)
     parser.add_argument("--device", metavar="NAME", help="device to fit on (the topology's first)")
     parser.add_argument(
         "--batch-sizes", metavar="N[,N…]", help="mini-batches to try; a graph file has one of its own and takes none"

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import quantity_of
+from dlplacer.cli.options import add_subject_arguments, quantity_of
 from dlplacer.errors import InputError
 from dlplacer.units import format_bytes, format_seconds
 
@@ -13,16 +13,13 @@ if TYPE_CHECKING:
     from dlplacer.dataparallel.groups.chain import Chain
     from dlplacer.dataparallel.groups.policies import Grouping
 
-HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between data-parallel devices."
+HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices."
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or one that ships")
-    parser.add_argument(
-        "topology", metavar="TOPOLOGY", help="a topology file, or one that ships: all its devices share"
-    )
+    add_subject_arguments(parser)
     parser.add_argument(
         "--direction",
         choices=tuple(_COLLECTIVE),

@@ -13,6 +13,8 @@ from dlplacer.cli.output import picture_file, tell_written
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from dlplacer.graph import OpGraph
     from dlplacer.scaling.communication import StepTimes
     from dlplacer.scaling.hybrid import HybridProblem
@@ -58,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
-    from dlplacer.cli.progress import count_line
+    from dlplacer.cli.progress import count_line, giving_up
     from dlplacer.scaling.hybrid import plan_hybrid
 
     if arguments.devices < 1:
@@ -67,9 +69,10 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"--devices is {arguments.devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
-    problem, fits = _problem(arguments)
-    with count_line("device counts") as report:
-        plan = plan_hybrid(problem, arguments.devices, report)
+    with giving_up() as stop:
+        problem, fits = _problem(arguments, stop)
+        with count_line("device counts") as report:
+            plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
     if arguments.picture is not None:
         _draw(arguments.picture, plan)
@@ -85,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits | None]":
+def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None]":
     from dataclasses import replace
 
     from dlplacer.costs.times import with_times
@@ -108,7 +111,7 @@ def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits
         )
     speedups = dict(_pairs("--speedup", arguments.speedup))
     degrees = _degrees(arguments.degrees) or tuple(speedups) or DEGREES
-    placed, both = (None, None) if speedups else _solved(arguments, graph, work, topology, degrees)
+    placed, both = (None, None) if speedups else _solved(arguments, graph, work, topology, degrees, stop)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or epochs.mini_batch),
         epochs.efficiency,
@@ -124,7 +127,12 @@ def _problem(arguments: argparse.Namespace) -> "tuple[HybridProblem, ScalingFits
 
 
 def _solved(
-    arguments: argparse.Namespace, graph: "OpGraph", work: "Work", topology: "Topology", degrees: tuple[int, ...]
+    arguments: argparse.Namespace,
+    graph: "OpGraph",
+    work: "Work",
+    topology: "Topology",
+    degrees: tuple[int, ...],
+    stop: "Event",
 ) -> "tuple[Placed, ModelParallel]":
     """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
     from dlplacer.scaling.piped import Piped
@@ -138,6 +146,7 @@ def _solved(
         time_limit_s=arguments.time_limit,
         seed=arguments.seed,
         workers=arguments.workers,
+        stop=stop,
     )
     if arguments.split == "pipeline":
         return placed, Piped(graph, work.step_s)
@@ -153,9 +162,12 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
     from dlplacer.cli.progress import count_line
     from dlplacer.scaling.placement_task import presolve
 
+    def told(done: int, total: int, row: Any) -> None:
+        if placed.stop is not None and placed.stop.is_set():
+            raise KeyboardInterrupt
+        report(done, total)
+
     jobs = arguments.jobs if arguments.jobs is not None else 1
-    if jobs < 1:
-        raise InputError(f"--jobs is {jobs}; it must be at least 1")
     spawned = multiprocessing.get_context("spawn")
     with count_line("placements") as report, ProcessPoolExecutor(jobs, mp_context=spawned) as executor:
         rows = presolve(
@@ -165,7 +177,7 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
             degrees,
             executor,
             arguments.cache,
-            lambda done, total, row: report(done, total),
+            told,
         )
     for row in rows:
         if row.error:

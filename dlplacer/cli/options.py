@@ -30,12 +30,23 @@ _MEANING = {
 }
 
 
-def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is planned: MODEL|GRAPH, TOPOLOGY, and the assumptions."""
+def add_subject_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is planned: MODEL|GRAPH and TOPOLOGY."""
     parser.add_argument(
-        "model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or the name of one that ships"
+        "model",
+        metavar="MODEL|GRAPH",
+        help="module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
     )
-    parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or the name of one that ships")
+    parser.add_argument(
+        "topology",
+        metavar="TOPOLOGY",
+        help="a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
+    )
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is planned, and the assumptions."""
+    add_subject_arguments(parser)
     for name, values in CHOICES.items():
         parser.add_argument(f"--{name}", choices=values, help=f"{_MEANING[name]} ({values[0]})")
     parser.add_argument("--paper", action="store_true", help="assume what the paper's equations 7-13 assume")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
+from dlplacer.cli.options import add_subject_arguments
 from dlplacer.cli.output import output_file, picture_file, tell_written
 from dlplacer.errors import DlplacerError, InputError
 from dlplacer.units import format_bytes, format_seconds
@@ -22,10 +23,7 @@ _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument(
-        "model", metavar="MODEL|GRAPH", help="module:callable, a graph file, or the name of one that ships"
-    )
-    parser.add_argument("topology", metavar="TOPOLOGY", help="a topology file, or the name of one that ships")
+    add_subject_arguments(parser)
     parser.add_argument(
         "--stages", type=int, metavar="N", help="devices, each with a stage, or two when interleaved (the best)"
     )

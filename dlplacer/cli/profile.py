@@ -18,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="module:callable that returns a dlplacer.Job or a Module")
     parser.add_argument(
         "--device",
+        "--devices",
         required=True,
         metavar="D[,D…]",
         help="cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them",

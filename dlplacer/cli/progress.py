@@ -21,6 +21,18 @@ def interruptible() -> Iterator[threading.Event]:
         yield stop
 
 
+@contextlib.contextmanager
+def giving_up() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, after which nothing new is begun; a second one interrupts at once."""
+    stop = threading.Event()
+
+    def say() -> None:
+        print("\ndlplacer: giving up after the solve at hand; once more to give up at once", file=sys.stderr)
+
+    with stop_on_interrupt(stop, say):
+        yield stop
+
+
 def _announce() -> None:
     print("\ndlplacer: stopping with the best plan so far; once more to give up", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import Event
 
 from dlplacer.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.graph import OpGraph
@@ -88,6 +89,8 @@ class Placed:
         Step time on one device, to which speedups refer.
     method, time_limit_s, gap, seed, workers
         As for `dlplacer.placement.place`, for each solve; one device needs no method.
+    stop
+        Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
     """
 
     def __init__(
@@ -101,12 +104,13 @@ class Placed:
         gap: float = 0.01,
         seed: int = 0,
         workers: int | None = None,
+        stop: Event | None = None,
     ) -> None:
         if not single_s > 0:
             raise InputError(f"step time on one device is {single_s} s; it must be positive")
         self.graph, self.single_s, self.options = graph, single_s, options
         self.method, self.time_limit_s, self.gap = method, time_limit_s, gap
-        self.seed, self.workers = seed, workers
+        self.seed, self.workers, self.stop = seed, workers, stop
         self.solved: dict[tuple[object, ...], Split | None] = {}
 
     def __call__(self, degree: int, topology: Topology | None) -> Split | None:
@@ -119,6 +123,12 @@ class Placed:
         return self.solved[key]
 
     def _solve(self, topology: Topology, method: str) -> Split | None:
+        split = self._placed(topology, method)
+        if self.stop is not None and self.stop.is_set():
+            raise KeyboardInterrupt
+        return split
+
+    def _placed(self, topology: Topology, method: str) -> Split | None:
         try:
             result = place(
                 self.graph,
@@ -129,6 +139,7 @@ class Placed:
                 gap=self.gap,
                 seed=self.seed,
                 workers=self.workers,
+                stop=self.stop,
             )
         except (InfeasibleError, NoPlanError):
             return None

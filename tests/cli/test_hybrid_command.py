@@ -1,12 +1,14 @@
 """hybrid on the command line: table, JSON, picture, sources of step times, mistakes."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlplacer.cli.main import main
+from dlplacer.errors import NoPlanError
 
 NODES = [
     {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
@@ -155,3 +157,23 @@ def test_a_mistake_in_the_epochs_file(files: list[str], tmp_path: Path, capsys: 
     Path(files[-1]).write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": "few"}}))
     assert main(["hybrid", *files, "--devices", "2"]) == 2
     assert "epochs.1: must be a number (it is 'few')" in capsys.readouterr().err
+
+
+def test_ctrl_c_gives_up_after_the_solve_at_hand(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlplacer.scaling import split
+
+    solves = []
+
+    def interrupted(*_: object, **options: object) -> None:
+        solves.append(options["method"])
+        signal.raise_signal(signal.SIGINT)
+        raise NoPlanError("none so far")
+
+    monkeypatch.setattr(split, "place", interrupted)
+    assert main(["hybrid", *files, "--devices", "4"]) == 130
+    error = capsys.readouterr().err
+    assert "giving up after the solve at hand; once more to give up at once" in error
+    assert error.endswith("dlplacer: interrupted\n")
+    assert len(solves) == 1
