@@ -58,3 +58,15 @@ def test_free_routing_lists_the_other_ways_and_shortest_only_equals() -> None:
 @pytest.mark.parametrize(("rate", "same"), [(4, True), (2, False)])
 def test_devices_can_be_swapped_where_their_links_agree(rate: float, same: bool) -> None:
     assert traffic(Link("x", "r", 4), Link("y", "r", rate)).ways.swappable(0, 1) is same
+
+
+def test_ways_among_some_devices_leave_other_relays_out() -> None:
+    square = (Link("x", "y", 2), Link("x", "z", 1), Link("z", "y", 1))
+    topology = Topology((*PAIR, Device("z")), (), square)
+    ways = build_traffic(build_problem(GRAPH, topology, Options())).ways
+    assert [[stretch.target for stretch in way] for way in ways.between(0, 0, 1)] == [[1], [2, 1]]
+    few = ways.among((0, 1))
+    assert [[stretch.target for stretch in way] for way in few.between(0, 0, 1)] == [[1]]
+    # Not all ways of the machine, so no bound may rest on them.
+    assert ways.complete
+    assert not few.complete

@@ -1,12 +1,15 @@
 """Searching on the best-connected devices of a machine first."""
 
 import time
+from dataclasses import replace
 from threading import Event
 
 import dlplacer as dp
 from dlplacer.costs.times import with_times
 from dlplacer.problem import build_problem
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.few import Aside, best_connected, on_few_devices
+from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.schedule import Budget
@@ -53,6 +56,31 @@ def test_few_devices_limit_every_op_and_small_machines_stay() -> None:
     chosen = best_connected(instance, 3)
     assert all(set(devices) == chosen for devices in few.allowed)
     assert on_few_devices(instance, 6) is None
+
+
+def test_few_devices_use_no_other_as_a_relay() -> None:
+    instance = instance_of(ISLANDS)
+    few = on_few_devices(instance, 2)
+    assert few is not None
+    assert few.traffic is not None
+    pair = sorted(best_connected(instance, 2))
+    assert len(few.traffic.ways.between(0, *pair)) == 1
+    assert instance.traffic is not None
+    assert len(instance.traffic.ways.between(0, *pair)) == 2
+
+
+def test_a_hint_leaves_out_transfers_on_ways_that_the_model_does_not_know() -> None:
+    instance = instance_of(ISLANDS)
+    assert instance.traffic is not None
+    spread = in_sequence(instance, [number % instance.device_count for number in range(6)], instance.order)
+    assert spread.sends
+    foreign = tuple(replace(send, way=send.way[:0], start=()) for send in spread.sends)
+    bounds = lower_bounds(instance)
+    model, variables = build_model(
+        instance, bounds, spread.makespan, replace(spread, sends=foreign), with_transfers=True
+    )
+    assert variables.lifts
+    assert model.validate() == ""
 
 
 def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:

@@ -3,7 +3,8 @@
 Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
 Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
 placement fixes one σ for all, so the chain takes no less than min over σ of Σ_s f_s(σ). A master problem chooses σ with
-a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again.
+a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again. Of what it
+chooses it is first asked whether it takes little more than its bound, which is answered sooner than how much it takes.
 """
 
 import time
@@ -31,7 +32,7 @@ deterministic seconds of work."""
 
 _MASTER_S = 5.0
 _WORK, _GROWTH = 1.0, 3.0
-_SURVEY_SHARE = 0.3
+_SURVEY_SHARE, _STEPS = 0.3, 4
 _BOUND_S = 0.2
 _MOST_SHARED = 10
 _FEW_PLACEMENTS = 64
@@ -94,7 +95,8 @@ class Agreement:
             if most is None or not unsolved:
                 return
             number = min(unsolved, key=lambda number: self.work.get(chosen[number].instance, 0.0))
-            self._advance(chosen[number], solve, most - sum(least) + least[number], stop_at)
+            slack = max(0, most - sum(least)) // _STEPS
+            self._advance(chosen[number], solve, least[number] + slack, stop_at)
 
     def _closed(self, limited: Series) -> bool:
         return self.chain.incumbents[limited.instance].closed
