@@ -1,6 +1,7 @@
 """Which device takes which stage: the sequences of devices worth trying."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -39,12 +40,21 @@ class Chain:
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
+    def shared(self, wraps: bool) -> frozenset[tuple[int, ...]]:
+        """The ways that share a lane, by their numbers: their transfers take turns."""
+        count = len(self.devices) if wraps else len(self.devices) - 1
+        users: dict[Lane, list[int]] = defaultdict(list)
+        for number, lanes in enumerate((*self.forward_lanes[:count], *self.backward_lanes[:count])):
+            for lane in lanes:
+                users[lane].append(number)
+        return frozenset(tuple(numbers) for numbers in users.values() if len(numbers) > 1)
+
 
 def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[Chain], bool]:
     """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
 
-    Of two sequences with the same types and memories, one whose ways are all at least as cheap makes every split at
-    least as good, so the other is left out.
+    Of two sequences with the same types and memories, one whose ways are all at least as cheap and share no lanes that
+    those of the other do not makes every split at least as good, so the other is left out.
 
     Parameters
     ----------
@@ -63,20 +73,22 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
-    found: dict[tuple[object, tuple[float, ...]], Chain] = {}
+    found: dict[tuple[object, ...], Chain] = {}
     sequences = list(islice(_sequences(wiring, ranks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            found.setdefault((chain._kind, chain.ways(wraps)), chain)
+            found.setdefault((chain._kind, chain.ways(wraps), chain.shared(wraps)), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
-    best = sorted(found.values(), key=lambda chain: sum(chain.ways(wraps)))
+    best = sorted(found.values(), key=lambda chain: (sum(chain.ways(wraps)), len(chain.shared(wraps))))
     kept: list[Chain] = []
     for chain in best:
-        ways = chain.ways(wraps)
+        ways, shared = chain.ways(wraps), chain.shared(wraps)
         if not any(
-            other._kind == chain._kind and all(a <= b for a, b in zip(other.ways(wraps), ways, strict=True))
+            other._kind == chain._kind
+            and other.shared(wraps) <= shared
+            and all(a <= b for a, b in zip(other.ways(wraps), ways, strict=True))
             for other in kept
         ):
             kept.append(chain)
@@ -114,7 +126,7 @@ def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
 
 
 def _twins(wiring: Wiring, names: list[str]) -> dict[str, int]:
-    """Device → number of its group: same type, same memory, and the same ways to and from all others."""
+    """Device → number of its group: same type, same memory, and the same ways to all others over the same lanes."""
     group: dict[str, int] = {}
     leaders: list[str] = []
     for name in names:
@@ -136,8 +148,18 @@ def _are_twins(wiring: Wiring, one: str, other: str, names: list[str]) -> bool:
     return _line(wiring, one, other) == _line(wiring, other, one) and all(
         _line(wiring, one, name) == _line(wiring, other, name)
         and _line(wiring, name, one) == _line(wiring, name, other)
+        and _lanes(wiring, one, name, {one: other, other: one}) == _lanes(wiring, other, name, {})
         for name in rest
     )
+
+
+def _lanes(wiring: Wiring, source: str, target: str, renamed: Mapping[str, str]) -> set[frozenset[str]]:
+    """The links on the way between two devices, with some nodes renamed; none where there is no way."""
+    try:
+        lanes = wiring.lanes(source, target)
+    except InfeasibleError:
+        return set()
+    return {frozenset(renamed.get(end, end) for end in lane) for lane in lanes}
 
 
 def _line(wiring: Wiring, source: str, target: str) -> AlphaBeta | None:

@@ -152,7 +152,8 @@ class Search:
         splits = [(problem, split) for problem in problems if (split := best_split(problem)) is not None]
         if not splits:
             raise InfeasibleError(self._no_room(problems))
-        splits.sort(key=lambda pair: _estimate_s(pair[1], micro_batches))
+        wraps = len(problems[0].held) > ranks
+        splits.sort(key=lambda pair: (_estimate_s(pair[1], micro_batches), len(pair[0].chain.shared(wraps))))
         name = schedule if self.trains else "forward"
         plans = [settled(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
         fitting = [plan for plan in plans if self._fits(plan)]
