@@ -123,8 +123,7 @@ def placed_on_streams(
         placed.close()
 
 
-@pytest.mark.parametrize("copies", ["free", "forced"])
-@pytest.mark.parametrize("name", ["branches", "recurrent"])
+@pytest.mark.parametrize(("name", "copies"), [("branches", "free"), ("branches", "forced"), ("recurrent", "forced")])
 def test_training_equals_plain_pytorch(name: str, copies: str) -> None:
     job, plain = build(name), build(name)
     expected = plain_loss(plain, plain.module)

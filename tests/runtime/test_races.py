@@ -11,6 +11,7 @@ from dlplacer.devices.streams import COMPUTE_STREAM
 from dlplacer.errors import InternalError
 from dlplacer.runtime.actions import Copy, Free, Hold, Record, Send, Sync, Wait
 from dlplacer.runtime.dry_run import dry_run
+from dlplacer.runtime.program import Program
 from dlplacer.runtime.races import races, require_no_races
 
 SEEDS = st.integers(0, 10**6)
@@ -39,6 +40,7 @@ def test_lowered_programs_have_no_races(seed: int) -> None:
     dry_run(lowered.graph, lowered.programs)
     require_no_races(lowered.graph, lowered.programs, lowered.sites, lowered.empty)
     assert not oracle(lowered)
+    assert [Program.parse(str(program)) for program in lowered.programs] == lowered.programs
 
 
 def may_be_needless(lowered: Lowered, stage: int, device: str, action: Hold) -> bool:
