@@ -3,6 +3,7 @@
 from os import PathLike
 from pathlib import Path
 
+from dlplacer.errors import InputError
 from dlplacer.files.graph_file import read_graph
 from dlplacer.files.locate import locate_graph, locate_topology
 from dlplacer.files.plan_file import read_plan
@@ -32,4 +33,6 @@ def load_topology(name: str | PathLike[str]) -> Topology:
 
 def load_plan(path: str | PathLike[str]) -> Plan:
     """The plan in a file; `dlplacer.check` tells whether it is right. Raises as `load_graph`."""
+    if not Path(path).exists():
+        raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
     return read_plan(Path(path))

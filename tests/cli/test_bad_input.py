@@ -84,6 +84,11 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         (["pipeline", "inception_v3-train", "cpu-2core", "--stages", "0"], "--stages is 0; it must be at least 1"),
         (["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"], "--micro-batches is 0; it must be"),
         (["advise", "gpus", "--overhead", "0.1", "--speedup", "3", "--gpus", "4"], "takes two of its figures"),
+        (
+            ["check", "plan.json"],
+            "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
+        ),
+        ([*INFER, "--workers", "20000"], "workers is 20000; at most 10000 threads"),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
         ([], "the following arguments are required: COMMAND; see dlplacer --help"),
     ],
