@@ -24,6 +24,19 @@ class Plain(nn.Module):
         return self.head(self.dropout(self.last(functional.gelu(self.next(hidden)).mean((2, 3)))))
 
 
+class Masked(nn.Module):
+    """Self-attention with a packed projection and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed, self.last = nn.Linear(8, 24), nn.Linear(8, 5)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        heads = [part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.packed(tokens).chunk(3, -1)]
+        mixed = functional.scaled_dot_product_attention(*heads, attn_mask=mask)
+        return self.last(mixed.transpose(1, 2).flatten(2).mean(1))
+
+
 @pytest.mark.parametrize(("parts", "batch"), [(2, 6), (3, 7)])
 def test_micro_batches_give_the_gradients_of_the_whole_batch(parts: int, batch: int) -> None:
     torch.manual_seed(0)
@@ -38,6 +51,23 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(parts: int, batch: 
     assert len(convolutions) == 2 * parts
     assert all(op.origin for op in convolutions)
     # no part waits for another one before the loss: nothing is joined but what the loss reads
+    joins = [op for op in graph.ops if op.kind == "aten.cat" and op.origin and op.phase == "forward"]
+    assert {op.origin[0] for op in joins} <= {"_log_softmax"}
+
+
+# Queries, keys and values are divisions of one product; the mask has a row for every sample.
+def test_attention_runs_in_micro_batches() -> None:
+    torch.manual_seed(0)
+    mask = torch.rand(6, 1, 1, 6) > 0.3
+    mask[..., 0] = True
+    job = Job(Masked(), (torch.randn(6, 6, 8), mask), (torch.randint(5, (6,)),), functional.cross_entropy)
+    splits = TracedStep.of(job).micro_batches(3)
+    graph, loss, mine = trained(job, splits)
+    expected, theirs = plain(job)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    for (name, ours), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=1e-5, atol=1e-6, msg=name)
+    assert sum("attention" in op.kind for op in graph.ops) == 6
     joins = [op for op in graph.ops if op.kind == "aten.cat" and op.origin and op.phase == "forward"]
     assert {op.origin[0] for op in joins} <= {"_log_softmax"}
 

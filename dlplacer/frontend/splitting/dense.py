@@ -1,6 +1,6 @@
 """Cuts of matrix products, attention, softmax, layer norm, embeddings: rows × columns, with batches before them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import fx
@@ -64,19 +64,26 @@ def layer_norm_backward(node: fx.Node) -> Patterns:
 
 
 def attention(node: fx.Node) -> Patterns:
-    """Along the samples and the heads, where nothing is drawn and no mask is given."""
-    if argument(node, "dropout_p") or argument(node, "attn_mask") is not None:
-        return
-    for name, dim in (("batch", 0), ("channel", 1)):
-        yield name, Pattern({0: dim, 1: dim, 2: dim}, (dim, dim))
+    """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
+    yield from _of_attention(node, tensors=(0, 1, 2), results=2)
 
 
 def attention_backward(node: fx.Node) -> Patterns:
     """As forward."""
-    if argument(node, "dropout_p") or argument(node, "attn_mask") is not None:
+    yield from _of_attention(node, tensors=range(6), results=3)
+
+
+def _of_attention(node: fx.Node, tensors: Iterable[int], results: int) -> Patterns:
+    mask = argument(node, "attn_mask")
+    if argument(node, "dropout_p"):
         return
+    sizes = [value(node.args[index]).shape for index in tensors]
     for name, dim in (("batch", 0), ("channel", 1)):
-        yield name, Pattern(dict.fromkeys(range(6), dim), (dim, dim, dim))
+        if any(size[dim] != sizes[0][dim] for size in sizes):
+            continue
+        own = -1 if mask is None else dim - 4 + value(mask).dim()
+        sliced = {"attn_mask": own} if own >= 0 and value(mask).shape[own] > 1 else {}
+        yield name, Pattern(dict.fromkeys(tensors, dim), (dim,) * results, named=sliced)
 
 
 def embedding(node: fx.Node) -> Patterns:

@@ -37,9 +37,10 @@ def pointwise(node: fx.Node) -> Patterns:
 def reduction(node: fx.Node) -> Patterns:
     """Along the dimensions that stay; a sum also along those that it reduces, as a sum of parts."""
     tensor, listed = value(node.args[0]), argument(node, "dim")
-    reduced = {dim % tensor.dim() for dim in listed} if listed else set(range(tensor.dim()))
+    dims = tensor.dim()
+    reduced = {dim % dims for dim in listed} if listed and dims else set(range(dims))
     sums = node.target is aten.sum.dim_IntList
-    for dim in range(tensor.dim()):
+    for dim in range(dims):
         if dim not in reduced:
             left = dim if argument(node, "keepdim") else dim - sum(other < dim for other in reduced)
             yield axis_name(dim), Pattern({0: dim}, (left,))

@@ -60,6 +60,8 @@ class _Walk:
             dim = self._dim_of_view(node, source)
         if dim is not None and dim != SUM:
             self.lies[node.name] = dim
+            if isinstance(node.meta["val"], (tuple, list)):
+                self.outputs[node.name] = (dim,) * len(node.meta["val"])
 
     def _dim_of_view(self, node: fx.Node, source: fx.Node) -> int | None:
         dim = self.lies.get(source.name)
@@ -74,7 +76,9 @@ class _Walk:
         wanted = {index: dim for index, entry in enumerate(node.args) if (dim := self._dim_of(entry)) is not None}
         if not wanted:
             return
-        found = next(((axis, way) for axis, way in patterns_of(node).items() if _reads(way, wanted)), None)
+        named = {name: dim for name, entry in node.kwargs.items() if (dim := self._dim_of(entry)) is not None}
+        ways = patterns_of(node).items()
+        found = next(((axis, way) for axis, way in ways if _reads(way, wanted, named)), None)
         if found is None:
             self._leave_whole(node)
             return
@@ -105,8 +109,10 @@ class _Walk:
             raise _mixes(node, "mixes samples, as batch norm in training mode does")
 
 
-def _reads(way: Pattern, wanted: Mapping[int, int]) -> bool:
-    return all(way.inputs.get(index) == dim for index, dim in wanted.items())
+def _reads(way: Pattern, wanted: Mapping[int, int], named: Mapping[str, int]) -> bool:
+    return all(way.inputs.get(index) == dim for index, dim in wanted.items()) and all(
+        way.named.get(name) == dim for name, dim in named.items()
+    )
 
 
 def _mixes(node: fx.Node, why: str) -> CaptureError:

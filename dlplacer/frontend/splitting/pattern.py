@@ -1,7 +1,7 @@
 """How an op can be cut: which slices a part reads, and how the parts' results make the whole."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -29,11 +29,14 @@ class Pattern:
         no tensor or an empty one.
     amend
         For arguments that name sizes.
+    named
+        As `inputs`, for keyword arguments.
     """
 
     inputs: Mapping[int, int]
     outputs: tuple[int | None, ...]
     amend: Amend | None = None
+    named: Mapping[str, int] = field(default_factory=dict)
 
     def extent(self, node: fx.Node) -> int:
         """Size of the dimension that is cut."""

@@ -66,7 +66,7 @@ class PieceTable:
         return self._slices[key]
 
     def follow(self, node: fx.Node) -> bool:
-        """Let a view of a value in pieces be in pieces too, if it can; whether it does."""
+        """Let a view of a value in pieces be in pieces too, or each of several views; whether it is."""
         source = node.args[0] if node.args else None
         found = self.pieces.get(source) if isinstance(source, fx.Node) else None
         if found is None or found.dim == SUM or node.target is operator.getitem:
@@ -81,7 +81,16 @@ class PieceTable:
             except (RuntimeError, ValueError):
                 return False
         kept = [view for view in views if view is not None]
-        self.pieces[node] = Pieces(node, kept[0].dim, tuple(made), tuple(view.bounds for view in kept))
+        dim, bounds = kept[0].dim, tuple(view.bounds for view in kept)
+        if isinstance(node.meta["val"], torch.Tensor):
+            self.pieces[node] = Pieces(node, dim, tuple(made), bounds)
+            return True
+        for user in list(node.users):
+            picked = [
+                self.insert(operator.getitem, (part, user.args[1]), f"{part.name}_{user.args[1]}", user)
+                for part in made
+            ]
+            self.pieces[user] = Pieces(user, dim, tuple(picked), bounds)
         return True
 
     def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:

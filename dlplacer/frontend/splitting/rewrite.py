@@ -36,6 +36,10 @@ def split_ops(graph: fx.Graph, splits: Sequence[Split]) -> None:
         elif not _follows(table, node):
             node.args = fx.map_arg(node.args, table.whole)
             node.kwargs = fx.map_arg(dict(node.kwargs), table.whole)
+    # Torch takes attention for an op that draws, and keeps it although nobody reads it.
+    for node in reversed(nodes):
+        if (node.name in wanted or node in table.pieces) and not node.users:
+            graph.erase_node(node)
 
 
 def pattern_for(node: fx.Node, split: Split) -> Pattern:
@@ -77,7 +81,13 @@ def _split(table: PieceTable, node: fx.Node, pattern: Pattern, count: int) -> No
         ]
         if pattern.amend is not None:
             pattern.amend(args, end - begin, extent)
-        parts.append(table.insert(node.target, tuple(args), f"{node.name}_part{number}", node, node.kwargs))
+        kwargs = {
+            name: _slices(table, entry, pattern.named[name], begin, end)
+            if name in pattern.named
+            else fx.map_arg(entry, table.whole)
+            for name, entry in node.kwargs.items()
+        }
+        parts.append(table.insert(node.target, tuple(args), f"{node.name}_part{number}", node, kwargs))
     if not isinstance(node.meta["val"], (tuple, list)):
         table.pieces[node] = _pieces(node, parts, pattern.outputs[0], ranges)
         return

@@ -18,7 +18,7 @@ def convolution(node: fx.Node) -> Patterns:
     biased = {2: 0} if bias is not None else {}
     if groups == 1:
         yield "channel", Pattern({1: 1 if transposed else 0, **biased}, (_CHANNEL,))
-    elif not transposed and value(weight).shape[0] == groups:
+    elif not transposed and value(weight).shape[0] == groups == value(node.args[0]).shape[_CHANNEL]:
         yield "channel", Pattern({0: _CHANNEL, 1: 0, **biased}, (_CHANNEL,), _set(8))
 
 
@@ -86,7 +86,8 @@ def group_norm_backward(node: fx.Node) -> Patterns:
 
 
 def _computed(node: fx.Node, dims: tuple[int, ...]) -> tuple[int | None, ...]:
-    return tuple(dim if entry is not None else None for dim, entry in zip(dims, node.meta["val"], strict=True))
+    wanted = zip(dims, argument(node, "output_mask"), strict=True)
+    return tuple(dim if computed else None for dim, computed in wanted)
 
 
 def _set(index: int) -> Amend:

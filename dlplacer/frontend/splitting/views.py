@@ -39,9 +39,10 @@ def view_of_piece(node: fx.Node, dim: int, piece: tuple[int, int]) -> PieceView 
     rule = _RULES.get(node.target)
     if rule is None or node.kwargs:
         return None
-    source = node.args[0]
+    source, made = node.args[0], node.meta["val"]
     assert isinstance(source, fx.Node)
-    return rule(source.meta["val"].shape, node.meta["val"].shape, node.args[1:], dim, piece)
+    first = made[0] if isinstance(made, (tuple, list)) else made
+    return rule(source.meta["val"].shape, first.shape, node.args[1:], dim, piece)
 
 
 def _same(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView:
@@ -80,6 +81,17 @@ def _slice(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece:
     return None if sliced == dim else PieceView(dim, piece, args)
 
 
+def _divided(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
+    """All results of a division into several along another dimension."""
+    along = args[1] % len(read) if len(args) > 1 else 0
+    return None if along == dim else PieceView(dim, piece, args)
+
+
+def _unbound(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
+    along = args[0] % len(read) if args else 0
+    return None if along == dim else PieceView(dim - (along < dim), piece, args)
+
+
 def _expand(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
     place = dim + len(made) - len(read)
     if read[dim] != made[place]:
@@ -89,6 +101,8 @@ def _expand(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece
 
 def _view(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
     """The piece stays one piece if the dimensions before it hold as many elements, and its ends fall on whole rows."""
+    if 0 in made:
+        return None
     before, inner = math.prod(read[:dim]), math.prod(read[dim + 1 :])
     for place in range(len(made)):
         if math.prod(made[:place]) == before and made[place] > 1:
@@ -115,6 +129,9 @@ _RULES: dict[Any, Rule] = {
     aten.squeeze.dims: _squeeze,
     aten.select.int: _select,
     aten.slice.Tensor: _slice,
+    aten.split.Tensor: _divided,
+    aten.split_with_sizes.default: _divided,
+    aten.unbind.int: _unbound,
     aten.expand.default: _expand,
     aten.view.default: _view,
     aten._unsafe_view.default: _view,

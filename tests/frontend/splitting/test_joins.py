@@ -75,6 +75,32 @@ def test_views_keep_pieces_apart(view: str) -> None:
     assert kinds[-1] in ("cat", "permute")
 
 
+DIVISIONS: dict[str, Any] = {
+    "split": lambda x: aten.split.Tensor(aten.relu(x), 2, 1),
+    "split with sizes": lambda x: aten.split_with_sizes(aten.relu(x), [1, 4], -1),
+    "unbind": lambda x: aten.unbind(aten.relu(x), 2),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_value_that_is_divided_along_another_dimension_stays_in_pieces(name: str) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        parts = DIVISIONS[name](x)
+        return aten.exp(parts[0]), aten.sin(parts[-1])
+
+    splits = [Split("relu", "batch", 2), Split("exp", "batch", 2), Split("sin", "batch", 2)]
+    kinds = same_results(call, splits)
+    assert kinds.count("cat") == 2
+    assert kinds[-2:] == ["cat", "cat"]
+
+
+def test_a_division_along_the_cut_reads_the_whole() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return aten.exp(aten.split.Tensor(aten.relu(x), 4, 0)[1])
+
+    assert same_results(call, [Split("relu", "batch", 2)]) == ["slice", "relu", "slice", "relu", "cat", "split", "exp"]
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -51,6 +51,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (X, seeded(4, 1, 3, 3)),
         {"batch", "channel"},
     ),
+    "groups of two channels for one": (
+        lambda x, w: aten.convolution(x, w, None, *CONV[:5], 2),
+        (X, seeded(2, 2, 3, 3)),
+        {"batch"},
+    ),
     "grouped": (lambda x, w: aten.convolution(x, w, None, *CONV[:5], 2), (X, seeded(8, 2, 3, 3)), {"batch"}),
     "input gradient": (backward(True, False, False), (G, X, W), {"batch", "channel"}),
     "weight gradient": (backward(False, True, False), (G, X, W), {"batch", "channel"}),
@@ -81,6 +86,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
     ),
     "batch norm backward, training": (
         lambda g, x, c: aten.native_batch_norm_backward(g, x, c, c, c, c, c.abs(), True, 1e-3, [True] * 3),
+        (X, X + 1, C),
+        {"channel"},
+    ),
+    "batch norm backward without input gradient": (
+        lambda g, x, c: aten.native_batch_norm_backward(g, x, c, c, c, c, c.abs(), True, 1e-3, [False, True, True])[1:],
         (X, X + 1, C),
         {"channel"},
     ),
@@ -130,6 +140,33 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (Q + 1, Q, ATTENDED, LOG_SUM),
         {"batch", "channel"},
     ),
+    "attention with a mask of every sample": (
+        lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q + 1, q - 1, attn_mask=m),
+        (Q, seeded(3, 1, 5, 5)),
+        {"batch", "channel"},
+    ),
+    "attention with a mask of every head": (
+        lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q + 1, q - 1, attn_mask=m),
+        (Q, seeded(1, 4, 5, 5)),
+        {"batch", "channel"},
+    ),
+    "attention with one mask": (
+        lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q + 1, q - 1, attn_mask=m),
+        (Q, seeded(5, 5)),
+        {"batch", "channel"},
+    ),
+    "attention of heads in groups": (
+        lambda q, k: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k + 1),
+        (Q, seeded(3, 2, 5, 8)),
+        {"batch"},
+    ),
+    "attention backward with a mask": (
+        lambda g, q, o, s, m: aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            g, q, q, q, o, s, 0.0, False, attn_mask=m
+        ),
+        (Q + 1, Q, ATTENDED, LOG_SUM, seeded(3, 1, 5, 5)),
+        {"batch", "channel"},
+    ),
     "embedding": (aten.embedding.default, (seeded(7, 6), IDS), {"batch", "channel", "dim2"}),
     "embedding backward": (
         lambda g, i: aten.embedding_dense_backward(g, i, 7, -1, False),
@@ -170,6 +207,7 @@ def test_parts_make_the_whole(case: str, axis: str, parts: int) -> None:
     op = the_op(whole)
     graph = split_graph(call, tensors, [Split(op.name, axis, parts)])
     assert [node.target for node in graph.nodes if node.name.startswith(f"{op.name}_part")].count(op.target) == parts
+    assert op.name not in [node.name for node in graph.nodes]
     for ours, theirs in zip(run(graph, tensors), run(whole, tensors), strict=True):
         assert ours.shape == theirs.shape
         assert ours.stride() == theirs.stride()
