@@ -90,7 +90,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
                 "args": [{"shape": 3}],
                 "onnx": {"dims": {"batch": "2"}},
                 "note": [],
-            }
+            },
         ),
         [
             "capture.entry: must be a text (it is 1)",
