@@ -16,7 +16,7 @@ from dlplacer.units import format_bytes, format_seconds
 
 def main() -> None:
     """Plan, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graph", nargs="?", default="inception_v3-train")
     parser.add_argument("topology", nargs="?", default="dgx1-v100-4gpu")
     parser.add_argument("--devices", type=int, default=4)
