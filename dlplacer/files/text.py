@@ -175,12 +175,6 @@ def _unusable(value: Any) -> Iterator[str]:
         waiting += [((*parts, key), entry) for key, entry in reversed(nested)]
 
 
-def _entries(value: Any) -> list[tuple[str | int, Any]]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, list) else []
-
-
 def _render(value: Any, depth: int) -> str:
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
