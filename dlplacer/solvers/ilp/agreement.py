@@ -3,8 +3,7 @@
 Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
 Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
 placement fixes one σ for all, so the chain takes no less than min over σ of Σ_s f_s(σ). A master problem chooses σ with
-a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again. Of what it
-chooses it is first asked whether it takes little more than its bound, which is answered sooner than how much it takes.
+a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again.
 """
 
 import time
@@ -32,7 +31,7 @@ deterministic seconds of work."""
 
 _MASTER_S = 5.0
 _WORK, _GROWTH = 1.0, 3.0
-_SURVEY_SHARE, _STEPS = 0.3, 4
+_SURVEY_SHARE = 0.3
 _BOUND_S = 0.2
 _MOST_SHARED = 10
 _FEW_PLACEMENTS = 64
@@ -95,7 +94,7 @@ class Agreement:
             if most is None or not unsolved:
                 return
             number = min(unsolved, key=lambda number: self.work.get(chosen[number].instance, 0.0))
-            slack = max(0, most - sum(least)) // _STEPS
+            slack = max(0, most - sum(least))
             self._advance(chosen[number], solve, least[number] + slack, stop_at)
 
     def _closed(self, limited: Series) -> bool:
