@@ -56,6 +56,7 @@ def test_what_cannot_be_asked_is_refused_by_number() -> None:
     refused = {
         "0 servers of 1 bytes/s": lambda: transfer_s(1, 1, 1, 0),
         "load_bytes is -1": lambda: fewest_lanes(-1, 1, 1),
+        "do not hide behind 1e-300 s": lambda: fewest_servers(1e9, 4, 1e9, 1e-300),
         "parameter_bytes is nan": lambda: fewest_servers(math.nan, 1, 1, 1),
         "epochs 4 and 0; both must be positive": lambda: hybrid_threshold(ConstantEfficiency(), 2, 2, (4.0, 0.0)),
         "every 4 steps; give a factor, or use 1, 8": lambda: efficiency.epochs(1, period=4),

@@ -9,6 +9,8 @@ from fractions import Fraction
 
 from dlplacer.errors import InputError
 
+_MOST = 10**9
+
 
 def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_s: float) -> int:
     """⌈load ÷ (rate · T_C)⌉: the fewest lanes that move a load while a step computes, and at least 1.
@@ -19,7 +21,7 @@ def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_
     Raises
     ------
     InputError
-        If the load is negative, or the rate or the computation is not positive.
+        If the load is negative, the rate or the computation is not positive, or more than a billion lanes are needed.
     """
     for name, value in (("lane_bytes_per_s", lane_bytes_per_s), ("compute_s", compute_s)):
         if not (value > 0 and math.isfinite(value)):
@@ -27,6 +29,11 @@ def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_
     if not (load_bytes >= 0 and math.isfinite(load_bytes)):
         raise InputError(f"load_bytes is {float(load_bytes):g}; it must be finite and at least 0")
     exact = Fraction(str(load_bytes)) / (Fraction(str(lane_bytes_per_s)) * Fraction(str(compute_s)))
+    if exact > _MOST:
+        raise InputError(
+            f"{float(load_bytes):g} bytes at {lane_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of computation, even "
+            f"with {_MOST:,} lanes: compute longer, or load less"
+        )
     return max(1, math.ceil(exact))
 
 
