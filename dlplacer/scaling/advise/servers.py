@@ -31,8 +31,8 @@ def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_
     exact = Fraction(str(load_bytes)) / (Fraction(str(lane_bytes_per_s)) * Fraction(str(compute_s)))
     if exact > _MOST:
         raise InputError(
-            f"{float(load_bytes):g} bytes at {lane_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of computation, even "
-            f"with {_MOST:,} lanes: compute longer, or load less"
+            f"{float(load_bytes):g} bytes at {lane_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
+            f"computation, even with {_MOST:,} lanes: compute longer, or load less"
         )
     return max(1, math.ceil(exact))
 
