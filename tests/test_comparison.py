@@ -55,12 +55,12 @@ def test_the_best_comes_first_and_what_failed_last(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
-    graph = make_graph({"a": 5, "b": 4, "c": 3})
-    # 5 | 4 + 3: 7. The area bound says 12/2 = 6 only; the ILP proves 7.
+    graph = make_graph({"a": 9, "b": 5, "c": 5, "d": 5})
+    # 9 + 5 | 5 + 5: 14. The area bound says 24/2 = 12 only, and two of three ops together take 10; the ILP proves 14.
     alone = compare(graph, FAST, methods=["heft"])
-    assert (alone.rows[0].makespan_s, alone.rows[0].status, alone.lower_bound_s) == (7, "feasible", 6)
+    assert (alone.rows[0].makespan_s, alone.rows[0].status, alone.lower_bound_s) == (14, "feasible", 12)
     both = compare(graph, FAST, methods=["heft", "ilp"], workers=1)
-    assert [(row.makespan_s, row.status) for row in both.rows] == [(7, "optimal"), (7, "optimal")]
+    assert [(row.makespan_s, row.status) for row in both.rows] == [(14, "optimal"), (14, "optimal")]
 
 
 def test_single_is_infeasible_where_nothing_fits_on_one_device() -> None:
