@@ -30,7 +30,7 @@ Solve = Callable[[Chain, Series, float, int], None]
 deterministic seconds of work."""
 
 _MASTER_S = 5.0
-_WORK, _GROWTH = 1.0, 3.0
+_WORK, _GROWTH = 0.2, 3.0
 _SURVEY_SHARE = 0.3
 _BOUND_S = 0.2
 _MOST_SHARED = 10
