@@ -6,7 +6,7 @@ from statistics import median
 
 _SETTLED = 0.03
 _MOST_WARMUP = 12
-_SHORT_S = 0.25
+_SHORT_S = 1.0
 
 
 def measured_medians(
@@ -19,8 +19,8 @@ def measured_medians(
     """Name → median seconds of a step; the variants take turns, in alternating order.
 
     Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at
-    most twelve. Where the last of these took less than a quarter of a second, an untimed step precedes every timed one:
-    the variant that ran before has filled the caches with its own data, which nobody's training does.
+    most twelve. Where the last of these took less than a second, an untimed step precedes every timed one: the variant
+    that ran before has filled the caches with its own data, which nobody's training does.
 
     Parameters
     ----------

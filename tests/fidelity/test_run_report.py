@@ -111,9 +111,9 @@ def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -
         return step
 
     medians = measured_medians(
-        {"a": variant("a", [9.0, 3.0, 1.0, 1.0, 1.0, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])}, count=3, warmup=1
+        {"a": variant("a", [9.0, 3.0, 1.5, 1.5, 1.5, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])}, count=3, warmup=1
     )
-    # a warms up with 9, 3, 1, 1 and is timed with 1, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
+    # a warms up with 9, 3, 1.5, 1.5 and is timed with 1.5, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
     assert medians == {"a": 2.0, "b": 6.0}
     assert calls == [*"aaaa", *"bb", *"ab", *"ba", *"ab"]
 
@@ -131,9 +131,9 @@ def test_a_short_step_is_timed_behind_an_untimed_one(monkeypatch: pytest.MonkeyP
 
         return run
 
-    steps = {"short": step("s", 0.125), "profile": step("p", 0.125), "long": step("l", 0.5)}
+    steps = {"short": step("s", 0.125), "profile": step("p", 0.125), "long": step("l", 2.0)}
     medians = measured_medians(steps, count=1, warmup=0, before={"profile": step("u", 9.0)})
-    assert medians == {"short": 0.125, "profile": 0.125, "long": 0.5}
+    assert medians == {"short": 0.125, "profile": 0.125, "long": 2.0}
     assert "".join(calls) == "ssppll" + "ssupl"
 
 
