@@ -52,7 +52,7 @@ def plot_gantt(plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark
     color_by
         ``phase``, or ``module`` for the blocks of the model.
     mark_path
-        Whether to draw the critical path: a measured step has none.
+        Whether to draw the critical path: a step of a run has none.
 
     Raises
     ------

@@ -16,10 +16,13 @@ from dlplacer.units import format_seconds
 
 
 def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by: str = "phase") -> tuple[Axes, Axes]:
-    """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes."""
+    """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
+
+    Neither shows a critical path: between two ops cores also hand tensors over, which no bar stands for.
+    """
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     for plan, ax, name in zip((predicted, measured), axes, ("predicted", "measured"), strict=True):
-        plot_gantt(plan, ax, color_by=color_by, mark_path=plan is predicted)
+        plot_gantt(plan, ax, color_by=color_by, mark_path=False)
         ax.set_xlim(0, longest_s or 1.0)
         title = f"{name}: {format_seconds(plan.makespan_s)} from the start of the first op to the end of the last"
         ax.set_title(title, loc="left", fontsize=10)
