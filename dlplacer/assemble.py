@@ -9,21 +9,26 @@ from typing import Any
 
 from dlplacer.errors import InternalError
 from dlplacer.live import memory_use
-from dlplacer.performance import perform
+from dlplacer.performance import realise
 from dlplacer.plan import Plan
 from dlplacer.problem import Problem
 from dlplacer.simulate import replay
-from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 
 
 def assemble(
-    problem: Problem, outcome: Outcome, schedule: Schedule, method: str, solve_s: float, provenance: Mapping[str, Any]
+    problem: Problem,
+    outcome: Outcome,
+    schedule: ProblemSchedule,
+    method: str,
+    solve_s: float,
+    provenance: Mapping[str, Any],
 ) -> Plan:
     """The plan of a schedule, with its transfers, memory and gap (eq. 7–13)."""
-    if schedule.sends is None:
+    if schedule.transfers is None:
         ops, transfers = replay(problem, schedule.device, schedule.order)
     else:
-        ops, transfers = perform(problem, schedule.device, schedule.start, schedule.sends)
+        ops, transfers = realise(problem, schedule.device, schedule.start, schedule.transfers)
     makespan_s = max(entry.end_s for entry in ops)
     makespan = min(schedule.makespan, round(makespan_s / float(problem.tick_s)))
     bound = min(outcome.lower_bound, makespan)

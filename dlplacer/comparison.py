@@ -23,7 +23,7 @@ from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 from dlplacer.solvers.partition import available
-from dlplacer.solvers.schedule import Outcome, Progress, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.single import best_single
 from dlplacer.topology import Topology
 
@@ -235,7 +235,7 @@ def _heuristic(problem: Problem, instance: Instance, method: str, seconds: float
     began = time.monotonic()
     found = run_rule(problem, instance, method, seconds)
     solve_s = time.monotonic() - began
-    schedule = None if found is None else Schedule.of(problem, instance, found)
+    schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
     return _checked(problem, method, schedule, solve_s, bound)
 
 
@@ -255,7 +255,9 @@ def _solved(method: str, solve: Callable[..., Result]) -> MethodResult:
     return MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan)
 
 
-def _checked(problem: Problem, method: str, schedule: Schedule | None, solve_s: float, bound: int) -> MethodResult:
+def _checked(
+    problem: Problem, method: str, schedule: ProblemSchedule | None, solve_s: float, bound: int
+) -> MethodResult:
     if schedule is None:
         return MethodResult(method, "no plan", None, solve_s)
     if bound > schedule.makespan:

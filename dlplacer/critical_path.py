@@ -61,10 +61,10 @@ class _Waits:
         self.arrivals: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
         for transfer in plan.transfers:
             self.arrivals[transfer.tensor, transfer.target].append(transfer)
-        self.lanes: dict[tuple[str, str], list[LinkUse]] = defaultdict(list)
+        self.resources: dict[tuple[str, str], list[LinkUse]] = defaultdict(list)
         self.uses: dict[_Event, list[LinkUse]] = defaultdict(list)
         for hop, uses in link_uses(plan).items() if plan.options.contention == "link" else ():
-            self.lanes[self._lane(hop)] += uses
+            self.resources[self._resource(hop)] += uses
             for use in uses:
                 self.uses[_Event(use.transfer, use.part)].append(use)
 
@@ -76,7 +76,7 @@ class _Waits:
         waits = self._of_op(step) if isinstance(step, ScheduledOp) else self._of_transfer(step, event.part)
         yield from (before for before in waits if self._same(before.end_s, event.start_s))
         for use in self.uses[event]:
-            for other in self.lanes[self._lane(use.hop)]:
+            for other in self.resources[self._resource(use.hop)]:
                 if self._same(other.end_s, use.start_s):
                     yield _Event(other.transfer, other.part)
 
@@ -95,7 +95,7 @@ class _Waits:
     def _of_transfer(self, transfer: Transfer, part: int) -> Iterator[_Event]:
         yield _Event(transfer, part - 1) if part else _Event(self.plan.scheduled[transfer.source])
 
-    def _lane(self, hop: tuple[str, str]) -> tuple[str, str]:
+    def _resource(self, hop: tuple[str, str]) -> tuple[str, str]:
         half = self.plan.topology.link_between[hop].duplex == "half"
         return (min(hop), max(hop)) if half else hop
 

@@ -9,10 +9,10 @@ from dlplacer.topology import Topology
 from dlplacer.units import ticks
 
 NOWHERE, HERE = -2, -1
-"""Lines of pairs of devices that no way joins, and of a device with itself."""
+"""Lines of pairs of devices that no route joins, and of a device with itself."""
 
 Matrix = tuple[tuple[int | None, ...], ...]
-"""[source device][target device] → ticks; 0 on the diagonal, None where no way leads."""
+"""[source device][target device] → ticks; 0 on the diagonal, None where no route leads."""
 
 
 @dataclass(frozen=True)

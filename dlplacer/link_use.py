@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlplacer.plan import Plan, Segment, Transfer
+from dlplacer.plan import Plan, Transfer, TransferSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
     return {hop: sorted(found, key=lambda use: use.start_s) for hop, found in uses.items() if found}
 
 
-def _hops(plan: Plan, transfer: Transfer, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
+def _hops(plan: Plan, transfer: Transfer, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
     if plan.options.delay == "cut-through":
         for hop in segment.route:
             yield hop, segment.start_s, segment.end_s

@@ -12,7 +12,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class TensorLifetime:
     """A tensor that travels.
 
     Attributes
@@ -22,7 +22,7 @@ class Journey:
     readers
         All ops that read it, wherever they are.
     stops
-        The device where each stretch ends, and when the stretch starts and ends.
+        The device where each route segment ends, and when the route segment starts and ends.
     tensor
         Its name on the edges of the graph.
     """
@@ -39,14 +39,14 @@ def peaks(
     device: Sequence[int],
     start: Sequence[float],
     end: Sequence[float],
-    journeys: Iterable[Journey],
+    lifetimes: Iterable[TensorLifetime],
     slack: float = 0,
 ) -> list[int]:
     """[device] → the most bytes that are alive there at any time.
 
     Weights, gradients and state stay all step. An output lives from its op's start to the end of its last reader there
-    or of its last transfer from there; a copy from the start of the last stretch to the end of its last reader; what a
-    device relays until it has gone on; workspace while its op runs.
+    or of its last transfer from there; a copy from the start of the last route segment to the end of its last reader;
+    what a device relays until it has gone on; workspace while its op runs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def peaks(
         What ends no later than this after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
-    for here, begin, until, size in _lives(problem, device, start, end, list(journeys)):
+    for here, begin, until, size in _lives(problem, device, start, end, list(lifetimes)):
         if size and until > begin:
             change[here][begin] += size
             change[here][until - min(slack, (until - begin) / 2) if slack else until] -= size
@@ -72,7 +72,11 @@ def peaks(
 
 
 def _lives(
-    problem: Problem, device: Sequence[int], start: Sequence[float], end: Sequence[float], journeys: list[Journey]
+    problem: Problem,
+    device: Sequence[int],
+    start: Sequence[float],
+    end: Sequence[float],
+    lifetimes: list[TensorLifetime],
 ) -> Iterator[tuple[int, float, float, int]]:
     graph = problem.graph
     used_until: dict[tuple[int, int], float] = {}
@@ -82,20 +86,20 @@ def _lives(
         if device[arc.source] == device[arc.target]:
             key = arc.source, edge.output
             used_until[key] = max(used_until.get(key, 0), end[arc.target])
-    for journey in journeys:
-        key = journey.source, output_of[journey.tensor]
-        used_until[key] = max(used_until.get(key, 0), journey.stops[0][2])
+    for lifetime in lifetimes:
+        key = lifetime.source, output_of[lifetime.tensor]
+        used_until[key] = max(used_until.get(key, 0), lifetime.stops[0][2])
     for op in range(problem.op_count):
         yield device[op], start[op], end[op], problem.workspace_bytes[op]
         for part in graph.output_parts.get(graph.ops[op].id, ()):
             until = max((used_until.get((op, output), 0) for output in part.outputs), default=0)
             yield device[op], start[op], max(end[op], until), part.bytes
-    for journey in journeys:
-        size = problem.sizes_bytes[journey.size]
-        for (relay, begin, _), (_, _, gone) in pairwise(journey.stops):
+    for lifetime in lifetimes:
+        size = problem.sizes_bytes[lifetime.size]
+        for (relay, begin, _), (_, _, gone) in pairwise(lifetime.stops):
             yield relay, begin, gone, size
-        target, begin, _ = journey.stops[-1]
-        yield target, begin, max(end[op] for op in journey.readers if device[op] == target), size
+        target, begin, _ = lifetime.stops[-1]
+        yield target, begin, max(end[op] for op in lifetime.readers if device[op] == target), size
 
 
 def may_bind(problem: Problem) -> bool:
@@ -122,8 +126,8 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
         for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
             readers.setdefault(edge.tensor, []).append(arc.target)
         size = {size_bytes: number for number, size_bytes in enumerate(problem.sizes_bytes)}
-        journeys = [
-            Journey(
+        lifetimes = [
+            TensorLifetime(
                 problem.graph.index[transfer.source],
                 size[transfer.bytes],
                 tuple(readers[transfer.tensor]),
@@ -136,7 +140,7 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
         slowest_s = sum(
             max(op.time_on(kind) or 0.0 for kind in problem.topology.device_types) for op in problem.graph.ops
         )
-        used = peaks(problem, device, start_s, end_s, journeys, _SAME * (slowest_s + moved_s) + 1e-15)
+        used = peaks(problem, device, start_s, end_s, lifetimes, _SAME * (slowest_s + moved_s) + 1e-15)
     return {
         entry.id: DeviceMemory(entry.memory_bytes, used[number])
         for number, entry in enumerate(problem.topology.devices)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from dlplacer.plan import Segment, Transfer
+from dlplacer.plan import Transfer, TransferSegment
 from dlplacer.problem import Problem
 from dlplacer.routes import segments
 from dlplacer.topology import Link
@@ -36,13 +36,13 @@ class Network:
         """
         size_bytes = self._sizes_bytes[size]
         parts = []
-        for stretch in segments(self._topology, self._routes[size][pair]):
-            part = self._segment(tuple(pairwise(stretch)), size_bytes, ready_s)
+        for segment in segments(self._topology, self._routes[size][pair]):
+            part = self._segment(tuple(pairwise(segment)), size_bytes, ready_s)
             parts.append(part)
             ready_s = part.end_s
         return Transfer(tensor, source, pair[1], size_bytes, tuple(parts))
 
-    def _segment(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> Segment:
+    def _segment(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> TransferSegment:
         links = [self._topology.link_between[hop] for hop in hops]
         if self._cuts_through:
             narrowest = min(link.total_bytes_per_s for link in links)
@@ -53,15 +53,15 @@ class Network:
             held_s = [size_bytes / link.total_bytes_per_s + link.latency_s for link in links]
             offsets_s = [sum(held_s[:position]) for position in range(len(links))]
             lasts_s = sum(held_s)
-        lanes = [_lane(hop, link) for hop, link in zip(hops, links, strict=True)]
+        resources = [_resource(hop, link) for hop, link in zip(hops, links, strict=True)]
         start_s = ready_s
         if self._contended:
-            for lane, offset_s in zip(lanes, offsets_s, strict=True):
-                start_s = max(start_s, self._free_s.get(lane, 0.0) - offset_s)
-            for lane, offset_s, hold_s in zip(lanes, offsets_s, held_s, strict=True):
-                self._free_s[lane] = start_s + offset_s + hold_s
-        return Segment(hops, start_s, start_s + lasts_s)
+            for resource, offset_s in zip(resources, offsets_s, strict=True):
+                start_s = max(start_s, self._free_s.get(resource, 0.0) - offset_s)
+            for resource, offset_s, hold_s in zip(resources, offsets_s, held_s, strict=True):
+                self._free_s[resource] = start_s + offset_s + hold_s
+        return TransferSegment(hops, start_s, start_s + lasts_s)
 
 
-def _lane(hop: Hop, link: Link) -> Hop:
+def _resource(hop: Hop, link: Link) -> Hop:
     return hop if link.duplex == "full" else (min(hop), max(hop))

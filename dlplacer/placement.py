@@ -24,7 +24,7 @@ from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Budget, Outcome, Progress, Schedule
+from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.single import best_single
 from dlplacer.topology import Topology
 from dlplacer.version import __version__
@@ -108,7 +108,7 @@ def _search(problem: Problem, method: str, budget: Budget) -> Outcome:
     return outcome
 
 
-def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> Schedule:
+def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:
     if outcome.schedule is None:
         raise NoPlanError(
             f"method {method!r} found no plan within {time_limit_s:g} s; one may exist: raise --time-limit, use method "

@@ -28,8 +28,8 @@ class ScheduledOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
+class TransferSegment:
+    """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
 
     route: tuple[tuple[str, str], ...]
     start_s: float
@@ -61,7 +61,7 @@ class Transfer:
     source: str
     target: str
     bytes: int
-    segments: tuple[Segment, ...]
+    segments: tuple[TransferSegment, ...]
 
     def __post_init__(self) -> None:
         if not self.segments:

@@ -49,7 +49,7 @@ class Problem:
         Distinct sizes of the edges' tensors, ascending.
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
-        the same device, None where no way leads. Without contention and with memory to spare they say all about
+        the same device, None where no route leads. Without contention and with memory to spare they say all about
         transfers: the free route and the shortest are the same, and so are a transfer for every edge and one for every
         device, as all of them arrive when the first does. Else `dlplacer.traffic` says the rest.
     routes
@@ -157,7 +157,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     """
     _require_known_names(graph, topology)
     if options.step == "autograd":
-        _require_no_way_back(graph)
+        _require_acyclic(graph)
     durations = [_durations(op, topology) for op in graph.ops]
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
     tables = least_delay_routes(topology, sizes, options.delay)
@@ -195,7 +195,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     )
 
 
-def _require_no_way_back(graph: OpGraph) -> None:
+def _require_acyclic(graph: OpGraph) -> None:
     later = {op.id for op in graph.ops if op.phase in ("backward", "optimizer")}
     for edge in graph.edges:
         if edge.source in later and edge.target not in later:
@@ -240,7 +240,7 @@ def _in_ticks(op: Op, times: dict[str, Fraction], topology: Topology, tick_s: Fr
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
-    """What the times of all ways are sums of."""
+    """What the times of all routes are sums of."""
     for link in topology.links:
         yield exact(link.latency_s)
         yield from (size / (exact(link.bytes_per_s) * link.count) for size in sizes)

@@ -16,7 +16,7 @@ Route = tuple[str, ...]
 """Names of the nodes that a transfer visits, both ends included."""
 
 RouteTable = Mapping[tuple[str, str], Route]
-"""(source device, target device) → route; pairs that no way joins are absent."""
+"""(source device, target device) → route; pairs that no route joins are absent."""
 
 
 def least_delay_routes(
@@ -35,11 +35,15 @@ def least_delay_routes(
     """
     sizes = sorted(set(sizes_bytes))
     tables: dict[int, RouteTable] = {}
-    ways = _direct_ways(topology) if delay == "cut-through" else None
+    routes = _direct_routes(topology) if delay == "cut-through" else None
     graph = topology.to_networkx()
 
     def search_table(size_bytes: int) -> RouteTable:
-        return _search_table(graph, topology, size_bytes) if ways is None else _join_ways(topology, ways, size_bytes)
+        return (
+            _search_table(graph, topology, size_bytes)
+            if routes is None
+            else _joined_routes(topology, routes, size_bytes)
+        )
 
     def search(low: int, high: int) -> None:
         if high - low < 2:
@@ -75,7 +79,7 @@ def route_line(topology: Topology, route: Route, delay: str = "store-and-forward
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
-    """The stretches of a route between devices: where a device relays, one ends and the next begins."""
+    """The route segments of a route between devices: where a device relays, one ends and the next begins."""
     begin = 0
     for position in range(1, len(route)):
         if route[position] in topology.device_index:
@@ -99,14 +103,14 @@ def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple
     return table
 
 
-def _direct_ways(topology: Topology) -> dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]]:
-    """(source, target) → (rate of the narrowest link, Σ latencies, route) of the ways that pass routers only.
+def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]]:
+    """(source, target) → (rate of the narrowest link, Σ latencies, route) of the routes that pass routers only.
 
-    For every rate the way of least latency over links at least that wide: no other way can have less delay.
+    For every rate the route of least latency over links at least that wide: no other route can have less delay.
     """
     import networkx as nx
 
-    ways: dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]] = {}
+    routes: dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]] = {}
     for rate in sorted({_rate(link) for link in topology.links}):
         graph = nx.DiGraph()
         for (source, target), link in topology.link_between.items():
@@ -120,19 +124,19 @@ def _direct_ways(topology: Topology) -> dict[tuple[str, str], list[tuple[Fractio
                     route = tuple(nx.shortest_path(routers, device, other, weight="latency_s"))
                     narrowest = min(_rate(link) for link in _links(topology, route))
                     latency = sum((exact(link.latency_s) for link in _links(topology, route)), Fraction(0))
-                    ways.setdefault((device, other), []).append((narrowest, latency, route))
-    return ways
+                    routes.setdefault((device, other), []).append((narrowest, latency, route))
+    return routes
 
 
-def _join_ways(
-    topology: Topology, ways: Mapping[tuple[str, str], list[tuple[Fraction, Fraction, Route]]], size_bytes: int
+def _joined_routes(
+    topology: Topology, routes: Mapping[tuple[str, str], list[tuple[Fraction, Fraction, Route]]], size_bytes: int
 ) -> dict[tuple[str, str], Route]:
-    """The least cut-through delays, relays included: shortest paths over the direct ways."""
+    """The least cut-through delays, relays included: shortest paths over the direct routes."""
     import networkx as nx
 
     graph = nx.DiGraph()
     graph.add_nodes_from(topology.device_index)
-    for (source, target), choices in ways.items():
+    for (source, target), choices in routes.items():
         delay_s, route = min((float(size_bytes / rate + latency), route) for rate, latency, route in choices)
         graph.add_edge(source, target, delay_s=delay_s, route=route)
     table = {}

@@ -12,10 +12,10 @@ _MOST_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A lane (a device is one too) in use: when by the ticks, and for how long from what offset in the given unit."""
+class ResourceUse:
+    """A disjunctive resource (a device or a link direction) in use: when by the ticks, and for how long from what offset in the given unit."""
 
-    lane: int
+    resource: int
     from_tick: int
     to_tick: int
     offset: float
@@ -23,8 +23,8 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """An op, a stretch of a transfer, or a moment that others wait for.
+class Activity:
+    """An op, a route segment of a transfer, or a moment that others wait for.
 
     Attributes
     ----------
@@ -41,43 +41,43 @@ class Step:
     key: tuple[int, ...]
     length: float
     after: tuple[tuple[int, float], ...]
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[ResourceUse, ...] = ()
     takes: int = -1
     frees: tuple[int, ...] = ()
 
 
-def earliest(steps: Sequence[Step], waits_for_memory: bool) -> list[float]:
-    """[step] → its start, with the order of the ticks kept on every lane.
+def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
+    """[step] → its start, with the order of the ticks kept on every resource.
 
     If memory counts, a step also waits for all that had ended on its device by its tick. What is alive at a start was
     then alive at that tick, so memory suffices if it did in ticks, although things may start earlier than their ticks.
     """
     after = [list(step.after) for step in steps]
-    uses: dict[int, list[tuple[int, int, tuple[int, ...], int, Hold]]] = {}
+    uses: dict[int, list[tuple[int, int, tuple[int, ...], int, ResourceUse]]] = {}
     for number, step in enumerate(steps):
         for hold in step.holds:
-            uses.setdefault(hold.lane, []).append((hold.from_tick, hold.to_tick, step.key, number, hold))
-    for lane in uses.values():
-        for (*_, first, before), (*_, second, behind) in pairwise(sorted(lane, key=lambda use: use[:4])):
+            uses.setdefault(hold.resource, []).append((hold.from_tick, hold.to_tick, step.key, number, hold))
+    for resource in uses.values():
+        for (*_, first, before), (*_, second, behind) in pairwise(sorted(resource, key=lambda use: use[:4])):
             after[second].append((first, before.offset + before.length - behind.offset))
     order = sorted(range(len(steps)), key=lambda number: steps[number].key)
     start = [0.0 if isinstance(step.length, float) else 0 for step in steps]
     for _ in range(_MOST_PASSES):
         changed = False
-        ending: dict[int, list[tuple[int, float]]] = {}
+        ending_ops: dict[int, list[tuple[int, float]]] = {}
         ended: dict[int, float] = {}
         for number in order:
             step = steps[number]
             begin = max([start[number], *(start[other] + lag for other, lag in after[number])])
             if waits_for_memory and step.takes >= 0:
-                queue = ending.get(step.takes, [])
+                queue = ending_ops.get(step.takes, [])
                 while queue and queue[0][0] <= step.key[0]:
                     ended[step.takes] = max(ended.get(step.takes, 0), heappop(queue)[1])
                 begin = max(begin, ended.get(step.takes, 0))
             changed = changed or begin > start[number]
             start[number] = begin
             for device in step.frees if waits_for_memory else ():
-                heappush(ending.setdefault(device, []), (step.key[1], begin + step.length))
+                heappush(ending_ops.setdefault(device, []), (step.key[1], begin + step.length))
         if not changed:
             break
     return start

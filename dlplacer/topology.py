@@ -189,7 +189,7 @@ def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
             yield (
                 position,
                 f"link {link.source!r} – {link.target!r} is given twice; bond equal links with 'count', or put a "
-                "router on one of two different ways",
+                "router on one of two different routes",
             )
         seen.add(ends)
 

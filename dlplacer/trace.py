@@ -15,7 +15,7 @@ _THREADS = 1000
 Thread = tuple[str, str]
 """Node of the topology and name of one of its threads."""
 
-Lanes = list[tuple[Thread, LinkUse]]
+TraceRows = list[tuple[Thread, LinkUse]]
 """Every use of a link and its thread."""
 
 
@@ -27,11 +27,11 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
     time are left out. Flow arrows lead from producer over transfer to first consumer; ``args.critical`` marks the
     critical path; counters hold the memory alive on each device.
     """
-    lanes = _lanes(plan)
-    threads = _threads(plan, lanes)
+    rows = _rows(plan)
+    threads = _threads(plan, rows)
     critical = set(critical_path(plan))
-    events = [*_names(threads), *_op_events(plan, threads, critical), *_transfer_events(lanes, threads, critical)]
-    events += [*_flow_events(plan, lanes, threads), *_memory_events(plan, threads)]
+    events = [*_names(threads), *_op_events(plan, threads, critical), *_transfer_events(rows, threads, critical)]
+    events += [*_flow_events(plan, rows, threads), *_memory_events(plan, threads)]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -73,21 +73,21 @@ def _renamed(event: dict[str, Any], what: str, shift: int) -> dict[str, Any]:
     return {**event, **places, **({"args": args} if "args" in event else {})}
 
 
-def _lanes(plan: Plan) -> Lanes:
+def _rows(plan: Plan) -> TraceRows:
     """Slices of one thread must not overlap: each use goes to the first thread of its direction that is free."""
     placed = []
     for (source, target), uses in link_uses(plan).items():
         free_ns: list[int] = []
         for use in uses:
-            lane = next((lane for lane, end_ns in enumerate(free_ns) if end_ns <= _ns(use.start_s)), len(free_ns))
-            free_ns[lane : lane + 1] = [_ns(use.end_s)]
-            placed.append(((source, f"to {target}" + (f" ({lane + 1})" if lane else "")), use))
+            row = next((row for row, end_ns in enumerate(free_ns) if end_ns <= _ns(use.start_s)), len(free_ns))
+            free_ns[row : row + 1] = [_ns(use.end_s)]
+            placed.append(((source, f"to {target}" + (f" ({row + 1})" if row else "")), use))
     return placed
 
 
-def _threads(plan: Plan, lanes: Lanes) -> Mapping[Thread, tuple[int, int]]:
+def _threads(plan: Plan, rows: TraceRows) -> Mapping[Thread, tuple[int, int]]:
     """Thread → (pid, tid). No id is 0, which Perfetto keeps for the idle process, and no tid is used twice."""
-    names = [(device.id, _COMPUTE) for device in plan.topology.devices] + [thread for thread, _ in lanes]
+    names = [(device.id, _COMPUTE) for device in plan.topology.devices] + [thread for thread, _ in rows]
     order = {node.id: position for position, node in enumerate(plan.topology.nodes, start=1)}
     distinct = sorted(dict.fromkeys(names), key=lambda thread: order[thread[0]])
     return {thread: (order[thread[0]], len(order) + position) for position, thread in enumerate(distinct, start=1)}
@@ -114,19 +114,19 @@ def _op_events(
 
 
 def _transfer_events(
-    lanes: Lanes, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
+    rows: TraceRows, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
 ) -> Iterator[dict[str, Any]]:
-    for thread, use in lanes:
+    for thread, use in rows:
         if _takes_time(use):
             sent = use.transfer
             args = {"source": sent.source, "target": sent.target, "bytes": sent.bytes, "critical": sent in critical}
             yield {"name": sent.tensor, "cat": "transfer", **_span(threads[thread], use), "args": args}
 
 
-def _flow_events(plan: Plan, lanes: Lanes, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
     """From producer over link uses to consumer; those that take no time have no slice that an arrow could bind to."""
     uses_of: dict[int, list[tuple[Thread, LinkUse]]] = {}
-    for thread, use in lanes:
+    for thread, use in rows:
         uses_of.setdefault(id(use.transfer), []).append((thread, use))
     for number, transfer in enumerate(plan.transfers, start=1):
         producer, consumer = plan.scheduled[transfer.source], _first_consumer(plan, transfer)

@@ -19,12 +19,12 @@ from dlplacer.units import exact, ticks
 
 Hop = tuple[str, str]
 
-_MOST_WAYS = 4
+_MOST_ROUTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A segment of a way in ticks.
+class RouteSegment:
+    """A segment of a route in ticks.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Stretch:
     ticks
         From its start until the tensor is there.
     holds
-        (lane, offset, ticks) of the links that it occupies, counted from its start.
+        (link direction, offset, ticks) of the links that it occupies, counted from its start.
     """
 
     hops: tuple[Hop, ...]
@@ -42,12 +42,12 @@ class Stretch:
     holds: tuple[tuple[int, int, int], ...]
 
 
-Way = tuple[Stretch, ...]
-"""From device to device: more than one stretch where devices relay."""
+TimedRoute = tuple[RouteSegment, ...]
+"""From device to device: more than one route segment where devices relay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class TransferRequest:
     """What is sent as one: a tensor with all its readers, or an edge where every edge has a transfer of its own.
 
     Attributes
@@ -68,62 +68,63 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """A parcel on its way to a device: one start tick per stretch."""
+class ScheduledTransfer:
+    """A transfer request on its way to a device: one start tick per route segment."""
 
-    parcel: int
+    request: int
     target: int
-    way: Way
+    route: TimedRoute
     start: tuple[int, ...]
 
     @property
     def end(self) -> int:
         """When it is there."""
-        return self.start[-1] + self.way[-1].ticks
+        return self.start[-1] + self.route[-1].ticks
 
 
-class Ways:
-    """The ways between the devices of a problem's machine, in ticks.
+class RouteTable:
+    """The routes between the devices of a problem's machine, in ticks.
 
     Attributes
     ----------
-    lane_count
-        Number of lanes: link directions, or half-duplex links as a whole. 0 where links are not contended.
+    resource_count
+        Number of link directions: link directions, or half-duplex links as a whole. 0 where links are not contended.
     chooses
-        Whether a transfer may have other ways than one of least delay: with ``routing: shortest`` those of equal delay.
+        Whether a transfer may have other routes than one of least delay: with ``routing: shortest`` those of equal
+        delay.
     """
 
     def __init__(self, problem: Problem) -> None:
         contended = problem.options.contention == "link"
         self._problem = problem
-        self._lanes = _lanes(problem.topology) if contended else {}
-        self._quickest: dict[tuple[int, int, int], Way] = {}
-        self._ways: dict[tuple[int, int, int], tuple[Way, ...]] = {}
+        self._resources = _resources(problem.topology) if contended else {}
+        self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
+        self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self._avoided: frozenset[str] = frozenset()
-        self.lane_count = len(set(self._lanes.values()))
+        self.resource_count = len(set(self._resources.values()))
         self.chooses = contended
 
     @cached_property
     def complete(self) -> bool:
-        """Whether `ways` leaves out no way that a transfer may take."""
+        """Whether `routes` leaves out no route that a transfer may take."""
         names = list(self._problem.topology.device_index)
         return not self.chooses or (
             not self._avoided
-            and len(names) <= _MOST_WAYS
-            and all(len(self._routes((a, b))) <= _MOST_WAYS for a in names for b in names if a != b)
+            and len(names) <= _MOST_ROUTES
+            and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
 
-    def among(self, devices: Collection[int]) -> "Ways":
-        """The same ways without those that another device than these relays, but for ways of least delay."""
-        few = copy(self)
-        few.__dict__.pop("complete", None)
-        few._ways, few._paths = {}, {}
-        few._avoided = frozenset(
+    def among(self, devices: Collection[int]) -> "RouteTable":
+        """The same routes without those that another device than these relays, but for routes of least delay."""
+        subset = copy(self)
+        subset.__dict__.pop("complete", None)
+        subset._routes_by_pair, subset._paths = {}, {}
+        subset._avoided = frozenset(
             device.id for number, device in enumerate(self._problem.topology.devices) if number not in devices
         )
-        return few
+        return subset
 
     def swappable(self, a: int, b: int) -> bool:
         """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
@@ -132,27 +133,27 @@ class Ways:
         return self._swappable[a, b]
 
     def joined(self, size: int, source: int, target: int) -> bool:
-        """Whether there is any way between two devices."""
+        """Whether there is any route between two devices."""
         assert source != target
         return self._pair(source, target) in self._problem.routes[size]
 
-    def quickest(self, size: int, source: int, target: int) -> Way:
-        """The way of least delay between two devices."""
+    def quickest(self, size: int, source: int, target: int) -> TimedRoute:
+        """The route of least delay between two devices."""
         key = size, source, target
         if key not in self._quickest:
             route = self._problem.routes[size][self._pair(source, target)]
-            self._quickest[key] = self._stretches(route, self._problem.sizes_bytes[size])
+            self._quickest[key] = self._segments(route, self._problem.sizes_bytes[size])
         return self._quickest[key]
 
-    def between(self, size: int, source: int, target: int) -> tuple[Way, ...]:
-        """Some ways between two devices by rising delay, that of least delay first."""
+    def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
+        """Some routes between two devices by rising delay, that of least delay first."""
         key = size, source, target
-        if key not in self._ways:
+        if key not in self._routes_by_pair:
             first = self.quickest(*key)
-            others = [self._stretches(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
-            others.sort(key=lambda way: sum(stretch.ticks for stretch in way))
-            self._ways[key] = first, *others[: _MOST_WAYS - 1]
-        return self._ways[key]
+            others = [self._segments(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
+            others.sort(key=lambda route: sum(segment.ticks for segment in route))
+            self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
+        return self._routes_by_pair[key]
 
     def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
         if not self.chooses:
@@ -179,11 +180,11 @@ class Ways:
         devices = self._problem.topology.devices
         return devices[source].id, devices[target].id
 
-    def _stretches(self, route: Route, size_bytes: int) -> Way:
+    def _segments(self, route: Route, size_bytes: int) -> TimedRoute:
         topology = self._problem.topology
-        return tuple(self._stretch(tuple(pairwise(part)), size_bytes) for part in segments(topology, route))
+        return tuple(self._segment(tuple(pairwise(part)), size_bytes) for part in segments(topology, route))
 
-    def _stretch(self, hops: tuple[Hop, ...], size_bytes: int) -> Stretch:
+    def _segment(self, hops: tuple[Hop, ...], size_bytes: int) -> RouteSegment:
         problem = self._problem
         links = [problem.topology.link_between[hop] for hop in hops]
         latencies = [exact(link.latency_s) for link in links]
@@ -191,28 +192,30 @@ class Ways:
         if problem.options.delay == "cut-through":
             slowest = max(_carrying_s(link, size_bytes) for link in links)
             whole = ticks(slowest + sum(latencies, Fraction(0)), problem.tick_s)
-            return Stretch(hops, target, whole, tuple((self._lanes[hop], 0, whole) for hop in hops if self._lanes))
+            return RouteSegment(
+                hops, target, whole, tuple((self._resources[hop], 0, whole) for hop in hops if self._resources)
+            )
         marks = [Fraction(0)]
         for link, latency in zip(links, latencies, strict=True):
             marks.append(marks[-1] + _carrying_s(link, size_bytes) + latency)
         at = [ticks(mark, problem.tick_s) for mark in marks]
         holds = zip(hops, pairwise(at), strict=True)
-        return Stretch(
+        return RouteSegment(
             hops,
             target,
             at[-1],
-            tuple((self._lanes[hop], begin, end - begin) for hop, (begin, end) in holds if self._lanes),
+            tuple((self._resources[hop], begin, end - begin) for hop, (begin, end) in holds if self._resources),
         )
 
 
-def _lanes(topology: Topology) -> dict[Hop, int]:
+def _resources(topology: Topology) -> dict[Hop, int]:
     """Link direction → number of what it shares with no other, or with the opposite direction if half-duplex."""
-    lanes: dict[Hop, int] = {}
+    resources: dict[Hop, int] = {}
     for link in topology.links:
         there, back = (link.source, link.target), (link.target, link.source)
-        lanes[there] = len(set(lanes.values()))
-        lanes[back] = lanes[there] + (link.duplex == "full")
-    return lanes
+        resources[there] = len(set(resources.values()))
+        resources[back] = resources[there] + (link.duplex == "full")
+    return resources
 
 
 def _carrying_s(link: Link, size_bytes: int) -> Fraction:
@@ -233,7 +236,7 @@ def _simple_paths(
     for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
         for _, _, data in graph.edges(data=True):
             data["delay_s"] = size_bytes / data["link"].total_bytes_per_s + data["link"].latency_s
-        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_WAYS + 1):
+        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):
             found[tuple(path)] = None
     return list(found)
 
@@ -263,33 +266,33 @@ class Traffic:
 
     Attributes
     ----------
-    parcels
+    requests
         Everything that is read.
     reads
-        [op] → numbers of the parcels that it reads.
+        [op] → numbers of the requests that it reads.
     """
 
-    ways: Ways
-    parcels: tuple[Parcel, ...]
+    routes: RouteTable
+    requests: tuple[TransferRequest, ...]
     reads: tuple[tuple[int, ...], ...]
 
 
 def build_traffic(problem: Problem) -> Traffic:
     """The traffic of a problem."""
-    return traffic_of(Ways(problem), parcels_of(problem), problem.op_count)
+    return traffic_of(RouteTable(problem), transfer_requests(problem), problem.op_count)
 
 
-def traffic_of(ways: Ways, parcels: Iterable[Parcel], op_count: int) -> Traffic:
-    """The traffic of some parcels among as many ops."""
+def traffic_of(routes: RouteTable, requests: Iterable[TransferRequest], op_count: int) -> Traffic:
+    """The traffic of some transfer requests among as many ops."""
     reads: list[list[int]] = [[] for _ in range(op_count)]
-    kept = tuple(parcels)
-    for number, parcel in enumerate(kept):
-        for reader in parcel.readers:
+    kept = tuple(requests)
+    for number, request in enumerate(kept):
+        for reader in request.readers:
             reads[reader].append(number)
-    return Traffic(ways, kept, tuple(map(tuple, reads)))
+    return Traffic(routes, kept, tuple(map(tuple, reads)))
 
 
-def parcels_of(problem: Problem) -> tuple[Parcel, ...]:
+def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     """Everything that is read in a problem."""
     positions: dict[object, list[int]] = {}
     keepers: dict[str, list[int]] = {}
@@ -299,7 +302,7 @@ def parcels_of(problem: Problem) -> tuple[Parcel, ...]:
         positions.setdefault(edge.tensor if once else number, []).append(number)
         keepers.setdefault(edge.tensor, []).append(problem.arcs[number].target)
     return tuple(
-        Parcel(
+        TransferRequest(
             edges[numbers[0]].tensor,
             problem.arcs[numbers[0]].source,
             problem.arcs[numbers[0]].size,

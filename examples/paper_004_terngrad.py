@@ -8,7 +8,7 @@ from _paper_table import Number, Unreproducible, report
 
 from dlplacer.dataparallel.ternary.codec import ternarize
 from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
-from dlplacer.dataparallel.ternary.performance import Cluster, Workload, ternary_speedups
+from dlplacer.dataparallel.ternary.performance import Cluster, GpuWorkload, ternary_speedups
 from dlplacer.dataparallel.ternary.transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
 
 CLIP = 2.5
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _performance() -> list[Number]:
-    work = Workload(STEP_S, BATCH, 4 * ALEXNET_GROUPED)
+    work = GpuWorkload(STEP_S, BATCH, 4 * ALEXNET_GROUPED)
     speedups = ternary_speedups(EXAMPLE, work, (8, 64, 512))
     return [
         Number(

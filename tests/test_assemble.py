@@ -10,9 +10,9 @@ from dlplacer.assemble import assemble
 from dlplacer.check import check_plan
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment
+from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
 from dlplacer.problem import Problem, build_problem
-from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 from dlplacer.topology import Device, Link, Router, Topology
 
 
@@ -21,7 +21,7 @@ def problem_of(ops: Sequence[Op], edges: Sequence[Edge], topology: Topology) -> 
 
 
 def plan_of(problem: Problem, device: Sequence[int], start: Sequence[int], bound: int = 0) -> Plan:
-    schedule = Schedule(problem, tuple(device), tuple(start))
+    schedule = ProblemSchedule(problem, tuple(device), tuple(start))
     plan = assemble(problem, Outcome(schedule, bound), schedule, "by hand", 0.5, {"seed": 7})
     check_plan(plan)
     return plan
@@ -56,7 +56,7 @@ def test_two_devices_and_a_router() -> None:
     assert plan.ops == (ScheduledOp("x", "a", 0.0, 2.0), ScheduledOp("y", "b", 8.0, 9.0))
     (transfer,) = plan.transfers
     assert (transfer.tensor, transfer.source, transfer.target, transfer.bytes) == ("t", "x", "b", 6)
-    assert transfer.segments == (Segment((("a", "r"), ("r", "b")), 2.0, 8.0),)
+    assert transfer.segments == (TransferSegment((("a", "r"), ("r", "b")), 2.0, 8.0),)
     assert (plan.status, plan.makespan_s, plan.lower_bound_s, plan.gap) == ("optimal", 9.0, 9.0, 0.0)
     assert (plan.method, plan.solve_s, plan.rounding_s, plan.provenance) == ("by hand", 0.5, 0.0, {"seed": 7})
 
@@ -68,7 +68,7 @@ def test_a_relay_ends_a_segment() -> None:
     )
     plan = plan_of(problem, device=[0, 2], start=[0, 7])
     (transfer,) = plan.transfers
-    assert transfer.segments == (Segment((("a", "b"),), 1.0, 3.0), Segment((("b", "c"),), 3.0, 7.0))
+    assert transfer.segments == (TransferSegment((("a", "b"),), 1.0, 3.0), TransferSegment((("b", "c"),), 3.0, 7.0))
     assert plan.makespan_s == 8.0
 
 
@@ -138,7 +138,7 @@ def test_random_schedules_become_right_plans(seed: int) -> None:
     problem = problem_of(ops, edges, line(*links, Link("r", "c", 1e8, random.choice([0, 1e-7]))))
     device = [random.randrange(3) for _ in range(count)]
     schedule = early(problem, device)
-    makespan = Schedule(problem, tuple(device), tuple(schedule)).makespan
+    makespan = ProblemSchedule(problem, tuple(device), tuple(schedule)).makespan
     plan = plan_of(problem, device, schedule, bound=random.randint(0, makespan))
     assert plan.placement == {f"k{i}": "abc"[device[i]] for i in range(count)}
     assert plan.rounding_s <= (2 * count + len(edges)) * float(problem.tick_s)

@@ -2,7 +2,7 @@
 
 from dlplacer.check.memory import used_bytes
 from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.live import Journey, may_bind, peaks
+from dlplacer.live import TensorLifetime, may_bind, peaks
 from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.problem import Problem, build_problem
@@ -29,14 +29,14 @@ def test_on_one_device_outputs_last_until_their_last_reader() -> None:
 
 def test_copies_live_on_the_target_and_originals_until_they_are_sent() -> None:
     # b on y: a's tensor travels 2–4, b 4–7, its output travels 7–8 (5 bytes), c 8–9 on x reads it and a.
-    journeys = [Journey(0, 1, (1,), ((1, 2, 4),), "a-b"), Journey(1, 0, (2,), ((0, 7, 8),), "b-c")]
+    lifetimes = [TensorLifetime(0, 1, (1,), ((1, 2, 4),), "a-b"), TensorLifetime(1, 0, (2,), ((0, 7, 8),), "b-c")]
     # x: 3 + 10 + 5 from 7 on; y: copy of 8 from 2 to 7, output of 20 from 4 to 8.
-    assert peaks(problem(), [0, 1, 0], [0, 4, 8], [2, 7, 9], journeys) == [3 + 10 + 5, 8 + 20]
+    assert peaks(problem(), [0, 1, 0], [0, 4, 8], [2, 7, 9], lifetimes) == [3 + 10 + 5, 8 + 20]
 
 
 def test_relays_hold_what_passes() -> None:
-    journeys = [Journey(0, 1, (1,), ((1, 2, 4), (0, 4, 6)), "a-b")]
-    assert peaks(problem(), [0, 0, 0], [0, 6, 9], [2, 9, 10], journeys)[1] == 8
+    lifetimes = [TensorLifetime(0, 1, (1,), ((1, 2, 4), (0, 4, 6)), "a-b")]
+    assert peaks(problem(), [0, 0, 0], [0, 6, 9], [2, 9, 10], lifetimes)[1] == 8
 
 
 def test_memory_cannot_bind_where_there_is_room_for_everything() -> None:

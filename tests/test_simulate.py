@@ -16,7 +16,7 @@ from dlplacer.options import Options
 from dlplacer.plan import Plan
 from dlplacer.problem import build_problem
 from dlplacer.simulate import in_order, replay, replay_plan
-from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 from dlplacer.topology import Device, Link, Router, Topology
 
 PAPER = Options.paper()
@@ -149,7 +149,7 @@ def test_a_replayed_plan_keeps_all_rules_and_its_order(seed: int, devices: int) 
 # and c has ended at 9.
 def test_replaying_under_changed_costs() -> None:
     problem = build_problem(DIAMOND, PAIR, PAPER)
-    schedule = Schedule(problem, (0, 1, 0, 0), tuple(int(start / problem.tick_s) for start in (0, 3.5, 1, 7)))
+    schedule = ProblemSchedule(problem, (0, 1, 0, 0), tuple(int(start / problem.tick_s) for start in (0, 3.5, 1, 7)))
     plan = assemble(problem, Outcome(schedule, 0), schedule, "by hand", 0.0, {})
     assert plan.makespan_s == 8
     ops = tuple(replace(op, time_s=8.0) if op.id == "c" else op for op in DIAMOND.ops)

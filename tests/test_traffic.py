@@ -20,53 +20,53 @@ def traffic(*links: Link, **changes: str) -> Traffic:
 
 
 def test_a_tensor_is_one_parcel_for_all_its_readers_or_one_for_each_edge() -> None:
-    assert [parcel.readers for parcel in traffic(*THROUGH).parcels] == [(1, 2)]
+    assert [request.readers for request in traffic(*THROUGH).requests] == [(1, 2)]
     each = traffic(*THROUGH, transfers="edge")
-    assert [(parcel.readers, parcel.keepers) for parcel in each.parcels] == [((1,), (1, 2)), ((2,), (1, 2))]
+    assert [(request.readers, request.keepers) for request in each.requests] == [((1,), (1, 2)), ((2,), (1, 2))]
     assert each.reads == ((), (0,), (1,))
 
 
 def test_cut_through_holds_all_links_together() -> None:
     # 8 bytes ÷ 2 per s + 1 + 1 s of latency; ticks are 1 s.
-    (stretch,) = traffic(*THROUGH).ways.quickest(0, 0, 1)
-    assert stretch.ticks == 6
-    assert [hold[1:] for hold in stretch.holds] == [(0, 6), (0, 6)]
+    (segment,) = traffic(*THROUGH).routes.quickest(0, 0, 1)
+    assert segment.ticks == 6
+    assert [hold[1:] for hold in segment.holds] == [(0, 6), (0, 6)]
 
 
 def test_store_and_forward_holds_one_link_after_another() -> None:
     # 8 ÷ 2 + 1 = 5 s on the first link, then 8 ÷ 4 + 1 = 3 s on the second.
-    (stretch,) = traffic(*THROUGH, delay="store-and-forward").ways.quickest(0, 0, 1)
-    assert [hold[1:] for hold in stretch.holds] == [(0, 5), (5, 3)]
+    (segment,) = traffic(*THROUGH, delay="store-and-forward").routes.quickest(0, 0, 1)
+    assert [hold[1:] for hold in segment.holds] == [(0, 5), (5, 3)]
 
 
 def test_half_duplex_links_are_one_lane() -> None:
-    assert traffic(*THROUGH).ways.lane_count == 4
-    assert traffic(Link("x", "y", 1, 0, "half")).ways.lane_count == 1
+    assert traffic(*THROUGH).routes.resource_count == 4
+    assert traffic(Link("x", "y", 1, 0, "half")).routes.resource_count == 1
 
 
 def test_free_routing_lists_the_other_ways_and_shortest_only_equals() -> None:
     links = (*THROUGH, Link("x", "y", 4))
-    free = traffic(*links).ways
-    assert [sum(stretch.ticks for stretch in way) for way in free.between(0, 0, 1)] == [2, 6]
+    free = traffic(*links).routes
+    assert [sum(segment.ticks for segment in route) for route in free.between(0, 0, 1)] == [2, 6]
     assert free.complete
-    assert len(traffic(*links, routing="shortest").ways.between(0, 0, 1)) == 1
+    assert len(traffic(*links, routing="shortest").routes.between(0, 0, 1)) == 1
     # By store-and-forward the router's way takes 8 s, as much as a link of 1 byte per s.
-    equal = traffic(*THROUGH, Link("x", "y", 1), routing="shortest", delay="store-and-forward").ways
+    equal = traffic(*THROUGH, Link("x", "y", 1), routing="shortest", delay="store-and-forward").routes
     assert len(equal.between(0, 0, 1)) == 2
 
 
 @pytest.mark.parametrize(("rate", "same"), [(4, True), (2, False)])
 def test_devices_can_be_swapped_where_their_links_agree(rate: float, same: bool) -> None:
-    assert traffic(Link("x", "r", 4), Link("y", "r", rate)).ways.swappable(0, 1) is same
+    assert traffic(Link("x", "r", 4), Link("y", "r", rate)).routes.swappable(0, 1) is same
 
 
 def test_ways_among_some_devices_leave_other_relays_out() -> None:
     square = (Link("x", "y", 2), Link("x", "z", 1), Link("z", "y", 1))
     topology = Topology((*PAIR, Device("z")), (), square)
-    ways = build_traffic(build_problem(GRAPH, topology, Options())).ways
-    assert [[stretch.target for stretch in way] for way in ways.between(0, 0, 1)] == [[1], [2, 1]]
-    few = ways.among((0, 1))
-    assert [[stretch.target for stretch in way] for way in few.between(0, 0, 1)] == [[1]]
+    routes = build_traffic(build_problem(GRAPH, topology, Options())).routes
+    assert [[segment.target for segment in route] for route in routes.between(0, 0, 1)] == [[1], [2, 1]]
+    subset = routes.among((0, 1))
+    assert [[segment.target for segment in route] for route in subset.between(0, 0, 1)] == [[1]]
     # Not all ways of the machine, so no bound may rest on them.
-    assert ways.complete
-    assert not few.complete
+    assert routes.complete
+    assert not subset.complete

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.plan import Plan, Segment, Transfer
+from dlplacer.plan import Plan, Transfer, TransferSegment
 
 
 def transfers_needed(plan: Plan) -> Iterator[Violation]:
@@ -103,21 +103,21 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
             for hop, start_s, end_s in _occupied(plan, transfer.bytes, segment):
                 link = plan.topology.link_between.get(hop)
                 if link is not None:
-                    lane = hop if link.duplex == "full" else (min(hop), max(hop))
-                    uses[lane].append((start_s, end_s, transfer.tensor))
-    for lane, entries in uses.items():
+                    direction = hop if link.duplex == "full" else (min(hop), max(hop))
+                    uses[direction].append((start_s, end_s, transfer.tensor))
+    for direction, entries in uses.items():
         latest_s, latest = -math.inf, ""
         for start_s, end_s, tensor in sorted(entries):
             if start_s < latest_s - slack:
                 yield Violation(
                     "link contention",
-                    f"link {_arrow(lane)} carries {latest!r} until {latest_s:.9g} s, but {tensor!r} starts on it at "
-                    f"{start_s:.9g} s",
+                    f"link {_arrow(direction)} carries {latest!r} until {latest_s:.9g} s, but {tensor!r} starts on it "
+                    f"at {start_s:.9g} s",
                 )
             latest_s, latest = max((latest_s, latest), (end_s, tensor))
 
 
-def _occupied(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
+def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
     if plan.options.delay == "cut-through":
         for hop in segment.route:
             yield hop, segment.start_s, segment.end_s
@@ -132,7 +132,7 @@ def _occupied(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[t
         here_s = there_s
 
 
-def segment_delay_s(plan: Plan, size_bytes: int, segment: Segment) -> float | None:
+def segment_delay_s(plan: Plan, size_bytes: int, segment: TransferSegment) -> float | None:
     """What eq. 11 or cut-through gives for a segment, in seconds; None if a link of its route is not there."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]

@@ -41,7 +41,7 @@ def _delay_s(plan: Plan, transfer: Transfer) -> float | None:
 
 
 def _least_delay_s(topology: Topology, options: Options, source: str, target: str, size_bytes: int) -> float:
-    """The least delay between two devices; infinite if no way leads.
+    """The least delay between two devices; infinite if no route leads.
 
     Dijkstra's algorithm over nodes and the rate of the narrowest link since the last device: cut-through pays for the
     bytes where a segment ends, store-and-forward on every link.

@@ -134,13 +134,13 @@ def _gpus(arguments: argparse.Namespace) -> None:
 
 
 def _servers(arguments: argparse.Namespace) -> None:
-    from dlplacer.scaling.advise.servers import fewest_lanes, fewest_servers, transfer_s
+    from dlplacer.scaling.advise.servers import fewest_channels, fewest_servers, transfer_s
 
     load_bytes = quantity_of("--load", arguments.load, "bytes")
     rate = quantity_of("--rate", arguments.rate, "bytes_per_s")
     compute_s = quantity_of("--compute", arguments.compute, "seconds")
     if arguments.workers is None:
-        count = fewest_lanes(load_bytes, rate, compute_s)
+        count = fewest_channels(load_bytes, rate, compute_s)
         found = {"loaders": count, "transfer_s": load_bytes / (count * rate), "compute_s": compute_s}
     else:
         count = fewest_servers(load_bytes, arguments.workers, rate, compute_s)

@@ -10,7 +10,7 @@ from dlplacer.errors import InputError
 from dlplacer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.dataparallel.groups.chain import Chain
+    from dlplacer.dataparallel.groups.chain import LayerChain
     from dlplacer.dataparallel.groups.policies import Grouping
 
 HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices."
@@ -72,7 +72,7 @@ def _cap_bytes(text: str) -> int:
     return cap_bytes
 
 
-def _object(chain: "Chain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:
+def _object(chain: "LayerChain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:
     best = found[-1]
     sizes = _group_bytes(chain, best.cuts)
     # torch's DistributedDataParallel takes whole MiB, bucket by bucket as gradients get ready: from the last layer on.
@@ -91,11 +91,11 @@ def _object(chain: "Chain", found: "tuple[Grouping, ...]", direction: str, colle
     }
 
 
-def _group_bytes(chain: "Chain", cuts: tuple[int, ...]) -> list[int]:
+def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
     return [sum(chain.bytes[before:last]) for before, last in zip((0, *cuts), cuts, strict=False)]
 
 
-def _print(chain: "Chain", found: "tuple[Grouping, ...]", title: str) -> None:
+def _print(chain: "LayerChain", found: "tuple[Grouping, ...]", title: str) -> None:
     from dlplacer.cli.tables import new_table, print_table
 
     best = found[-1]

@@ -135,7 +135,7 @@ def _solved(
     stop: "Event",
 ) -> "tuple[Placed, ModelParallel]":
     """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
-    from dlplacer.scaling.piped import Piped
+    from dlplacer.scaling.piped import PipelinedWorkers
     from dlplacer.scaling.split import Placed, Several
 
     placed = Placed(
@@ -149,10 +149,10 @@ def _solved(
         stop=stop,
     )
     if arguments.split == "pipeline":
-        return placed, Piped(graph, work.step_s)
+        return placed, PipelinedWorkers(graph, work.step_s)
     if arguments.jobs is not None or arguments.cache is not None:
         _presolve(arguments, placed, topology, degrees)
-    return placed, placed if arguments.split == "placement" else Several(placed, Piped(graph, work.step_s))
+    return placed, placed if arguments.split == "placement" else Several(placed, PipelinedWorkers(graph, work.step_s))
 
 
 def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topology", degrees: tuple[int, ...]) -> None:
@@ -226,18 +226,20 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
     from dlplacer.costs.exchange import exchanges
     from dlplacer.scaling.communication import OnMachine, memory_rate
-    from dlplacer.scaling.layout import Layout
+    from dlplacer.scaling.layout import WorkerLayout
 
-    layout = Layout(topology)
-    ways = exchanges(memory_rate(topology))
+    layout = WorkerLayout(topology)
+    gradient_exchanges = exchanges(memory_rate(topology))
     if arguments.codecs is not None:
         chosen = [name for name in arguments.codecs.split(",") if name]
-        known = tuple(dict.fromkeys(way.codec for way in ways))
+        known = tuple(dict.fromkeys(gradient_exchange.codec for gradient_exchange in gradient_exchanges))
         for name in chosen:
             if name not in known:
                 raise InputError(f"--codecs: there is no codec {name!r}; use some of {', '.join(known)}")
-        ways = tuple(way for way in ways if way.codec in chosen)
-    return OnMachine(layout, ways, overlap=not arguments.no_overlap)
+        gradient_exchanges = tuple(
+            gradient_exchange for gradient_exchange in gradient_exchanges if gradient_exchange.codec in chosen
+        )
+    return OnMachine(layout, gradient_exchanges, overlap=not arguments.no_overlap)
 
 
 def _degrees(text: str | None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dlplacer.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlplacer.scaling.hybrid_plan import Budget, HybridPlan
+    from dlplacer.scaling.hybrid_plan import BestOfDevices, HybridPlan
 
 _MOST_ROWS = 24
 
@@ -60,7 +60,7 @@ def print_hybrid(plan: "HybridPlan", notes: "Sequence[tuple[str, str]]" = ()) ->
     )
 
 
-def rows(plan: "HybridPlan") -> "list[Budget]":
+def rows(plan: "HybridPlan") -> "list[BestOfDevices]":
     """All budgets if they are few; else powers of two, the last, and the first at which a hybrid wins."""
     count = len(plan.budgets)
     if count <= _MOST_ROWS:

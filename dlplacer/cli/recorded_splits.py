@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from dlplacer.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.frontend.splitting.names import Split
+    from dlplacer.frontend.splitting.names import OpSplit
 
 
-def splits_in(path: Path) -> "list[Split]":
+def splits_in(path: Path) -> "list[OpSplit]":
     """The splits that a graph file, or the graph of a plan file, records.
 
     Raises

@@ -27,7 +27,7 @@ _INT8_LEVELS = 127
 
 
 class Codec(Protocol):
-    """How gradients are encoded and exchanged, as the planner sees it; `Exchange` is one."""
+    """How gradients are encoded and exchanged, as the planner sees it; `GradientExchange` is one."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class GradientExchange:
     """A codec with its transport.
 
     Attributes
@@ -153,7 +153,7 @@ def ternary_int8_steps(_workers: int) -> tuple[tuple[str, float], ...]:
     return (("all-reduce", 0.0), ("all-reduce", 8 / _FLOAT_BITS))
 
 
-def exchanges(memory_bytes_per_s: float | None = None) -> tuple[Exchange, ...]:
+def exchanges(memory_bytes_per_s: float | None = None) -> tuple[GradientExchange, ...]:
     """Plain float32, float16 and ternary gradients, among the workers and through parameter servers.
 
     Parameters
@@ -173,12 +173,12 @@ def exchanges(memory_bytes_per_s: float | None = None) -> tuple[Exchange, ...]:
     pass_s = 0.0 if memory_bytes_per_s is None else 1 / memory_bytes_per_s
     encode_s, decode_s = 3 * pass_s, 2 * pass_s
     return (
-        Exchange("none", "all-reduce", lambda workers: (("all-reduce", 1.0),)),
-        Exchange("fp16", "all-reduce", lambda workers: (("all-reduce", 0.5),), 1.5 * pass_s, 1.5 * pass_s),
-        Exchange("ternary", "all-gather", ternary_gather_steps, encode_s, decode_s, decodes=float),
-        Exchange("ternary", "sums", ternary_sum_steps, encode_s, decode_s, decodes=lambda workers: 2.0),
-        Exchange("ternary", "int8", ternary_int8_steps, encode_s, decode_s, most_workers=_INT8_LEVELS),
-        Exchange("none", "servers", lambda workers: (("push", 1.0), ("pull", 1.0))),
-        Exchange("fp16", "servers", lambda workers: (("push", 0.5), ("pull", 0.5)), 1.5 * pass_s, 1.5 * pass_s),
-        Exchange("ternary", "servers", ternary_server_steps, encode_s, decode_s),
+        GradientExchange("none", "all-reduce", lambda workers: (("all-reduce", 1.0),)),
+        GradientExchange("fp16", "all-reduce", lambda workers: (("all-reduce", 0.5),), 1.5 * pass_s, 1.5 * pass_s),
+        GradientExchange("ternary", "all-gather", ternary_gather_steps, encode_s, decode_s, decodes=float),
+        GradientExchange("ternary", "sums", ternary_sum_steps, encode_s, decode_s, decodes=lambda workers: 2.0),
+        GradientExchange("ternary", "int8", ternary_int8_steps, encode_s, decode_s, most_workers=_INT8_LEVELS),
+        GradientExchange("none", "servers", lambda workers: (("push", 1.0), ("pull", 1.0))),
+        GradientExchange("fp16", "servers", lambda workers: (("push", 0.5), ("pull", 0.5)), 1.5 * pass_s, 1.5 * pass_s),
+        GradientExchange("ternary", "servers", ternary_server_steps, encode_s, decode_s),
     )

@@ -1,4 +1,4 @@
-"""Messages over the links of a real machine: which way they take, and what they cost when they share links."""
+"""Messages over the links of a real machine: which route they take, and what they cost when they share links."""
 
 import heapq
 from collections import defaultdict
@@ -13,23 +13,23 @@ from dlplacer.topology import Link, Topology
 Message = tuple[str, str, float]
 """Sending device, receiving device, share of the full vector that the message carries."""
 
-Lane = tuple[str, str]
-"""A link in one direction; a half-duplex link is one lane, its ends in order of name."""
+LinkDirection = tuple[str, str]
+"""A link in one direction; a half-duplex link is one link direction, its ends in order of name."""
 
 
 class Wiring:
-    """The ways between the devices of a topology.
+    """The routes between the devices of a topology.
 
-    A message takes the way of the highest rate through routers, among those the one of least latency; only where
-    routers join two devices in no way do other devices relay. Both directions take the same way.
+    A message takes the route of the highest rate through routers, among those the one of least latency; only where
+    routers join two devices in no way do other devices relay. Both directions take the same route.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._ways: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._lanes: dict[tuple[str, str], tuple[Lane, ...]] = {}
+        self._routes_from: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._directions: dict[tuple[str, str], tuple[LinkDirection, ...]] = {}
         self._latencies_s: dict[tuple[str, str], float] = {}
-        self._rates: dict[Lane, float] = {}
+        self._rates: dict[LinkDirection, float] = {}
 
     @cached_property
     def _neighbours(self) -> dict[str, list[tuple[str, float, float]]]:
@@ -53,16 +53,16 @@ class Wiring:
                 raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]
-        if source not in self._ways:
-            self._ways[source] = self._search(source, relay=False)
-            if len(self._ways[source]) + 1 < len(self.topology.devices):
-                self._ways[source] = {**self._search(source, relay=True), **self._ways[source]}
-        if target not in self._ways[source]:
+        if source not in self._routes_from:
+            self._routes_from[source] = self._search(source, relay=False)
+            if len(self._routes_from[source]) + 1 < len(self.topology.devices):
+                self._routes_from[source] = {**self._search(source, relay=True), **self._routes_from[source]}
+        if target not in self._routes_from[source]:
             raise InfeasibleError(
                 f"devices {source!r} and {target!r} of topology {self.topology.name!r} are not joined by any links; "
                 "use devices of one connected part"
             )
-        return self._ways[source][target]
+        return self._routes_from[source][target]
 
     def channel(self, source: str, target: str) -> AlphaBeta:
         """The line of one message that has the links to itself; nothing from a device to itself."""
@@ -71,53 +71,57 @@ class Wiring:
         links = [self.topology.link_between[hop] for hop in pairwise(self.route(source, target))]
         return AlphaBeta(sum(link.latency_s for link in links), 1 / min(link.total_bytes_per_s for link in links))
 
-    def lanes(self, source: str, target: str) -> tuple[Lane, ...]:
-        """The lanes that a message occupies."""
-        if (source, target) not in self._lanes:
+    def directions(self, source: str, target: str) -> tuple[LinkDirection, ...]:
+        """The link directions that a message occupies."""
+        if (source, target) not in self._directions:
             hops = pairwise(self.route(source, target))
-            self._lanes[source, target] = tuple(lane_of(hop, self.topology.link_between[hop]) for hop in hops)
-        return self._lanes[source, target]
+            self._directions[source, target] = tuple(
+                link_direction(hop, self.topology.link_between[hop]) for hop in hops
+            )
+        return self._directions[source, target]
 
     def round(self, messages: Iterable[Message]) -> AlphaBeta:
         """The line of messages that all start at once.
 
-        Messages share a lane by taking turns or splitting its rate, so that the lane with the most bytes for its rate
-        decides β; α is the largest latency of any of them. Messages to oneself cost nothing.
+        Messages share a link direction by taking turns or splitting its rate, so that the link direction with the most
+        bytes for its rate decides β; α is the largest latency of any of them. Messages to oneself cost nothing.
         """
-        loads: dict[Lane, float] = defaultdict(float)
+        loads: dict[LinkDirection, float] = defaultdict(float)
         latency_s = 0.0
         for source, target, share in messages:
             if source != target:
-                for lane in self.lanes(source, target):
-                    loads[lane] += share
+                for direction in self.directions(source, target):
+                    loads[direction] += share
                 latency_s = max(latency_s, self.latency_s(source, target))
-        return AlphaBeta(latency_s, max((load / self.rate(lane) for lane, load in loads.items()), default=0.0))
+        return AlphaBeta(
+            latency_s, max((load / self.rate(direction) for direction, load in loads.items()), default=0.0)
+        )
 
-    def rate(self, lane: Lane) -> float:
-        """Bytes per second that a lane carries."""
-        if lane not in self._rates:
-            self._rates[lane] = self.topology.link_between[lane].total_bytes_per_s
-        return self._rates[lane]
+    def rate(self, direction: LinkDirection) -> float:
+        """Bytes per second that a link direction carries."""
+        if direction not in self._rates:
+            self._rates[direction] = self.topology.link_between[direction].total_bytes_per_s
+        return self._rates[direction]
 
     def latency_s(self, source: str, target: str) -> float:
-        """Σ of the latencies along the way."""
+        """Σ of the latencies along the route."""
         pair = (source, target)
         if pair not in self._latencies_s:
-            links = (self.topology.link_between[lane] for lane in self.lanes(source, target))
+            links = (self.topology.link_between[direction] for direction in self.directions(source, target))
             self._latencies_s[pair] = sum(link.latency_s for link in links)
         return self._latencies_s[pair]
 
     def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
-        """Target device → its way: of the highest rate, then of least latency."""
+        """Target device → its route: of the highest rate, then of least latency."""
         widths = self._widths(source, relay)
-        ways = {}
+        routes = {}
         for width in set(widths.values()):
             paths = self._quickest(source, width, relay)
-            ways.update({name: paths[name] for name in widths if widths[name] == width and name in paths})
-        return {name: way for name, way in ways.items() if name in self.topology.device_index and name != source}
+            routes.update({name: paths[name] for name in widths if widths[name] == width and name in paths})
+        return {name: route for name, route in routes.items() if name in self.topology.device_index and name != source}
 
     def _widths(self, source: str, relay: bool) -> dict[str, float]:
-        """Node → rate of the widest way."""
+        """Node → rate of the widest route."""
         widths: dict[str, float] = {}
         waiting = [(-float("inf"), source)]
         while waiting:
@@ -131,25 +135,25 @@ class Wiring:
         return widths
 
     def _quickest(self, source: str, width: float, relay: bool) -> dict[str, tuple[str, ...]]:
-        """Node → way of least latency over links at least this wide."""
-        ways: dict[str, tuple[str, ...]] = {}
+        """Node → route of least latency over links at least this wide."""
+        routes: dict[str, tuple[str, ...]] = {}
         waiting: list[tuple[float, int, tuple[str, ...]]] = [(0.0, 1, (source,))]
         while waiting:
-            latency_s, _, way = heapq.heappop(waiting)
-            if way[-1] in ways:
+            latency_s, _, route = heapq.heappop(waiting)
+            if route[-1] in routes:
                 continue
-            ways[way[-1]] = way
-            for other, rate, hop_s in self._neighbours[way[-1]] if self._forwards(way[-1], source, relay) else ():
-                if rate >= width and other not in ways:
-                    heapq.heappush(waiting, (latency_s + hop_s, len(way) + 1, (*way, other)))
-        return ways
+            routes[route[-1]] = route
+            for other, rate, hop_s in self._neighbours[route[-1]] if self._forwards(route[-1], source, relay) else ():
+                if rate >= width and other not in routes:
+                    heapq.heappush(waiting, (latency_s + hop_s, len(route) + 1, (*route, other)))
+        return routes
 
     def _forwards(self, node: str, source: str, relay: bool) -> bool:
         return relay or node == source or node not in self.topology.device_index
 
 
-def lane_of(hop: tuple[str, str], link: Link) -> Lane:
-    """The lane of a hop over a link."""
+def link_direction(hop: tuple[str, str], link: Link) -> LinkDirection:
+    """The link direction of a hop over a link."""
     return hop if link.duplex == "full" else (min(hop), max(hop))
 
 

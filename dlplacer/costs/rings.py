@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.costs.links import Lane, Wiring
+from dlplacer.costs.links import LinkDirection, Wiring
 
 EXHAUSTIVE_DEVICES = 8
 """Up to this many devices the search for the widest ring is complete."""
@@ -35,7 +35,9 @@ class Ring:
     latency_s: float
 
 
-def widest_ring(wiring: Wiring, devices: Sequence[str], used: Mapping[Lane, float] | None = None) -> Ring | None:
+def widest_ring(
+    wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
+) -> Ring | None:
     """The ring of the highest rate through these devices, beside what is used already; None if nothing is left.
 
     Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
@@ -44,7 +46,7 @@ def widest_ring(wiring: Wiring, devices: Sequence[str], used: Mapping[Lane, floa
     Parameters
     ----------
     used
-        Lane → bytes per second that other rings take.
+        LinkDirection → bytes per second that other rings take.
     """
     search = _Search(wiring, devices, used or {})
     search.run()
@@ -62,26 +64,26 @@ def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
     of a ring over full-duplex links is a ring of its own.
     """
     found: list[Ring] = []
-    used: dict[Lane, float] = defaultdict(float)
+    used: dict[LinkDirection, float] = defaultdict(float)
     while (ring := widest_ring(wiring, devices, used)) is not None:
         if found and ring.bytes_per_s < _WORTH_SHARE * found[0].bytes_per_s:
             break
         found.append(ring)
         for a, b in zip(ring.order, (*ring.order[1:], ring.order[0]), strict=True):
-            for lane in wiring.lanes(a, b):
-                used[lane] += ring.bytes_per_s
+            for direction in wiring.directions(a, b):
+                used[direction] += ring.bytes_per_s
     return tuple(found)
 
 
 class _Search:
-    """Depth-first search for the ring whose narrowest lane is widest."""
+    """Depth-first search for the ring whose narrowest link is widest."""
 
-    def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[Lane, float]) -> None:
+    def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
         self.wiring, self.devices, self.used = wiring, tuple(devices), used
         self.best: tuple[str, ...] | None = None
         self.best_rate = 0.0
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
-        self.loads: dict[Lane, int] = defaultdict(int)
+        self.loads: dict[LinkDirection, int] = defaultdict(int)
 
     def run(self) -> None:
         self._offer(self.devices)
@@ -114,18 +116,18 @@ class _Search:
         return sorted(others, key=lambda other: self._alone(path[-1], other))
 
     def _load(self, a: str, b: str, count: int) -> None:
-        for lane in self.wiring.lanes(a, b):
-            self.loads[lane] += count
+        for direction in self.wiring.directions(a, b):
+            self.loads[direction] += count
 
     def _narrowest(self, a: str, b: str) -> float:
-        lanes = self.wiring.lanes(a, b)
-        return min(self._free(lane) / self.loads[lane] for lane in lanes)
+        directions = self.wiring.directions(a, b)
+        return min(self._free(direction) / self.loads[direction] for direction in directions)
 
     def _alone(self, a: str, b: str) -> float:
-        return min(map(self._free, self.wiring.lanes(a, b)))
+        return min(map(self._free, self.wiring.directions(a, b)))
 
-    def _free(self, lane: Lane) -> float:
-        return max(0.0, self.wiring.rate(lane) - self.used.get(lane, 0.0))
+    def _free(self, direction: LinkDirection) -> float:
+        return max(0.0, self.wiring.rate(direction) - self.used.get(direction, 0.0))
 
     def _ceiling(self) -> float:
         """No ring is wider: every device must be entered and left by some hop."""
@@ -134,10 +136,10 @@ class _Search:
         return min(*leave, *enter)
 
     def _offer(self, order: tuple[str, ...]) -> None:
-        loads: dict[Lane, int] = defaultdict(int)
+        loads: dict[LinkDirection, int] = defaultdict(int)
         for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            for lane in self.wiring.lanes(a, b):
-                loads[lane] += 1
-        rate = min(self._free(lane) / load for lane, load in loads.items())
+            for direction in self.wiring.directions(a, b):
+                loads[direction] += 1
+        rate = min(self._free(direction) / load for direction, load in loads.items())
         if rate > self.best_rate:
             self.best, self.best_rate = order, rate

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 
-class Device(Protocol):
+class RuntimeDevice(Protocol):
     """A place where ops run, driven by one thread of its own.
 
     A device that enqueues work on streams also has an attribute ``streams`` (`dlplacer.devices.streams.Streams`), and
@@ -30,13 +30,13 @@ class Device(Protocol):
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
         """Run a function on the device's thread, after all that was submitted before."""
 
-    def send(self, tensor: Any, target: "Device") -> Any:
+    def send(self, tensor: Any, target: "RuntimeDevice") -> Any:
         """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
 
-    def receive(self, parcel: Any) -> Any:
-        """On this device's thread: the tensor of a parcel, safe to use by the ops that follow."""
+    def receive(self, in_flight: Any) -> Any:
+        """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """From any thread: wait for what other threads have given the device."""
 
     def synchronize(self) -> None:

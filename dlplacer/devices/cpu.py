@@ -42,11 +42,11 @@ class CpuDevice:
             return tensor
         return tensor.to(target.torch_device)
 
-    def receive(self, parcel: Any) -> Any:
+    def receive(self, in_flight: Any) -> Any:
         """The tensor: it is ready when it arrives."""
-        return parcel
+        return in_flight
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Nothing to wait for: other threads' ops have finished when their calls return."""
 
     def synchronize(self) -> None:

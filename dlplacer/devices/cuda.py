@@ -65,11 +65,11 @@ class CudaDevice:
         """The tensor itself: what has to happen on streams first are actions of their own."""
         return tensor
 
-    def receive(self, parcel: Any) -> Any:
+    def receive(self, in_flight: Any) -> Any:
         """The tensor; the program says for what the compute stream waits."""
-        return parcel
+        return in_flight
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait for all streams, so that what the caller enqueued on its own stream is done."""
         self._backend.synchronize(self._index)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import Streams, streams_of
 
 
@@ -16,7 +16,7 @@ class DelayedDevice:
     """Another device with a pause, as often as not, before it sends or copies and after it receives or waits.
 
     Where the order of work is not enforced, some other order happens sooner or later. On CUDA the compute stream
-    pauses, or the thread does (`Device` with ``pause``).
+    pauses, or the thread does (`RuntimeDevice` with ``pause``).
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class DelayedDevice:
         Decides the pauses of this device.
     """
 
-    def __init__(self, device: Device, most_s: float, seed: int) -> None:
+    def __init__(self, device: RuntimeDevice, most_s: float, seed: int) -> None:
         self._device = device
         self._most_s = most_s
         self._chooser = random.Random(f"{seed}/{device.name}")
@@ -37,7 +37,7 @@ class DelayedDevice:
         self.streams = None if streams is None else _DelayedStreams(streams, self._pause)
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
-        """See `Device.submit`; pauses before the function."""
+        """See `RuntimeDevice.submit`; pauses before the function."""
 
         def hesitant() -> Any:
             self._pause()
@@ -45,35 +45,35 @@ class DelayedDevice:
 
         return self._device.submit(hesitant)
 
-    def send(self, tensor: Any, target: Device) -> Any:
-        """See `Device.send`."""
+    def send(self, tensor: Any, target: RuntimeDevice) -> Any:
+        """See `RuntimeDevice.send`."""
         self._pause()
         return self._device.send(tensor, target)
 
-    def receive(self, parcel: Any) -> Any:
-        """See `Device.receive`."""
-        tensor = self._device.receive(parcel)
+    def receive(self, in_flight: Any) -> Any:
+        """See `RuntimeDevice.receive`."""
+        tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
 
-    def settle(self) -> None:
-        """See `Device.settle`."""
-        self._device.settle()
+    def drain(self) -> None:
+        """See `RuntimeDevice.drain`."""
+        self._device.drain()
 
     def synchronize(self) -> None:
-        """See `Device.synchronize`."""
+        """See `RuntimeDevice.synchronize`."""
         self._device.synchronize()
 
     def now(self) -> Any:
-        """See `Device.now`."""
+        """See `RuntimeDevice.now`."""
         return self._device.now()
 
     def elapsed_s(self, begin: Any, end: Any) -> float:
-        """See `Device.elapsed_s`."""
+        """See `RuntimeDevice.elapsed_s`."""
         return self._device.elapsed_s(begin, end)
 
     def close(self) -> None:
-        """See `Device.close`."""
+        """See `RuntimeDevice.close`."""
         self._device.close()
 
     def _pause(self) -> None:

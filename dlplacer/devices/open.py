@@ -1,10 +1,10 @@
-"""Device names → devices."""
+"""RuntimeDevice names → devices."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.cuda import COPIES, CudaDevice
 from dlplacer.errors import InputError
@@ -46,14 +46,14 @@ class DeviceName:
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" + ("" if self.part is None else f"/{self.part}")
 
-    def open(self) -> Device:
+    def open(self) -> RuntimeDevice:
         """The device of this name, started."""
         if self.kind == "cpu":
             return CpuDevice(self.index)
         return CudaDevice(self.index, part=self.part, copies=self.copies)
 
 
-def open_devices(names: Sequence[str]) -> list[Device]:
+def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
     Raises
@@ -63,7 +63,7 @@ def open_devices(names: Sequence[str]) -> list[Device]:
     """
     wanted = [DeviceName.parse(name) for name in names]
     _require_distinct(wanted)
-    opened: list[Device] = []
+    opened: list[RuntimeDevice] = []
     try:
         for name in wanted:
             opened.append(name.open())

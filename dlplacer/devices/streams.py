@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.stream_backend import StreamBackend
 
 COMPUTE_STREAM = "compute"
@@ -12,7 +12,7 @@ COMPUTE_STREAM = "compute"
 
 
 class Streams(Protocol):
-    """What the executor needs of a device with streams, beside `Device`; called on the device's thread.
+    """What the executor needs of a device with streams, beside `RuntimeDevice`; called on the device's thread.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Streams(Protocol):
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
 
 
-def streams_of(device: Device) -> Streams | None:
+def streams_of(device: RuntimeDevice) -> Streams | None:
     """The device's streams, None if it has none."""
     streams: Streams | None = getattr(device, "streams", None)
     return streams

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dlplacer.check import check_plan
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.devices.open import open_devices
 from dlplacer.distributed.collectives import with_collectives
@@ -35,7 +35,7 @@ def apply_ranks(
     job
         The job that the plan was captured from, with the inputs of this process's replica.
     devices
-        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see `dlplacer.distributed.ranks`.
+        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see `dlplacer.distributed.ranks`.
     replicas
         How often the plan runs side by side; more than one needs a plan with collectives
         (`dlplacer.distributed.replicated_plan`).
@@ -59,7 +59,7 @@ def apply_ranks(
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
     require_replicas(plan, replicas)
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
-    opened: dict[str, Device] = {}
+    opened: dict[str, RuntimeDevice] = {}
     try:
         opened.update(group.agreed(lambda: open_local(group)))
         return apply_in_group(job, plan, group, opened)
@@ -84,13 +84,13 @@ def require_replicas(plan: Plan, replicas: int) -> None:
         )
 
 
-def open_local(group: RankGroup) -> dict[str, Device]:
-    """Device of the plan → device, for those that this process owns."""
+def open_local(group: RankGroup) -> dict[str, RuntimeDevice]:
+    """RuntimeDevice of the plan → device, for those that this process owns."""
     names = group.ranks.devices_of(group.rank)
     return dict(zip(names, open_devices(list(names.values())), strict=True))
 
 
-def give_up(group: RankGroup, opened: Mapping[str, Device], error: BaseException) -> None:
+def give_up(group: RankGroup, opened: Mapping[str, RuntimeDevice], error: BaseException) -> None:
     """Close everything, and end the run on the other processes; a mistake in what was given ends them by itself."""
     if not isinstance(error, InputError):
         group.failure.fail(error)
@@ -99,7 +99,7 @@ def give_up(group: RankGroup, opened: Mapping[str, Device], error: BaseException
     group.close()
 
 
-def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, Device]) -> RankModule:
+def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
     group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
@@ -122,7 +122,7 @@ def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
     return captured, plan
 
 
-def _network(neighbour: Device) -> Device:
+def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
     """A thread for collectives: on a GPU with a stream of its own there."""
     if neighbour.torch_device.type == "cuda":
         return CudaDevice(neighbour.torch_device.index or 0)

@@ -7,15 +7,15 @@ from typing import Any
 
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.messages import Channel, Message, by_channel, messages_of
-from dlplacer.distributed.rehearsal import rehearse
+from dlplacer.distributed.rehearsal import dry_run_ranks
 from dlplacer.distributed.wire_format import WireFormat
 from dlplacer.runtime.program import Program
 
 
-class Exchange:
+class RankChannels:
     """`dlplacer.runtime.links.Links` over the transport of a group.
 
-    The program is rehearsed first with all processes joined: one that would hang is refused before it starts.
+    A dry run of the program with all processes joined comes first: one that would hang is refused before it starts.
     """
 
     def __init__(self, program: Program, group: RankGroup) -> None:
@@ -24,7 +24,7 @@ class Exchange:
         self._rank_of: Callable[[str], int] = partial(_rank_of, group)
         messages = messages_of(program, self._rank_of)
         channels = by_channel(messages, self._rank_of, group.transport.ordered_pairs)
-        rehearse(program, channels)
+        dry_run_ranks(program, channels)
         tags = {channel: tag for tag, channel in enumerate(channels)}
         self._mine: list[tuple[Channel, int, Sequence[Message]]] = [
             (channel, tags[channel], entries)
@@ -41,14 +41,14 @@ class Exchange:
         arrivals: dict[Message, Future[Any]] = {}
         self._slots, self._arrivals = slots, arrivals
         for channel, tag, entries in self._mine:
-            pump = self._group.pump(channel)
+            thread = self._group.thread(channel)
             for message in entries:
                 source, target = self._ends(message)
                 if source == self._group.rank:
                     slots[message] = slot = self._group.failure.future()
-                    pump.submit(f"sending {message}", partial(self._send, message, slot, target, tag))
+                    thread.submit(f"sending {message}", partial(self._send, message, slot, target, tag))
                 else:
-                    arrivals[message] = pump.submit(
+                    arrivals[message] = thread.submit(
                         f"receiving {message}", partial(self._receive, message, source, tag)
                     )
 
@@ -72,8 +72,8 @@ class Exchange:
         self._formats[message] = self._group.transport.send(value, peer, tag, self._formats.get(message))
 
     def _receive(self, message: Message, peer: int, tag: int) -> Any:
-        parcel, self._formats[message] = self._group.transport.receive(peer, tag, self._formats.get(message))
-        return parcel
+        in_flight, self._formats[message] = self._group.transport.receive(peer, tag, self._formats.get(message))
+        return in_flight
 
     def _ends(self, message: Message) -> tuple[int, int]:
         return self._rank_of(message.source), self._rank_of(message.target)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from dlplacer.distributed.failure import Failure
 from dlplacer.distributed.messages import Channel
-from dlplacer.distributed.pump import Pump
+from dlplacer.distributed.pump import ChannelThread
 from dlplacer.distributed.ranks import Ranks
 from dlplacer.distributed.transport import HostTransport, NcclTransport, Transport
 from dlplacer.distributed.wire_format import WireFormat
@@ -54,17 +54,17 @@ class RankGroup:
         self.transport: Transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
-        self._pumps: dict[Channel, Pump] = {}
+        self._pumps: dict[Channel, ChannelThread] = {}
 
-    def pump(self, channel: Channel) -> Pump:
+    def thread(self, channel: Channel) -> ChannelThread:
         """The thread of a channel."""
         if channel not in self._pumps:
-            self._pumps[channel] = Pump(" – ".join(channel), self.failure)
+            self._pumps[channel] = ChannelThread(" – ".join(channel), self.failure)
         return self._pumps[channel]
 
     def call(self, channel: Channel, what: str, work: Any) -> Any:
         """Run a blocking call on the thread of a channel, and wait for it or for the end of the run."""
-        return self.failure.wait(self.pump(channel).submit(what, work), what)
+        return self.failure.wait(self.thread(channel).submit(what, work), what)
 
     def gathered(self, value: Any) -> list[Any]:
         """What every process gives, in the order of ranks.
@@ -148,8 +148,8 @@ class RankGroup:
     def close(self) -> None:
         """End the threads; the process group of torch stays."""
         self.failure.close()
-        for pump in self._pumps.values():
-            pump.close()
+        for thread in self._pumps.values():
+            thread.close()
 
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
         """A tensor of one process in the host's memory of all; None on those that get it."""

@@ -16,7 +16,7 @@ _GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProcessOutcome:
     """How a process ended.
 
     Attributes
@@ -40,7 +40,7 @@ def under_launcher() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Outcome]:
+def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[ProcessOutcome]:
     """Fork processes that run `work(rank)` each, as one group of torch.distributed, and wait for all of them.
 
     The caller must not have used CUDA, and its own torch threads are not there in the children, which run torch with
@@ -65,7 +65,7 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Out
     ]
     for process in processes:
         process.start()
-    found: dict[int, Outcome] = {}
+    found: dict[int, ProcessOutcome] = {}
     deadline = time.monotonic() + timeout_s
     try:
         while len(found) < count:
@@ -87,11 +87,13 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Out
         _end(processes)
         reserved.close()
     for rank in range(count):
-        found.setdefault(rank, Outcome(rank, error=("ended", f"rank {rank} was ended because another rank failed")))
+        found.setdefault(
+            rank, ProcessOutcome(rank, error=("ended", f"rank {rank} was ended because another rank failed"))
+        )
     return [found[rank] for rank in range(count)]
 
 
-def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
+def results_of(outcomes: Sequence[ProcessOutcome]) -> list[Any]:
     """What all processes returned.
 
     Raises
@@ -112,14 +114,16 @@ def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
     raise RunError(message)
 
 
-def _outcome(rank: int, process: Any, reader: Any) -> Outcome | None:
+def _outcome(rank: int, process: Any, reader: Any) -> ProcessOutcome | None:
     running = process.is_alive()  # asked first: what a process says before it ends is there when it has ended
     if reader.poll():
-        outcome: Outcome = pickle.loads(reader.recv_bytes())
+        outcome: ProcessOutcome = pickle.loads(reader.recv_bytes())
         return outcome
     if running:
         return None
-    return Outcome(rank, error=("ended", f"rank {rank} ended with exit code {process.exitcode} and without a word"))
+    return ProcessOutcome(
+        rank, error=("ended", f"rank {rank} ended with exit code {process.exitcode} and without a word")
+    )
 
 
 def _end(processes: Sequence[Any]) -> None:
@@ -145,13 +149,13 @@ def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], 
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
-        outcome = Outcome(rank, work(rank))
+        outcome = ProcessOutcome(rank, work(rank))
         said = pickle.dumps(outcome)
     except BaseException as error:
         if os.environ.get("DLPLACER_DEBUG"):
             traceback.print_exc()
         code = error.exit_code if isinstance(error, DlplacerError) else 1
-        outcome = Outcome(rank, error=(type(error).__name__, str(error)), exit_code=code)
+        outcome = ProcessOutcome(rank, error=(type(error).__name__, str(error)), exit_code=code)
         said = pickle.dumps(outcome)
     writer.send_bytes(said)
     writer.close()

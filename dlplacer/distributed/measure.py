@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.group import HOST, RankGroup
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.errors import InputError
@@ -66,7 +66,7 @@ def measured_all_reduce(group: RankGroup, sizes_bytes: Sequence[int] = SIZES_BYT
     return fitted_line({size: max(seconds) for size, seconds in _joined(group, times).items()})
 
 
-def measured_machine(group: RankGroup, opened: Mapping[str, Device]) -> Topology:
+def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
     """The devices of a plan joined pair by pair by links just measured; the same on every process.
 
     Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.collectives import with_collectives, with_group
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import NETWORK
@@ -34,7 +34,7 @@ class RankModule(PlacedModule):
     """
 
     def __init__(
-        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, Device], group: RankGroup
+        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], group: RankGroup
     ) -> None:
         self.group = group
         super().__init__(job, plan, captured, devices)

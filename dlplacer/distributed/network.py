@@ -1,7 +1,7 @@
 """A machine with its network as one more device: collectives run there one at a time, beside all compute.
 
 Nothing travels to that device: a collective reads and writes the memory of the devices themselves, so the edges to it
-carry no bytes. Its links only join the graph; both together are slower than any way between two devices, so that no
+carry no bytes. Its links only join the graph; both together are slower than any route between two devices, so that no
 tensor ever takes them as a short cut. What the plan charges for them is taken off the time of the collective.
 """
 
@@ -32,7 +32,7 @@ def with_network(topology: Topology, delay: str) -> Topology:
     """
     if any(node.id == NETWORK for node in topology.nodes):
         raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")
-    latency_s, s_per_byte = _slowest_way(topology, delay)
+    latency_s, s_per_byte = _slowest_route(topology, delay)
     links = (Link(device.id, NETWORK, 1 / s_per_byte, latency_s / 2) for device in topology.devices)
     return replace(
         topology,
@@ -41,16 +41,16 @@ def with_network(topology: Topology, delay: str) -> Topology:
     )
 
 
-def way_in_s(topology: Topology) -> float:
-    """Seconds that the plan charges for the way from a device to the network and back."""
+def ingress_s(topology: Topology) -> float:
+    """Seconds that the plan charges for the route from a device to the network and back."""
     return 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
 
 
-def _slowest_way(topology: Topology, delay: str) -> tuple[float, float]:
-    """More latency than any way between two devices has, and the most seconds per byte of any."""
+def _slowest_route(topology: Topology, delay: str) -> tuple[float, float]:
+    """More latency than any route between two devices has, and the most seconds per byte of any."""
     names = [device.id for device in topology.devices]
     if len(names) == 1:
-        return 0.0, 1e-12  # there is no way that could be cut short
+        return 0.0, 1e-12  # there is no route that could be cut short
     table = least_delay_routes(topology, [_SIZE_BYTES], delay)[_SIZE_BYTES]
     missing = [(a, b) for a in names for b in names if a != b and (a, b) not in table]
     if missing:

@@ -28,11 +28,11 @@ class NetworkDevice:
         """The tensor itself, or a copy on a device with memory of its own."""
         return tensor if tensor is None else tensor.to(target.torch_device)
 
-    def receive(self, parcel: Any) -> Any:
+    def receive(self, in_flight: Any) -> Any:
         """The tensor: it is ready when it arrives."""
-        return parcel
+        return in_flight
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Nothing to wait for."""
 
     def synchronize(self) -> None:

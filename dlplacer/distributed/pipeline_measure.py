@@ -36,7 +36,7 @@ class TransferLine:
     core_s_per_byte: float
 
     def passing_s(self, size_bytes: int) -> float:
-        """Seconds on the way that neither core is busy with it."""
+        """Seconds on the route that neither core is busy with it."""
         whole_s = self.latency_s + self.s_per_byte * size_bytes
         return max(0.0, whole_s - 2 * self.core_s(size_bytes))
 
@@ -54,7 +54,7 @@ def agreed(decide: Callable[[], Any]) -> Any:
 
 def measured_line() -> TransferLine:
     """Timed round trips between ranks 0 and 1, while the others wait."""
-    small, large = (_one_way_s(size) for size in _PROBE_BYTES)
+    small, large = (_transfer_s(size) for size in _PROBE_BYTES)
     slopes = [max(0.0, (b - a) / (_PROBE_BYTES[1] - _PROBE_BYTES[0])) for a, b in zip(small, large, strict=True)]
     line: TransferLine = agreed(lambda: TransferLine(small[0], slopes[0], small[1], slopes[1]))
     return line
@@ -85,7 +85,7 @@ def measured_stages(
 def with_transfers(
     times: Sequence[StageTimes], parts: Sequence[StageModule], order: Order, line: TransferLine
 ) -> tuple[list[StageTimes], list[Hop]]:
-    """Stages with the time in which their cores send and receive, and the ways between them."""
+    """Stages with the time in which their cores send and receive, and the routes between them."""
     ranks = stage_ranks(order)
     found, hops = list(times), []
     for stage, part in enumerate(parts[:-1]):
@@ -107,7 +107,7 @@ def with_transfers(
     return found, hops
 
 
-def _one_way_s(size_bytes: int) -> tuple[float, float]:
+def _transfer_s(size_bytes: int) -> tuple[float, float]:
     """Seconds of a message, and processor seconds of either end."""
     tensor = torch.zeros(size_bytes // 4)
     times = []

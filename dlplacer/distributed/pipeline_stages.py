@@ -55,7 +55,7 @@ def stage_modules(forward: Forward, stage_of: Mapping[str, int], stages: int) ->
     last_use[forward.output.name] = stages - 1
     _require_one_owner(forward, place)
     live = [
-        [node for node in forward.nodes if place[node.name] <= border < last_use[node.name] and _is_passed(node)]
+        [node for node in forward.nodes if place[node.name] <= border < last_use[node.name] and _is_handed_on(node)]
         for border in range(stages - 1)
     ]
     return [
@@ -83,7 +83,7 @@ def _uses(node: fx.Node, place: Mapping[str, int]) -> list[int]:
     return [place[user.name] for user in node.users if user.name in place]
 
 
-def _is_passed(node: fx.Node) -> bool:
+def _is_handed_on(node: fx.Node) -> bool:
     """Whether the value is a tensor; of a tuple the tensors taken out of it are passed."""
     return isinstance(node.meta.get("val"), torch.Tensor)
 

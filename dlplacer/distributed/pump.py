@@ -12,7 +12,7 @@ from dlplacer.errors import RunError
 _Job = tuple["Future[Any]", str, Callable[[], Any]]
 
 
-class Pump:
+class ChannelThread:
     """Runs jobs one after another on a daemon thread; a job that fails ends the run on all processes."""
 
     def __init__(self, name: str, failure: Failure) -> None:

@@ -8,7 +8,7 @@ from dlplacer.runtime.actions import Recv, Send
 from dlplacer.runtime.program import Program
 
 
-def rehearse(program: Program, channels: Mapping[Channel, Sequence[Message]]) -> None:
+def dry_run_ranks(program: Program, channels: Mapping[Channel, Sequence[Message]]) -> None:
     """Return if every device gets to its last action although channels carry one message at a time, in their order.
 
     Messages that are in no channel stay inside a process and are there at once.

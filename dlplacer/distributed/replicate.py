@@ -7,7 +7,7 @@ from dataclasses import replace
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.times import with_times
 from dlplacer.distributed.collectives import COLLECTIVE, Bucket, with_collective_ops
-from dlplacer.distributed.network import way_in_s, with_network
+from dlplacer.distributed.network import ingress_s, with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.errors import InfeasibleError, InputError, MismatchError, NoPlanError
 from dlplacer.graph import Op, OpGraph
@@ -97,11 +97,11 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
 
     Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
     """
-    way_s = way_in_s(topology)
+    route_s = ingress_s(topology)
 
     def timed(op: Op) -> Op:
         if op.kind == COLLECTIVE:
-            return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - way_s)})
+            return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
         return op
 
     graph = with_times(replace(graph, ops=tuple(map(timed, graph.ops))), topology)

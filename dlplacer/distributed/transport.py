@@ -31,7 +31,7 @@ class Transport(Protocol):
     def receive(self, peer: int, tag: int, known: WireFormat | None) -> tuple[Any, WireFormat]:
         """Receive what `taken` takes, and its format."""
 
-    def taken(self, parcel: Any) -> Any:
+    def taken(self, in_flight: Any) -> Any:
         """On the thread that reads a tensor: the tensor, safe to use by the ops that follow."""
 
 
@@ -68,9 +68,9 @@ class HostTransport:
             dist.recv(flat, peer, tag=tag)
         return wire.shaped(flat), wire
 
-    def taken(self, parcel: Any) -> Any:
+    def taken(self, in_flight: Any) -> Any:
         """The tensor itself."""
-        return parcel
+        return in_flight
 
 
 class NcclTransport:
@@ -107,7 +107,7 @@ class NcclTransport:
         return wire
 
     def receive(self, peer: int, tag: int, known: WireFormat | None) -> tuple[Any, WireFormat]:
-        """Enqueue the receive; the parcel carries the event after which the tensor is there."""
+        """Enqueue the receive; the result carries the event after which the tensor is there."""
         stream = self._stream(tag)
         with torch.cuda.stream(stream):
             wire = known
@@ -120,9 +120,9 @@ class NcclTransport:
                 dist.recv(flat, peer)
             return (wire.shaped(flat), stream.record_event()), wire
 
-    def taken(self, parcel: Any) -> Any:
+    def taken(self, in_flight: Any) -> Any:
         """The tensor; the current stream waits for it."""
-        tensor, arrived = parcel
+        tensor, arrived = in_flight
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(arrived)
         if tensor is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.distributed.exchange import Exchange
+from dlplacer.distributed.exchange import RankChannels
 from dlplacer.distributed.group import RankGroup
 from dlplacer.frontend.capture import Captured
 from dlplacer.runtime.executor import Executor, StepState
@@ -50,7 +50,7 @@ class RankVariant(Variant):
         return self.group.transport.on_device
 
     def _executor(self, program: Program, updater: Updater) -> Executor:
-        links = Exchange(program, self.group)
+        links = RankChannels(program, self.group)
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.devices.open import open_devices
 from dlplacer.dynamo.graph_runner import GraphRunner
@@ -20,7 +20,7 @@ from dlplacer.errors import InputError, MismatchError
 
 _NAME = "dlplacer"
 _MOST_CORES = 8
-_OPENED: dict[tuple[str, ...], list[Device]] = {}
+_OPENED: dict[tuple[str, ...], list[RuntimeDevice]] = {}
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     return boxed
 
 
-def _devices(names: tuple[str, ...]) -> list[Device]:
+def _devices(names: tuple[str, ...]) -> list[RuntimeDevice]:
     """The devices of these names, which all graphs share."""
     if names not in _OPENED:
         _OPENED[names] = open_devices(names)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.errors import MismatchError
 from dlplacer.frontend.build import build
 from dlplacer.frontend.capture import Captured
@@ -39,7 +39,7 @@ class GraphRunner:
         cores, and are timed elsewhere.
     """
 
-    def __init__(self, module: fx.GraphModule, devices: Sequence[Device], planning: Mapping[str, Any]) -> None:
+    def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:
         self.captured = captured_graph(module)
         self._devices = devices
         self._planning = dict(planning)
@@ -78,7 +78,7 @@ class GraphRunner:
         graph = _with_times(self.captured.graph, self._op_times(inputs, topology))
         return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
 
-    def _named(self, topology: Topology) -> dict[str, Device]:
+    def _named(self, topology: Topology) -> dict[str, RuntimeDevice]:
         if len(topology.devices) != len(self._devices):
             raise MismatchError(
                 f"torch.compile: the topology has {len(topology.devices)} devices, but {len(self._devices)} are used; "
@@ -88,12 +88,12 @@ class GraphRunner:
 
     def _op_times(self, inputs: Sequence[Any], topology: Topology) -> dict[str, dict[str, float]]:
         """Type in the topology → op → seconds, on the first device of each type."""
-        first: dict[str, Device] = {}
+        first: dict[str, RuntimeDevice] = {}
         for node in topology.devices:
             first.setdefault(node.type, self._named(topology)[node.id])
         return {kind: self._timed(inputs, device) for kind, device in first.items()}
 
-    def _timed(self, inputs: Sequence[Any], device: Device) -> dict[str, float]:
+    def _timed(self, inputs: Sequence[Any], device: RuntimeDevice) -> dict[str, float]:
         variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
         times: dict[str, list[float]] = defaultdict(list)
         for _ in range(1 + _PROFILED):
@@ -104,7 +104,7 @@ class GraphRunner:
                 times[span.op].append(span.end_s - span.start_s)
         return {op: quantiles(found[1:], n=4, method="inclusive")[0] for op, found in times.items()}
 
-    def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, Device]) -> Variant:
+    def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)
 
 
@@ -149,7 +149,7 @@ def _with_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpG
     )
 
 
-def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, Device]) -> OpGraph:
+def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
     """Inputs are where the caller has them: only a device that holds them can bring them in for nothing."""
     find = partial(_homes, devices=devices)
     ops, position = [], 0
@@ -162,6 +162,6 @@ def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, De
     return replace(graph, ops=tuple(ops))
 
 
-def _homes(value: Any, devices: Mapping[str, Device]) -> tuple[str, ...]:
+def _homes(value: Any, devices: Mapping[str, RuntimeDevice]) -> tuple[str, ...]:
     held = tuple(name for name, device in devices.items() if device.torch_device == value.device)
     return held or tuple(devices)

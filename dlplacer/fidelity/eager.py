@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.job import Job, autocast_of, loss_in
 
 
@@ -81,7 +81,7 @@ class EagerOnDevice:
     """Plain PyTorch on one of the devices."""
 
     eager: EagerStep
-    device: Device
+    device: RuntimeDevice
 
     def step(self, context: AbstractContextManager[object] | None = None) -> torch.Tensor:
         """A step on the device's thread, in a context if one is given."""

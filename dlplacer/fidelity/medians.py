@@ -1,4 +1,4 @@
-"""Step times that mean something: settled, alternated, medians."""
+"""Step times that mean something: taken once they are steady, alternated, medians."""
 
 import time
 from collections.abc import Callable, Mapping

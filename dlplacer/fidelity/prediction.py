@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.plan import Plan
@@ -56,7 +56,7 @@ class Predictor:
         Those that stand for the plan's, in order. Links between them are timed here.
     """
 
-    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Sequence[Device]) -> None:
+    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         # What runs is the joint program, whatever step the plan was made for.
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
         self._job, self._captured, self._devices = job, captured, tuple(devices)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.collectives import EXCHANGE
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.measure import measured_machine
@@ -37,7 +37,7 @@ class RanksPredictor:
         plan: Plan,
         whole: Captured,
         group: RankGroup,
-        opened: Mapping[str, Device],
+        opened: Mapping[str, RuntimeDevice],
         all_reduce: AlphaBeta,
     ) -> None:
         self._plan, self._group, self._line = plan, group, all_reduce

@@ -11,7 +11,7 @@ from dlplacer.distributed.ranks import Ranks
 from dlplacer.fidelity.recording import Recording, measured_plan, median_op_times, record_steps
 from dlplacer.fidelity.side_by_side import Names
 from dlplacer.plan import Plan
-from dlplacer.runtime.timeline import Span
+from dlplacer.runtime.timeline import OpSpan
 
 
 def record_over_ranks(placed: RankModule, step: Callable[[], object], count: int) -> list[Recording]:
@@ -51,7 +51,7 @@ def joined(recordings: Sequence[Recording], offsets_ns: Sequence[int], ranks: Ra
         names, late_s = Names(ranks, ranks.replica_of(rank)), (began_ns[rank] - zero_ns) * 1e-9
         for device, ran in recording.spans.items():
             spans[names.device(device)] = tuple(
-                Span(names.op(span.op), late_s + span.start_s, late_s + span.end_s) for span in ran
+                OpSpan(names.op(span.op), late_s + span.start_s, late_s + span.end_s) for span in ran
             )
     return Recording(spans, zero_ns)
 
@@ -76,5 +76,5 @@ def _sent(recording: Recording) -> dict[str, Any]:
 
 def _arrived(sent: Mapping[str, Any]) -> Recording:
     return Recording(
-        {name: tuple(Span(*span) for span in ran) for name, ran in sent["spans"].items()}, sent["began_ns"]
+        {name: tuple(OpSpan(*span) for span in ran) for name, ran in sent["spans"].items()}, sent["began_ns"]
     )

@@ -12,7 +12,7 @@ from torch import nn
 
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.apply import apply_in_group, give_up, open_local, require_replicas
 from dlplacer.distributed.collectives import COLLECTIVE, with_collectives
 from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
@@ -86,7 +86,7 @@ def run_over_ranks(
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, replicas)
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
-    opened: dict[str, Device] = {}
+    opened: dict[str, RuntimeDevice] = {}
     try:
         opened.update(group.agreed(lambda: open_local(group)))
         parts = [part_of(job, number, replicas) if cut else job for number in range(replicas)]
@@ -113,7 +113,7 @@ class _Figures:
 def _measure(
     plan: Plan,
     group: RankGroup,
-    opened: Mapping[str, Device],
+    opened: Mapping[str, RuntimeDevice],
     parts: Sequence[Job],
     whole: Job | None,
     steps: int,
@@ -211,7 +211,7 @@ def _medians(
         _placed_step(placed, job)
 
     def timed(step: Callable[[], object]) -> float:
-        """The same on all processes, so that they agree on when the time has settled."""
+        """The same on all processes, so that they agree on when the time is steady."""
         placed.group.gathered(None)
         begin = time.perf_counter()
         step()

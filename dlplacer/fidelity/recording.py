@@ -8,7 +8,7 @@ from statistics import median
 
 from dlplacer.plan import Plan, ScheduledOp
 from dlplacer.runtime.placed import PlacedModule
-from dlplacer.runtime.timeline import Span
+from dlplacer.runtime.timeline import OpSpan
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Recording:
         That moment on the clock ``time.perf_counter_ns`` of the process.
     """
 
-    spans: Mapping[str, tuple[Span, ...]]
+    spans: Mapping[str, tuple[OpSpan, ...]]
     began_ns: int = 0
 
     @cached_property

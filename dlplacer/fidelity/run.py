@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.fidelity.medians import measured_medians
@@ -83,7 +83,7 @@ class _Other:
         self.placed.zero_grad(set_to_none=True)
         return _planned_step(self.job, self.placed)
 
-    def error(self, reference: nn.Module, device: Device) -> float:
+    def error(self, reference: nn.Module, device: RuntimeDevice) -> float:
         """Largest difference to plain PyTorch after one step each."""
         eager = EagerStep(self.job, copy.deepcopy(reference), device.torch_device)
 
@@ -171,7 +171,7 @@ def _measure(
     return Run(report, prediction.plan, measured)
 
 
-def _on_cores(devices: Sequence[Device]) -> bool:
+def _on_cores(devices: Sequence[RuntimeDevice]) -> bool:
     return all(device.torch_device.type == "cpu" for device in devices)
 
 

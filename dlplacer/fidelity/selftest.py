@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError
@@ -116,7 +116,7 @@ def selftest(
             device.close()
 
 
-def _numbers(name: str, build: Build, devices: Sequence[Device], repeats: int, seed: int) -> Iterator[Check]:
+def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats: int, seed: int) -> Iterator[Check]:
     """One random plan: against plain PyTorch, against one device, and against itself with pauses."""
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, _nominal(devices), seed)
@@ -134,14 +134,14 @@ def _numbers(name: str, build: Build, devices: Sequence[Device], repeats: int, s
     yield Check("races", f"{name}, {repeats} runs with pauses", float(differing), 0.0, "runs that differ")
 
 
-def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Device]) -> dict[str, torch.Tensor]:
+def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice]) -> dict[str, torch.Tensor]:
     """Loss, gradients and buffers after one step of a plan."""
     named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
     placed = PlacedModule(job, plan, captured, named)
     return _results(placed.step(*job.args, *job.targets, **job.kwargs), placed)
 
 
-def _plain_outcome(job: Job, device: Device) -> dict[str, torch.Tensor]:
+def _plain_outcome(job: Job, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     plain = EagerStep(job, job.module, device.torch_device)
 
     def step() -> torch.Tensor:
@@ -169,7 +169,7 @@ def _links(topology: Topology) -> Iterator[Check]:
         yield Check("link", ends, link.bytes_per_s, None, "bytes/s")
 
 
-def _planned(job: Job, devices: Sequence[Device], topology: Topology) -> Plan:
+def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
     if all(device.torch_device.type == "cpu" for device in devices):
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
@@ -177,7 +177,7 @@ def _planned(job: Job, devices: Sequence[Device], topology: Topology) -> Plan:
     return place(graph, topology, method="heft", time_limit_s=30).plan
 
 
-def _nominal(devices: Sequence[Device]) -> Topology:
+def _nominal(devices: Sequence[RuntimeDevice]) -> Topology:
     """The devices, each joined to each by a link of some speed: for plans whose times do not matter."""
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     links = tuple(Link(one.id, other.id, _NOMINAL_BYTES_PER_S) for one, other in combinations(nodes, 2))

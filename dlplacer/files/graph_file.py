@@ -35,7 +35,7 @@ class OutputModel(FileModel):
     bytes: Bytes
 
 
-class NodeModel(FileModel):
+class GraphNodeModel(FileModel):
     id: Name
     kind: str
     time_s: NumberOrTable[Seconds] | None = None
@@ -81,7 +81,7 @@ class GraphModel(FileModel):
     directed: bool = True
     multigraph: bool = False
     graph: Table
-    nodes: list[NodeModel]
+    nodes: list[GraphNodeModel]
     edges: ListOf[EdgeModel]
     capture: dict[str, Any] | None = None
     structure_sha256: str | None = None
@@ -101,7 +101,7 @@ class GraphModel(FileModel):
                     f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
                     '"multigraph": true'
                 )
-        for position, name, mistake in tensor_mistakes(map(NodeModel.to_op, self.nodes), edges):
+        for position, name, mistake in tensor_mistakes(map(GraphNodeModel.to_op, self.nodes), edges):
             yield f"edges[{position}].{name}: {mistake}"
         if self.capture is not None:
             yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
@@ -193,7 +193,7 @@ def _has_parallel_edges(graph: OpGraph) -> bool:
 def _node_to_dict(op: Op) -> dict[str, Any]:
     node: dict[str, Any] = {"id": op.id, "kind": op.kind}
     default = Op(op.id, op.kind)
-    for name in NodeModel.model_fields:
+    for name in GraphNodeModel.model_fields:
         value = getattr(op, name)
         if name in node or value == getattr(default, name):
             continue

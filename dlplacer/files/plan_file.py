@@ -24,7 +24,7 @@ from dlplacer.files.graph_file import GraphModel, graph_to_dict
 from dlplacer.files.text import write_json
 from dlplacer.files.topology_file import TopologyModel, topology_to_dict
 from dlplacer.options import CHOICES, Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment, Transfer
+from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 
 KIND, VERSION = "plan", 1
 
@@ -70,7 +70,7 @@ class TransferModel(FileModel):
 
     def to_transfer(self) -> Transfer:
         segments = tuple(
-            Segment(tuple((hop[0], hop[1]) for hop in segment.route), segment.start_s, segment.end_s)
+            TransferSegment(tuple((hop[0], hop[1]) for hop in segment.route), segment.start_s, segment.end_s)
             for segment in self.segments
         )
         return Transfer(self.tensor, self.source, self.target, self.bytes, segments)

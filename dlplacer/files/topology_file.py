@@ -29,7 +29,7 @@ KIND, VERSION = "topology", 1
 _DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s")
 
 
-class NodeModel(FileModel):
+class TopologyNodeModel(FileModel):
     id: Name
     kind: Literal["device", "router"]
     type: Name | None = None
@@ -81,7 +81,7 @@ class TopologyModel(FileModel):
     directed: bool = False
     multigraph: bool = False
     graph: Table
-    nodes: list[NodeModel]
+    nodes: list[TopologyNodeModel]
     edges: ListOf[LinkModel]
     meta: Table
 

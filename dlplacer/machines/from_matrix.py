@@ -21,7 +21,7 @@ def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str =
     """Devices ``gpu0``…, joined as the matrix says.
 
     The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
-    has NVLinks its way over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
+    has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
     of the device type's generation (`dlplacer.machines.rates`), or cautious ones for an unknown type.
     """
     generation = generation_of(device_type)
@@ -97,7 +97,7 @@ def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slot: float) -> tuple[list
 
 
 def _sockets(matrix: TopoMatrix) -> list[list[int]]:
-    """GPUs that reach each other without crossing sockets, NUMA nodes deciding where NVLinks hide the way."""
+    """GPUs that reach each other without crossing sockets, NUMA nodes deciding where NVLinks hide the route."""
     groups = _joined(matrix, "NODE")
     by_numa: dict[str, list[int]] = {}
     merged: list[list[int]] = []
@@ -114,7 +114,7 @@ def _sockets(matrix: TopoMatrix) -> list[list[int]]:
 
 
 def _joined(matrix: TopoMatrix, level: str) -> list[list[int]]:
-    """GPUs connected by ways of at most this level."""
+    """GPUs connected by routes of at most this level."""
     near = set(PATHS[: PATHS.index(level) + 1])
     pairs = [pair for pair in combinations(range(len(matrix.gpus)), 2) if matrix.cells[pair[0]][pair[1]] in near]
     return components(range(len(matrix.gpus)), pairs)

@@ -187,7 +187,7 @@ def _read_gpu(
                 f"<c2c> of {name}: bw {bandwidth!r} and count {count!r} must be whole numbers of at least 1"
             )
             continue
-        # The chip-to-chip link replaces the way over PCIe to the CPU that it leads to.
+        # The chip-to-chip link replaces the route over PCIe to the CPU that it leads to.
         found.links[-1] = Link(name, above, int(bandwidth) * 1e6, NVLINK_LATENCY_S.value, count=int(count))
 
 
@@ -204,7 +204,7 @@ def _read_nic(nic: ElementTree.Element, above: str, found: _Found, rate: float |
     for (source, bytes_per_s, latency_s), count in merged.items():
         if source not in best or bytes_per_s * count > best[source].total_bytes_per_s:
             best[source] = Link(source, _NETWORK, bytes_per_s, latency_s)
-    # Ports behind one switch share its way up: they count as one link of that switch.
+    # Ports behind one switch share its route up: they count as one link of that switch.
     found.network[:] = list(best.values())
 
 

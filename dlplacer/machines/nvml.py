@@ -14,7 +14,7 @@ from dlplacer.machines.rates import GENERATIONS, NVLINK_LATENCY_S, generation_of
 from dlplacer.topology import Device, Link, Router, Topology
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""nvmlGpuTopologyLevel_t → the way as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
+"""nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
 
 
 def nvml_topology(nvml: Any = None) -> Topology:

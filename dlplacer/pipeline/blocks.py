@@ -8,7 +8,7 @@ from functools import cached_property
 from dlplacer.errors import InfeasibleError
 from dlplacer.graph import Op, OpGraph
 
-FED = ("input", "constant", "tangent")
+STAGE_INPUTS = ("input", "constant", "tangent")
 """Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""
 
 _WEIGHTS = ("parameter", "buffer")
@@ -17,7 +17,7 @@ _SMALL = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Activation:
     """A tensor of the forward pass that ops of other blocks, or backward ops, read.
 
     Attributes
@@ -28,7 +28,7 @@ class Passed:
         For the whole batch.
     gradient_bytes
         What travels back for it: its bytes if a weight comes before it, else nothing.
-    stashed
+    is_saved
         Whether a backward op reads it, so that it stays until then.
     """
 
@@ -37,7 +37,7 @@ class Passed:
     readers: frozenset[int]
     bytes: int
     gradient_bytes: int
-    stashed: bool
+    is_saved: bool
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Blocks:
     members: tuple[tuple[int, ...], ...]
     backward: tuple[tuple[int, ...], ...]
     before: tuple[frozenset[int], ...]
-    passed: tuple[Passed, ...]
+    activations: tuple[Activation, ...]
 
     @cached_property
     def weight_bytes(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def blocks_of(graph: OpGraph) -> Blocks:
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
     the gradients that they read.
     """
-    forward = [at for at, op in enumerate(graph.ops) if op.phase not in _LATER and op.kind not in FED]
+    forward = [at for at, op in enumerate(graph.ops) if op.phase not in _LATER and op.kind not in STAGE_INPUTS]
     joined = _Joined(forward)
     _join_weights(graph, joined)
     _join_groups(graph, joined)
@@ -103,7 +103,7 @@ def blocks_of(graph: OpGraph) -> Blocks:
     members, before = _ordered(graph, joined)
     block_of = {op: block for block, group in enumerate(members) for op in group}
     backward = _backward(graph, block_of, len(members))
-    return Blocks(graph, members, backward, before, tuple(_passed(graph, block_of)))
+    return Blocks(graph, members, backward, before, tuple(_activations(graph, block_of)))
 
 
 class _Joined:
@@ -153,8 +153,8 @@ def _join_fills(graph: OpGraph, joined: _Joined) -> None:
     small_s = _SMALL * sum(longest)
     for name in reversed(graph.topological_order):
         at = graph.index[name]
-        fed = not any(graph.index[edge.source] in joined for edge in graph.edges_into[name])
-        if at in joined and fed and graph.ops[at].kind not in _WEIGHTS and longest[at] <= small_s:
+        stage_inputs = not any(graph.index[edge.source] in joined for edge in graph.edges_into[name])
+        if at in joined and stage_inputs and graph.ops[at].kind not in _WEIGHTS and longest[at] <= small_s:
             readers = sorted(
                 reader for edge in graph.edges_from[name] if (reader := graph.index[edge.target]) in joined
             )
@@ -205,7 +205,7 @@ def _backward(graph: OpGraph, block_of: Mapping[int, int], count: int) -> tuple[
     for name in graph.topological_order:
         at = graph.index[name]
         op = graph.ops[at]
-        if op.phase in _LATER and op.kind not in FED:
+        if op.phase in _LATER and op.kind not in STAGE_INPUTS:
             home[at] = _home(graph, op, block_of, groups, modules, home)
             found[home[at]].append(at)
     return tuple(map(tuple, found))
@@ -227,25 +227,25 @@ def _home(
             return groups[target.colocate]
     read = [graph.index[edge.source] for edge in graph.edges_into[op.id]]
     gradients = [home[at] for at in read if at in home]
-    stashed = [block_of[at] for at in read if at in block_of]
+    is_saved = [block_of[at] for at in read if at in block_of]
     if op.module is not None and op.module in modules:
         own = modules[op.module]
-        wanted = max((block for block in stashed if block in own), default=max(own, key=own.__getitem__))
-    elif stashed:
-        wanted = max(stashed)
+        wanted = max((block for block in is_saved if block in own), default=max(own, key=own.__getitem__))
+    elif is_saved:
+        wanted = max(is_saved)
     else:
         wanted = min(gradients, default=max(block_of.values(), default=0))
     return min([wanted, *gradients])
 
 
-def _passed(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Passed]:
+def _activations(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Activation]:
     differentiable = _after_weights(graph, block_of)
     for at, block in block_of.items():
         op = graph.ops[at]
         if op.kind in _WEIGHTS:
             continue
         readers: dict[int, set[int]] = defaultdict(set)
-        stashed: dict[int, bool] = defaultdict(bool)
+        is_saved: dict[int, bool] = defaultdict(bool)
         size: dict[int, int] = {}
         for edge in graph.edges_from[op.id]:
             target = graph.index[edge.target]
@@ -253,13 +253,13 @@ def _passed(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Passed]:
             if target in block_of:
                 readers[edge.output].add(block_of[target])
             else:
-                stashed[edge.output] = True
+                is_saved[edge.output] = True
         for output, size_bytes in size.items():
             others = frozenset(readers[output] - {block})
-            if others or stashed[output]:
+            if others or is_saved[output]:
                 returns = at in differentiable and _is_floating(op, output)
                 name = f"{op.id}:{output}"
-                yield Passed(name, block, others, size_bytes, size_bytes if returns else 0, stashed[output])
+                yield Activation(name, block, others, size_bytes, size_bytes if returns else 0, is_saved[output])
 
 
 def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
@@ -308,7 +308,7 @@ def merged(blocks: Blocks, group: Sequence[int]) -> Blocks:
     )
     block_of = {op: position for position, ops in enumerate(members) for op in ops}
     needed = tuple(frozenset(place[other] for other in needs[number]) for number in order)
-    return Blocks(blocks.graph, members, backward, needed, tuple(_passed(blocks.graph, block_of)))
+    return Blocks(blocks.graph, members, backward, needed, tuple(_activations(blocks.graph, block_of)))
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.links import Lane, Wiring
+from dlplacer.costs.links import LinkDirection, Wiring
 from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.topology import Device
 
@@ -15,46 +15,46 @@ MOST_KEPT = 32
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Devices in the order of the stages, stage k on device k mod p, with the ways between neighbours.
+class DeviceChain:
+    """Devices in the order of the stages, stage k on device k mod p, with the routes between neighbours.
 
     Attributes
     ----------
     forward, backward
-        [rank] → cost of the way to the next rank (the last one's leads to the first) and of the way back.
+        [rank] → cost of the route to the next rank (the last one's leads to the first) and of the route back.
     """
 
     devices: tuple[Device, ...]
     forward: tuple[AlphaBeta, ...]
     backward: tuple[AlphaBeta, ...]
-    forward_lanes: tuple[tuple[Lane, ...], ...]
-    backward_lanes: tuple[tuple[Lane, ...], ...]
+    forward_directions: tuple[tuple[LinkDirection, ...], ...]
+    backward_directions: tuple[tuple[LinkDirection, ...], ...]
 
     @property
     def _kind(self) -> tuple[tuple[str, int | None], ...]:
         return tuple((device.type, device.memory_bytes) for device in self.devices)
 
-    def ways(self, wraps: bool) -> tuple[float, ...]:
-        """The numbers of all ways that stages use; smaller is better."""
+    def routes(self, wraps: bool) -> tuple[float, ...]:
+        """The numbers of all routes that stages use; smaller is better."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
     def shared(self, wraps: bool) -> frozenset[tuple[int, ...]]:
-        """The ways that share a lane, by their numbers: their transfers take turns."""
+        """The routes that share a link direction, by their numbers: their transfers take turns."""
         count = len(self.devices) if wraps else len(self.devices) - 1
-        users: dict[Lane, list[int]] = defaultdict(list)
-        for number, lanes in enumerate((*self.forward_lanes[:count], *self.backward_lanes[:count])):
-            for lane in lanes:
-                users[lane].append(number)
+        users: dict[LinkDirection, list[int]] = defaultdict(list)
+        for number, directions in enumerate((*self.forward_directions[:count], *self.backward_directions[:count])):
+            for direction in directions:
+                users[direction].append(number)
         return frozenset(tuple(numbers) for numbers in users.values() if len(numbers) > 1)
 
 
-def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[Chain], bool]:
+def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[DeviceChain], bool]:
     """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
 
-    Of two sequences with the same types and memories, one whose ways are all at least as cheap and share no lanes that
-    those of the other do not makes every split at least as good, so the other is left out.
+    Of two sequences with the same types and memories, one whose routes are all at least as cheap and share no link
+    directions that those of the other do not makes every split at least as good, so the other is left out.
 
     Parameters
     ----------
@@ -73,38 +73,38 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
-    found: dict[tuple[object, ...], Chain] = {}
+    found: dict[tuple[object, ...], DeviceChain] = {}
     sequences = list(islice(_sequences(wiring, ranks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            found.setdefault((chain._kind, chain.ways(wraps), chain.shared(wraps)), chain)
+            found.setdefault((chain._kind, chain.routes(wraps), chain.shared(wraps)), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
-    best = sorted(found.values(), key=lambda chain: (sum(chain.ways(wraps)), len(chain.shared(wraps))))
-    kept: list[Chain] = []
+    best = sorted(found.values(), key=lambda chain: (sum(chain.routes(wraps)), len(chain.shared(wraps))))
+    kept: list[DeviceChain] = []
     for chain in best:
-        ways, shared = chain.ways(wraps), chain.shared(wraps)
+        routes, shared = chain.routes(wraps), chain.shared(wraps)
         if not any(
             other._kind == chain._kind
             and other.shared(wraps) <= shared
-            and all(a <= b for a, b in zip(other.ways(wraps), ways, strict=True))
+            and all(a <= b for a, b in zip(other.routes(wraps), routes, strict=True))
             for other in kept
         ):
             kept.append(chain)
     return kept[:MOST_KEPT], len(sequences) <= most and len(kept) <= MOST_KEPT
 
 
-def _chain(wiring: Wiring, names: tuple[str, ...]) -> Chain | None:
+def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
     following = (*names[1:], names[0])
     try:
         forward = tuple(wiring.channel(a, b) if a != b else FREE for a, b in zip(names, following, strict=True))
         backward = tuple(wiring.channel(b, a) if a != b else FREE for a, b in zip(names, following, strict=True))
-        there = tuple(wiring.lanes(a, b) if a != b else () for a, b in zip(names, following, strict=True))
-        back = tuple(wiring.lanes(b, a) if a != b else () for a, b in zip(names, following, strict=True))
+        there = tuple(wiring.directions(a, b) if a != b else () for a, b in zip(names, following, strict=True))
+        back = tuple(wiring.directions(b, a) if a != b else () for a, b in zip(names, following, strict=True))
     except InfeasibleError:
         return None
-    return Chain(tuple(map(wiring.topology.device, names)), forward, backward, there, back)
+    return DeviceChain(tuple(map(wiring.topology.device, names)), forward, backward, there, back)
 
 
 def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
@@ -126,7 +126,7 @@ def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
 
 
 def _twins(wiring: Wiring, names: list[str]) -> dict[str, int]:
-    """Device → number of its group: same type, same memory, and the same ways to all others over the same lanes."""
+    """Device → number of its group: equal type and memory, and equal routes to all others over the same links."""
     group: dict[str, int] = {}
     leaders: list[str] = []
     for name in names:
@@ -148,18 +148,18 @@ def _are_twins(wiring: Wiring, one: str, other: str, names: list[str]) -> bool:
     return _line(wiring, one, other) == _line(wiring, other, one) and all(
         _line(wiring, one, name) == _line(wiring, other, name)
         and _line(wiring, name, one) == _line(wiring, name, other)
-        and _lanes(wiring, one, name, {one: other, other: one}) == _lanes(wiring, other, name, {})
+        and _directions(wiring, one, name, {one: other, other: one}) == _directions(wiring, other, name, {})
         for name in rest
     )
 
 
-def _lanes(wiring: Wiring, source: str, target: str, renamed: Mapping[str, str]) -> set[frozenset[str]]:
-    """The links on the way between two devices, with some nodes renamed; none where there is no way."""
+def _directions(wiring: Wiring, source: str, target: str, renamed: Mapping[str, str]) -> set[frozenset[str]]:
+    """The links on the route between two devices, with some nodes renamed; none where there is no route."""
     try:
-        lanes = wiring.lanes(source, target)
+        directions = wiring.directions(source, target)
     except InfeasibleError:
         return set()
-    return {frozenset(renamed.get(end, end) for end in lane) for lane in lanes}
+    return {frozenset(renamed.get(end, end) for end in direction) for direction in directions}
 
 
 def _line(wiring: Wiring, source: str, target: str) -> AlphaBeta | None:

@@ -50,33 +50,33 @@ class Cuts:
 
         Between the first and last stages that use it, a tensor passes through every stage.
         """
-        return self._crossing(np.array([tensor.bytes for tensor in self.blocks.passed], dtype=float))
+        return self._crossing(np.array([tensor.bytes for tensor in self.blocks.activations], dtype=float))
 
     @cached_property
     def backward_bytes(self) -> Any:
         """[cut] → bytes of the gradients that cross it the other way."""
-        return self._crossing(np.array([tensor.gradient_bytes for tensor in self.blocks.passed], dtype=float))
+        return self._crossing(np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float))
 
     @cached_property
     def unstashed_bytes(self) -> Any:
         """[cut] → bytes of what crosses it that no backward op reads: kept only because it is a stage's output."""
         return self._crossing(
-            np.array([0 if tensor.stashed else tensor.bytes for tensor in self.blocks.passed], dtype=float)
+            np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
         )
 
     @cached_property
-    def stash_bytes(self) -> Any:
+    def saved_bytes(self) -> Any:
         """[cut] → bytes of the tensors made before it that a backward op reads."""
         per_block = np.zeros(len(self.blocks.members))
-        for tensor in self.blocks.passed:
-            per_block[tensor.maker] += tensor.bytes if tensor.stashed else 0
+        for tensor in self.blocks.activations:
+            per_block[tensor.maker] += tensor.bytes if tensor.is_saved else 0
         return self.total(per_block)
 
     @cached_property
     def _crosses(self) -> Any:
         """[cut, tensor] → whether the tensor crosses the cut."""
-        found = np.zeros((self.count, len(self.blocks.passed)), dtype=bool)
-        for position, tensor in enumerate(self.blocks.passed):
+        found = np.zeros((self.count, len(self.blocks.activations)), dtype=bool)
+        for position, tensor in enumerate(self.blocks.activations):
             if tensor.readers:
                 unread = ~self.inside[:, sorted(tensor.readers)].all(axis=1)
                 found[:, position] = self.inside[:, tensor.maker] & unread

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlplacer.pipeline.action import Order
-from dlplacer.pipeline.timeline import Timeline
+from dlplacer.pipeline.timeline import PipelineTimeline
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PipelinePlan:
     schedule: str
     micro_batches: int
     order: Order
-    timeline: Timeline
+    timeline: PipelineTimeline
     exact: bool
     bottleneck_s: float
     single_device_s: float | None

@@ -9,14 +9,14 @@ from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.graph import OpGraph
 from dlplacer.pipeline.action import Order, in_flight
 from dlplacer.pipeline.blocks import require_stages
-from dlplacer.pipeline.chains import MOST_CHAINS, Chain, chains_of
+from dlplacer.pipeline.chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.pipeline.coarsen import searchable_cuts
 from dlplacer.pipeline.cuts import MOST_CUTS, Cuts
 from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.schedules import SCHEDULES, order_of
-from dlplacer.pipeline.settle import settled
-from dlplacer.pipeline.split import Split, SplitProblem, best_split, least_memory_bytes
-from dlplacer.pipeline.workload import Workload
+from dlplacer.pipeline.settle import evaluated
+from dlplacer.pipeline.split import SplitProblem, StageSplit, best_split, least_memory_bytes
+from dlplacer.pipeline.workload import PipelineWorkload
 from dlplacer.topology import Topology
 from dlplacer.units import format_bytes
 
@@ -122,11 +122,11 @@ class Search:
         most_cuts: int = MOST_CUTS,
         most_chains: int = MOST_CHAINS,
     ) -> None:
-        self.work = Workload(graph, topology, at)
+        self.work = PipelineWorkload(graph, topology, at)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
         self.most_cuts, self.most_chains = most_cuts, most_chains
         self.wiring = Wiring(topology)
-        self._chains: dict[tuple[int, bool], tuple[list[Chain], bool]] = {}
+        self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
 
     @property
     def trains(self) -> bool:
@@ -155,7 +155,7 @@ class Search:
         wraps = len(problems[0].held) > ranks
         splits.sort(key=lambda pair: (_estimate_s(pair[1], micro_batches), len(pair[0].chain.shared(wraps))))
         name = schedule if self.trains else "forward"
-        plans = [settled(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
+        plans = [evaluated(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
         fitting = [plan for plan in plans if self._fits(plan)]
         if not fitting:
             raise InfeasibleError(self._no_room(problems))
@@ -197,5 +197,5 @@ class Search:
         )
 
 
-def _estimate_s(split: Split, micro_batches: int) -> float:
+def _estimate_s(split: StageSplit, micro_batches: int) -> float:
     return (micro_batches - 1) * split.bottleneck_s + split.sum_s

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 
 from dlplacer.pipeline.action import Order
-from dlplacer.pipeline.blocks import FED
+from dlplacer.pipeline.blocks import STAGE_INPUTS
 from dlplacer.pipeline.mixing import mixing_warnings
 from dlplacer.pipeline.plan import PipelinePlan, Stage
-from dlplacer.pipeline.split import Split, SplitProblem
+from dlplacer.pipeline.split import SplitProblem, StageSplit
 from dlplacer.pipeline.timeline import Hop, StageTimes, play
-from dlplacer.pipeline.workload import Workload
+from dlplacer.pipeline.workload import PipelineWorkload
 
 
-def settled(work: Workload, problem: SplitProblem, split: Split, order: Order, schedule: str) -> PipelinePlan:
+def evaluated(
+    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, order: Order, schedule: str
+) -> PipelinePlan:
     """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
     stage_of_block = _stage_of_block(problem, split)
     stages = tuple(_stage(work, problem, split, stage_of_block, number) for number in range(problem.stages))
@@ -31,7 +33,7 @@ def settled(work: Workload, problem: SplitProblem, split: Split, order: Order, s
     )
 
 
-def _stage_of_block(problem: SplitProblem, split: Split) -> list[int]:
+def _stage_of_block(problem: SplitProblem, split: StageSplit) -> list[int]:
     inside = problem.cuts.inside
     return [
         next(number for number, border in enumerate(split.borders) if inside[border, block])
@@ -39,7 +41,9 @@ def _stage_of_block(problem: SplitProblem, split: Split) -> list[int]:
     ]
 
 
-def _stage(work: Workload, problem: SplitProblem, split: Split, stage_of_block: list[int], number: int) -> Stage:
+def _stage(
+    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, stage_of_block: list[int], number: int
+) -> Stage:
     blocks, graph = problem.cuts.blocks, work.graph
     device = problem.chain.devices[number % len(problem.chain.devices)]
     times = work.times(device.type, problem.micro_batches)
@@ -67,13 +71,13 @@ def _stage(work: Workload, problem: SplitProblem, split: Split, stage_of_block: 
     )
 
 
-def _leading(work: Workload, stage_of_op: Mapping[int, int]) -> set[int]:
+def _leading(work: PipelineWorkload, stage_of_op: Mapping[int, int]) -> set[int]:
     """Backward ops that an earlier stage waits for; the others are for the weights of their own stage alone."""
     graph = work.graph
     leading: set[int] = set()
     for name in reversed(graph.topological_order):
         at = graph.index[name]
-        if at in stage_of_op and graph.ops[at].kind not in FED:
+        if at in stage_of_op and graph.ops[at].kind not in STAGE_INPUTS:
             targets = [graph.index[edge.target] for edge in graph.edges_from[name]]
             if any(
                 target in leading or stage_of_op.get(target, stage_of_op[at]) < stage_of_op[at] for target in targets
@@ -82,11 +86,11 @@ def _leading(work: Workload, stage_of_op: Mapping[int, int]) -> set[int]:
     return leading
 
 
-def _hops(problem: SplitProblem, split: Split) -> list[Hop]:
+def _hops(problem: SplitProblem, split: StageSplit) -> list[Hop]:
     hops = []
     for stage in range(1, problem.stages):
         there, back = problem.transfers_s(stage)
         border, rank = split.borders[stage - 1], (stage - 1) % len(problem.chain.devices)
-        lanes = problem.chain.forward_lanes[rank], problem.chain.backward_lanes[rank]
-        hops.append(Hop(float(there[border]), float(back[border]), *lanes))
+        directions = problem.chain.forward_directions[rank], problem.chain.backward_directions[rank]
+        hops.append(Hop(float(there[border]), float(back[border]), *directions))
     return hops

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.pipeline.chains import Chain
+from dlplacer.pipeline.chains import DeviceChain
 from dlplacer.pipeline.cuts import Cuts
 
 _TOLERANCE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
-class Split:
+class StageSplit:
     """Cuts between stages.
 
     Attributes
@@ -45,7 +45,7 @@ class SplitProblem:
     """
 
     cuts: Cuts
-    chain: Chain
+    chain: DeviceChain
     compute_s: Mapping[str, Any]
     micro_batches: int
     held: Sequence[int]
@@ -78,8 +78,8 @@ class SplitProblem:
         cuts = self.cuts
         share = 1 / self.micro_batches
         weights = cuts.total(cuts.blocks.weight_bytes)
-        stash = cuts.stash_bytes
-        kept = (stash[None, :] - stash[:, None]) + cuts.forward_bytes[:, None] + cuts.unstashed_bytes[None, :]
+        saved = cuts.saved_bytes
+        kept = (saved[None, :] - saved[:, None]) + cuts.forward_bytes[:, None] + cuts.unstashed_bytes[None, :]
         workspace = share * max(cuts.blocks.workspace_bytes, default=0)
         return (weights[None, :] - weights[:, None]) + self.held[stage] * share * kept + workspace
 
@@ -90,15 +90,15 @@ class SplitProblem:
             nothing = np.zeros(self.cuts.count)
             return nothing, nothing
         rank = (stage - 1) % count
-        ways = (
+        routes = (
             (self.chain.forward[rank], self.cuts.forward_bytes),
             (self.chain.backward[rank], self.cuts.backward_bytes),
         )
-        there, back = (_times(line, sizes / self.micro_batches) for line, sizes in ways)
+        there, back = (_times(line, sizes / self.micro_batches) for line, sizes in routes)
         return there, back if self.cuts.blocks.trains else np.zeros(self.cuts.count)
 
 
-def best_split(problem: SplitProblem) -> Split | None:
+def best_split(problem: SplitProblem) -> StageSplit | None:
     """The split of least bottleneck, and among those of least sum; None if none fits the memories.
 
     Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that hold the cut I::
@@ -116,8 +116,8 @@ def best_split(problem: SplitProblem) -> Split | None:
     """
     stages = problem.stages
     stage_s = [problem.stage_s(stage) for stage in range(stages)]
-    ways = [problem.transfers_s(stage) for stage in range(stages)]
-    slowest = [_slower(problem, stage, ways[stage]) for stage in range(stages)]
+    routes = [problem.transfers_s(stage) for stage in range(stages)]
+    slowest = [_slower(problem, stage, routes[stage]) for stage in range(stages)]
     reached = np.full(problem.cuts.count, np.inf)
     reached[0] = 0.0
     for stage in range(stages):
@@ -130,14 +130,14 @@ def best_split(problem: SplitProblem) -> Split | None:
     total[0] = 0.0
     came_from = []
     for stage in range(stages):
-        into_s = np.where(slowest[stage] <= limit_s, total + ways[stage][0] + ways[stage][1], np.inf)
+        into_s = np.where(slowest[stage] <= limit_s, total + routes[stage][0] + routes[stage][1], np.inf)
         table = into_s[:, None] + np.where(stage_s[stage] <= limit_s, stage_s[stage], np.inf)
         came_from.append(table.argmin(axis=0))
         total = table.min(axis=0)
     borders = [problem.cuts.count - 1]
     for stage in range(stages - 1, 0, -1):
         borders.append(int(came_from[stage][borders[-1]]))
-    return Split(tuple(reversed(borders)), bottleneck_s, float(total[-1]))
+    return StageSplit(tuple(reversed(borders)), bottleneck_s, float(total[-1]))
 
 
 def least_memory_bytes(problem: SplitProblem) -> float:
@@ -150,11 +150,11 @@ def least_memory_bytes(problem: SplitProblem) -> float:
     return float(reached[-1])
 
 
-def _slower(problem: SplitProblem, stage: int, ways: tuple[Any, Any]) -> Any:
-    """[cut] → the longer of the two directions; their sum where they share a lane."""
+def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
+    """[cut] → the longer of the two directions; their sum where they share a link direction."""
     rank = (stage - 1) % len(problem.chain.devices)
-    shared = set(problem.chain.forward_lanes[rank]) & set(problem.chain.backward_lanes[rank])
-    return ways[0] + ways[1] if shared else np.maximum(*ways)
+    shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
+    return routes[0] + routes[1] if shared else np.maximum(*routes)
 
 
 def _times(line: AlphaBeta, sizes: Any) -> Any:

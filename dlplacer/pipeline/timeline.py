@@ -11,20 +11,20 @@ from dlplacer.pipeline.action import Action, Order, require_complete, stage_rank
 
 @dataclass(frozen=True)
 class Hop:
-    """The way from a stage to the next.
+    """The route from a stage to the next.
 
     Attributes
     ----------
     forward_s, backward_s
         Seconds for the activations of a micro-batch one way, for their gradients the other way.
-    forward_lanes, backward_lanes
+    forward_directions, backward_directions
         What a transfer occupies; two that share one take turns.
     """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
-    forward_lanes: tuple[Hashable, ...] = ()
-    backward_lanes: tuple[Hashable, ...] = ()
+    forward_directions: tuple[Hashable, ...] = ()
+    backward_directions: tuple[Hashable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ActionSpan:
     """An action, or a transfer of what it made, and when it begins and ends."""
 
     action: Action
@@ -70,7 +70,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class PipelineTimeline:
     """What runs when.
 
     Attributes
@@ -83,8 +83,8 @@ class Timeline:
         When the last rank has finished, its optimizer included.
     """
 
-    ranks: tuple[tuple[Span, ...], ...]
-    transfers: tuple[Span, ...]
+    ranks: tuple[tuple[ActionSpan, ...], ...]
+    transfers: tuple[ActionSpan, ...]
     step_s: float
     update_s: tuple[float, ...] = field(default=())
 
@@ -100,16 +100,16 @@ class Timeline:
         return 1 - self.busy_s / whole_s if whole_s else 0.0
 
 
-def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> Timeline:
+def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> PipelineTimeline:
     """The step as it runs: every rank takes its actions in order, each as soon as its data are there.
 
-    A transfer starts when its pass has ended and its lanes are free, first come first served, and does not keep the
-    rank from going on.
+    A transfer starts when its pass has ended and its link directions are free, first come first served, and does not
+    keep the rank from going on.
 
     Parameters
     ----------
     hops
-        [stage] → the way to stage + 1; stages of one rank hand over at once.
+        [stage] → the route to stage + 1; stages of one rank hand over at once.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> Tim
     ranks = stage_ranks(order)
     if sorted(ranks) != list(range(len(stages))) or len(hops) != len(stages) - 1:
         raise InputError(
-            f"the order has {len(ranks)} stages, but there are times for {len(stages)} and ways for {len(hops) + 1}"
+            f"the order has {len(ranks)} stages, but there are times for {len(stages)} and routes for {len(hops) + 1}"
         )
     return _Player(order, stages, hops, ranks).play()
 
@@ -131,13 +131,13 @@ class _Player:
         self.next = [0] * len(order)
         self.free_s = [0.0] * len(order)
         self.arrival_s: dict[tuple[int, str, int], float] = {}
-        self.lane_free_s: dict[Hashable, float] = {}
+        self.link_free_s: dict[Hashable, float] = {}
         self.waiting: list[tuple[float, int, Action, int, Hop]] = []
-        self.spans: list[list[Span]] = [[] for _ in order]
-        self.transfers: list[Span] = []
+        self.spans: list[list[ActionSpan]] = [[] for _ in order]
+        self.transfers: list[ActionSpan] = []
         self.number = 0
 
-    def play(self) -> Timeline:
+    def play(self) -> PipelineTimeline:
         while any(position < len(actions) for position, actions in zip(self.next, self.order, strict=True)):
             begin_s, rank = min(filter(None, map(self._ready, range(len(self.order)))), default=(math.inf, -1))
             if self.waiting and self.waiting[0][0] <= begin_s:
@@ -151,7 +151,7 @@ class _Player:
             for rank in range(len(self.order))
         )
         step_s = max(free_s + own_s for free_s, own_s in zip(self.free_s, update_s, strict=True))
-        return Timeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
+        return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
         """When the rank's next action can begin, or None while it waits for one that has not run."""
@@ -174,7 +174,7 @@ class _Player:
         action = self.order[rank][self.next[rank]]
         self.next[rank] += 1
         end_s = self.free_s[rank] = begin_s + self.stages[action.stage].of(action.kind)
-        self.spans[rank].append(Span(action, begin_s, end_s))
+        self.spans[rank].append(ActionSpan(action, begin_s, end_s))
         self.arrival_s[action.stage, action.kind, action.micro_batch] = end_s
         if action.kind == "F" and action.stage < len(self.stages) - 1:
             self._hand_over(action, action.stage + 1, end_s, self.hops[action.stage])
@@ -190,13 +190,15 @@ class _Player:
             heappush(self.waiting, (now_s, self.number, action, there, hop))
 
     def _send(self, now_s: float, _number: int, action: Action, there: int, hop: Hop) -> None:
-        """The transfer that has waited longest, as soon as its lanes are free."""
+        """The transfer that has waited longest, as soon as its link directions are free."""
         ahead = there > action.stage
-        takes_s, lanes = (hop.forward_s, hop.forward_lanes) if ahead else (hop.backward_s, hop.backward_lanes)
-        begin_s = max([now_s, *(self.lane_free_s.get(lane, 0.0) for lane in lanes)])
+        takes_s, directions = (
+            (hop.forward_s, hop.forward_directions) if ahead else (hop.backward_s, hop.backward_directions)
+        )
+        begin_s = max([now_s, *(self.link_free_s.get(direction, 0.0) for direction in directions)])
         end_s = begin_s + takes_s
-        self.lane_free_s.update(dict.fromkeys(lanes, end_s))
-        self.transfers.append(Span(action, begin_s, end_s))
+        self.link_free_s.update(dict.fromkeys(directions, end_s))
+        self.transfers.append(ActionSpan(action, begin_s, end_s))
         self._arrived(action, there, end_s)
 
     def _arrived(self, action: Action, there: int, at_s: float) -> None:

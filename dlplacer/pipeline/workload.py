@@ -13,7 +13,7 @@ from dlplacer.pipeline.micro_batch import MicroBatchCosts
 from dlplacer.topology import Topology
 
 
-class Workload:
+class PipelineWorkload:
     """A graph on a machine, prepared once for all numbers of stages and micro-batches.
 
     Parameters
@@ -59,7 +59,7 @@ class Workload:
     def single_device_s(self) -> float | None:
         """Seconds of the whole batch on the best device whose memory holds all; None if none does."""
         blocks = self.blocks
-        kept = sum(tensor.bytes for tensor in blocks.passed if tensor.stashed)
+        kept = sum(tensor.bytes for tensor in blocks.activations if tensor.is_saved)
         need = sum(blocks.weight_bytes) + kept + max(blocks.workspace_bytes, default=0)
         return min(
             (

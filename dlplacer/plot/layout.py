@@ -22,7 +22,7 @@ Readers = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class OpPositions:
     """Positions of the shown ops.
 
     Attributes
@@ -30,7 +30,7 @@ class Layout:
     x
         Op → column.
     y
-        Op → lane: above 0 forward, below 0 backward and optimizer.
+        Op → row: above 0 forward, below 0 backward and optimizer.
     edges
         (producer, consumer), both shown: ops that are not shown are passed through.
     """
@@ -42,20 +42,20 @@ class Layout:
 
 @dataclass
 class _Places:
-    """Column and lane of ops, spread where several would stand in one place."""
+    """Column and row of ops, spread where several would stand in one place."""
 
     x: dict[str, float] = field(default_factory=dict)
-    lane: dict[str, float] = field(default_factory=dict)
+    row: dict[str, float] = field(default_factory=dict)
     crowd: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def put(self, op_id: str, column: float, lane: float) -> None:
-        others = self.crowd[round(column), round(lane)]
-        self.crowd[round(column), round(lane)] += 1
+    def put(self, op_id: str, column: float, row: float) -> None:
+        others = self.crowd[round(column), round(row)]
+        self.crowd[round(column), round(row)] += 1
         self.x[op_id] = column + _CROWDED * (others // _CROWD)
-        self.lane[op_id] = lane + _CROWDED * (others % _CROWD)
+        self.row[op_id] = row + _CROWDED * (others % _CROWD)
 
 
-def lay_out(plan: Plan) -> Layout:
+def lay_out(plan: Plan) -> OpPositions:
     """A layered layout of the ops that compute and take time, or of all ops if none does."""
     shown = [op_id for op_id in plan.graph.topological_order if _takes_time(plan, op_id)]
     shown = shown or list(plan.graph.topological_order)
@@ -68,11 +68,11 @@ def lay_out(plan: Plan) -> Layout:
     for places in bands:
         x |= places.x
         if places is forward:
-            y |= {op_id: _BAND_GAP / 2 + lane for op_id, lane in places.lane.items()}
-        elif places.lane:
-            y |= {op_id: below - lane for op_id, lane in places.lane.items()}
-            below -= max(places.lane.values()) + _BAND_GAP
-    return Layout(x, y, tuple((source, op_id) for op_id in shown for source in sources[op_id]))
+            y |= {op_id: _BAND_GAP / 2 + row for op_id, row in places.row.items()}
+        elif places.row:
+            y |= {op_id: below - row for op_id, row in places.row.items()}
+            below -= max(places.row.values()) + _BAND_GAP
+    return OpPositions(x, y, tuple((source, op_id) for op_id in shown for source in sources[op_id]))
 
 
 def _takes_time(plan: Plan, op_id: str) -> bool:
@@ -96,19 +96,19 @@ def _sources(plan: Plan, shown: set[str]) -> Readers:
 
 
 def _forward(plan: Plan, ops: Sequence[str], sources: Readers) -> _Places:
-    """Columns by depth; lanes so that a chain keeps its lane and a branch gets one of its own."""
+    """Columns by depth; rows so that a chain keeps its row and a branch gets one of its own."""
     within = _within(ops, sources)
     column = _depths(within)
     linked = {*(op_id for op_id in ops if within[op_id]), *(source for found in within.values() for source in found)}
     places = _Places()
-    lanes = _lanes([op_id for op_id in ops if op_id in linked], within, column)
-    for op_id, lane in lanes.items():
-        places.put(op_id, column[op_id], lane)
+    rows = _rows([op_id for op_id in ops if op_id in linked], within, column)
+    for op_id, row in rows.items():
+        places.put(op_id, column[op_id], row)
     homes = _homes(plan, places)
     for op_id in ops:
         if op_id not in linked:
             home = _home(plan.graph.op(op_id), homes)
-            columns, beside = [places.x[other.id] for other in home], [places.lane[other.id] for other in home]
+            columns, beside = [places.x[other.id] for other in home], [places.row[other.id] for other in home]
             places.put(op_id, fmean(columns or [0]), min(beside, default=0))
     return places
 
@@ -129,21 +129,21 @@ def _depths(within: Readers) -> dict[str, int]:
     return {op_id: depth[op_id] if within[op_id] else first_reader.get(op_id, 1) - 1 for op_id in within}
 
 
-def _lanes(ops: Sequence[str], within: Readers, column: Mapping[str, int]) -> dict[str, int]:
-    """Op → lane: that of an op it reads if no other op holds it, else the lowest free one."""
+def _rows(ops: Sequence[str], within: Readers, column: Mapping[str, int]) -> dict[str, int]:
+    """Op → row: that of an op it reads if no other op holds it, else the lowest free one."""
     last_reader: dict[str, int] = {}
     for op_id in ops:
         for source in within[op_id]:
             last_reader[source] = max(last_reader.get(source, 0), column[op_id])
     held_until: dict[int, int] = defaultdict(lambda: -1)
-    lane: dict[str, int] = {}
+    row: dict[str, int] = {}
     for op_id in sorted(ops, key=lambda op_id: column[op_id]):
         here = column[op_id]
-        inherited = [lane[source] for source in within[op_id] if source in lane and held_until[lane[source]] <= here]
+        inherited = [row[source] for source in within[op_id] if source in row and held_until[row[source]] <= here]
         free = (number for number in range(len(ops)) if held_until[number] < here)
-        lane[op_id] = min(inherited) if inherited else next(free)
-        held_until[lane[op_id]] = last_reader.get(op_id, here)
-    return lane
+        row[op_id] = min(inherited) if inherited else next(free)
+        held_until[row[op_id]] = last_reader.get(op_id, here)
+    return row
 
 
 def _mirrored(plan: Plan, ops: Sequence[str], sources: Readers, forward: _Places) -> _Places:
@@ -157,10 +157,10 @@ def _mirrored(plan: Plan, ops: Sequence[str], sources: Readers, forward: _Places
         home = [other.id for other in home_of[op_id]]
         read = [source for source in sources[op_id] if source in places.x]
         if home:
-            places.put(op_id, fmean(forward.x[other] for other in home), forward.lane[home[0]] // 1)
+            places.put(op_id, fmean(forward.x[other] for other in home), forward.row[home[0]] // 1)
         elif read:
             places.put(
-                op_id, min(places.x[source] for source in read) - 1, min(places.lane[source] for source in read) // 1
+                op_id, min(places.x[source] for source in read) - 1, min(places.row[source] for source in read) // 1
             )
         else:
             places.put(op_id, max((forward.x.get(source, 0) for source in sources[op_id]), default=0), 0)
@@ -174,8 +174,8 @@ def _reversed(ops: Sequence[str], sources: Readers, forward: _Places) -> _Places
     width = max(forward.x.values(), default=max(depth.values(), default=0))
     scale = width / max(1, *depth.values()) if depth else 0.0
     places = _Places()
-    for op_id, lane in _lanes(ops, within, depth).items():
-        places.put(op_id, width - scale * depth[op_id], lane)
+    for op_id, row in _rows(ops, within, depth).items():
+        places.put(op_id, width - scale * depth[op_id], row)
     return places
 
 

@@ -13,7 +13,7 @@ from dlplacer.plan import Plan
 from dlplacer.plot.axes import axes_or_new, inches, plain
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import CROSSING, GUIDE, IDLE, TEXT, device_colors
-from dlplacer.plot.layout import Layout, lay_out
+from dlplacer.plot.layout import OpPositions, lay_out
 from dlplacer.plot.summary import busy_s, headline, verdict
 from dlplacer.units import format_bytes, format_seconds
 
@@ -33,11 +33,11 @@ class _Band:
 
 
 def placement_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, at which the columns and lanes of `plot_placement` are apart."""
+    """Inches, width and height, at which the columns and rows of `plot_placement` are apart."""
     layout = lay_out(plan)
     columns = max(layout.x.values()) - min(layout.x.values())
-    lanes = max(layout.y.values()) - min(layout.y.values())
-    return min(26.0, max(9.0, 3.0 + 0.115 * columns)), min(20.0, max(5.0, 2.8 + 0.5 * lanes))
+    rows = max(layout.y.values()) - min(layout.y.values())
+    return min(26.0, max(9.0, 3.0 + 0.115 * columns)), min(20.0, max(5.0, 2.8 + 0.5 * rows))
 
 
 def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
@@ -45,7 +45,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
 
     The forward pass runs from left to right above the middle, the backward pass back below it. Ops that take no time
     (parameters, buffers, inputs, views) are left out and edges pass through them. Edges between devices stand out.
-    Returns the Axes; columns and lanes have no unit.
+    Returns the Axes; columns and rows have no unit.
     """
     ax = axes_or_new(ax, placement_size(plan))
     layout = lay_out(plan)
@@ -69,7 +69,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _draw_bands(ax: Axes, plan: Plan, layout: Layout) -> None:
+def _draw_bands(ax: Axes, plan: Plan, layout: OpPositions) -> None:
     bands = list(_bands(plan, layout))
     for band in bands[::2]:
         ax.axvspan(band.left - 0.5, band.right + 0.5, color=IDLE, zorder=0, linewidth=0)
@@ -81,7 +81,7 @@ def _draw_bands(ax: Axes, plan: Plan, layout: Layout) -> None:
     ax.tick_params(axis="x", length=0, pad=1)
 
 
-def _bands(plan: Plan, layout: Layout) -> Iterator[_Band]:
+def _bands(plan: Plan, layout: OpPositions) -> Iterator[_Band]:
     """The blocks of the model from left to right; those that share most of their columns make one band."""
     blocks = blocks_of(plan)
     names = short_names(blocks.values())
@@ -114,7 +114,7 @@ def _joined(names: tuple[str, ...]) -> str:
     return ", ".join(plain(name, 22) for name in names[:_NAMES_SHOWN]) + more
 
 
-def _draw_edges(ax: Axes, plan: Plan, layout: Layout) -> int:
+def _draw_edges(ax: Axes, plan: Plan, layout: OpPositions) -> int:
     """Edges, from pass to pass faintly, between devices last; returns how many there are between devices."""
     lines: dict[tuple[bool, bool], list[list[tuple[float, float]]]] = {}
     for source, target in layout.edges:
@@ -135,8 +135,8 @@ def _draw_edges(ax: Axes, plan: Plan, layout: Layout) -> int:
     return sum(len(found) for (crossing, _), found in lines.items() if crossing)
 
 
-def _line(plan: Plan, layout: Layout, source: str, target: str) -> list[tuple[float, float]]:
-    """Straight from pass to pass; else along the lane of the branch, where no other op stands."""
+def _line(plan: Plan, layout: OpPositions, source: str, target: str) -> list[tuple[float, float]]:
+    """Straight from pass to pass; else along the row of the branch, where no other op stands."""
     start, end = (layout.x[source], layout.y[source]), (layout.x[target], layout.y[target])
     if _phase(plan, source) == _phase(plan, target) == "forward" and end[0] > start[0] + 1:
         return [start, (end[0] - 1, start[1]), end]
@@ -145,7 +145,7 @@ def _line(plan: Plan, layout: Layout, source: str, target: str) -> list[tuple[fl
     return [start, end]
 
 
-def _draw_ops(ax: Axes, plan: Plan, layout: Layout) -> None:
+def _draw_ops(ax: Axes, plan: Plan, layout: OpPositions) -> None:
     """Large ops first, so that small ones stay visible."""
     colors = device_colors(plan.topology.device_index)
     longest_s = max(_time_s(plan, op_id) for op_id in layout.x)
@@ -169,7 +169,7 @@ def _area(time_s: float, longest_s: float) -> float:
     return max(_SMALLEST_POINTS2, _LARGEST_POINTS2 * time_s / longest_s) if longest_s else 20.0
 
 
-def _label_phases(ax: Axes, plan: Plan, layout: Layout) -> None:
+def _label_phases(ax: Axes, plan: Plan, layout: OpPositions) -> None:
     """The name of each pass at its outer edge, if there are several."""
     heights: dict[str, list[float]] = {}
     for op_id, y in layout.y.items():
@@ -188,7 +188,7 @@ def _time_s(plan: Plan, op_id: str) -> float:
     return entry.end_s - entry.start_s
 
 
-def _legend(plan: Plan, layout: Layout, crossing: int) -> list[Line2D]:
+def _legend(plan: Plan, layout: OpPositions, crossing: int) -> list[Line2D]:
     colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
     count = Counter(plan.placement[op_id] for op_id in layout.x)
     total_s = sum(busy.values())

@@ -9,7 +9,7 @@ import torch
 
 from dlplacer.costs.calibration import Calibration, calibration_of, merged
 from dlplacer.costs.calibration_file import read_calibration, write_calibration
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.errors import InputError
 from dlplacer.graph import OpGraph
 from dlplacer.profile.link_times import measured_topology
@@ -18,14 +18,14 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def calibrate(
-    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[Device]
+    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
 ) -> Calibration:
     """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
 
     Parameters
     ----------
     times_s
-        Device type → op id → seconds.
+        RuntimeDevice type → op id → seconds.
     devices
         The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
 
@@ -50,7 +50,7 @@ def calibrate(
     return found
 
 
-def versions_of(device: Device) -> dict[str, str]:
+def versions_of(device: RuntimeDevice) -> dict[str, str]:
     """What times measured on a device are valid for: hardware, torch, and CUDA where it is used."""
     versions = {"torch": str(torch.__version__), "hardware": cpu_name()}
     if device.torch_device.type == "cuda":

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.profile.op_times import copied_tensors, whole_step
@@ -20,7 +20,7 @@ _STEPS = 3
 class HostTimed:
     """A device whose marks are the host's clock: a recorded step then tells when ops were issued, not when they ran."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: RuntimeDevice) -> None:
         self._device = device
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,7 @@ class HostTimed:
         return (end - begin) * 1e-9
 
 
-def dispatch_time_s(job: Job, captured: Captured, device: Device, durations_s: Mapping[str, float]) -> float:
+def dispatch_time_s(job: Job, captured: Captured, device: RuntimeDevice, durations_s: Mapping[str, float]) -> float:
     """Median seconds in which an op that takes time is issued. For a CPU core, where calls return when ops end, no use.
 
     Only the first ops of a step count: behind them the device's queue may be full, and issuing waits for the device.
@@ -56,7 +56,7 @@ def dispatch_time_s(job: Job, captured: Captured, device: Device, durations_s: M
     return float(median(times)) if times else 0.0
 
 
-def issue_times_s(state: StepState, device: Device, durations_s: Mapping[str, float]) -> list[float]:
+def issue_times_s(state: StepState, device: RuntimeDevice, durations_s: Mapping[str, float]) -> list[float]:
     """Seconds between the issues of the first ops of a recorded step that take time."""
     assert state.timeline is not None
     spans = state.timeline["all"].spans(device)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import streams_of
 from dlplacer.devices.transfer import received, sent
 from dlplacer.topology import Device as TopologyDevice
@@ -23,14 +23,14 @@ _SIDE, _PRODUCTS = 256, 3
 _NO_COPY_BYTES_PER_S = 1e15
 
 
-def measured_topology(devices: Sequence[Device]) -> Topology:
+def measured_topology(devices: Sequence[RuntimeDevice]) -> Topology:
     """The given devices, joined pair by pair by links whose latency and rate were just measured."""
     links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
 
 
-def handover_time_s(devices: Sequence[Device]) -> float:
+def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
     """Seconds for which a CPU core is busy with a tensor that it sends, or receives without waiting; their mean.
 
     Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
@@ -39,15 +39,15 @@ def handover_time_s(devices: Sequence[Device]) -> float:
     if len(devices) < 2 or any(device.torch_device.type != "cpu" for device in devices):
         return 0.0
     first, second = devices[:2]
-    parcels: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    all_in_flight: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     values: dict[int, Any] = {number: torch.zeros(1) for number in range(_HANDED_OVER)}
 
     def send(number: int) -> None:
-        parcels.put((number, first.send(values[number], second)))
+        all_in_flight.put((number, first.send(values[number], second)))
 
     def receive(number: int) -> None:
-        name, parcel = parcels.get()
-        values[name] = second.receive(parcel)
+        name, in_flight = all_in_flight.get()
+        values[name] = second.receive(in_flight)
 
     sent = first.submit(lambda: _times_s(send)).result()
     return fmean((median(sent), median(second.submit(lambda: _times_s(receive)).result())))
@@ -64,7 +64,7 @@ def _times_s(move: Callable[[int], None]) -> list[float]:
     return times
 
 
-def copy_timer(devices: Mapping[str, Device]) -> Callable[[str, str, int], float]:
+def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
     """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
 
     Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
@@ -73,13 +73,13 @@ def copy_timer(devices: Mapping[str, Device]) -> Callable[[str, str, int], float
 
     def time_s(first: str, second: str, size_bytes: int) -> float:
         if second != "host":
-            return _one_way_s(devices[first], devices[second], size_bytes)
+            return _transfer_s(devices[first], devices[second], size_bytes)
         return _to_host_s(devices[first], size_bytes)
 
     return time_s
 
 
-def _to_host_s(device: Device, size_bytes: int) -> float:
+def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
     """Seconds of a copy to memory of the host; on a CPU core there is nothing to copy, and the call's time is left."""
 
     def copies() -> list[float]:
@@ -97,8 +97,8 @@ def _to_host_s(device: Device, size_bytes: int) -> float:
     return max(1e-9, float(median(device.submit(copies).result()[_ROUND_TRIPS // 4 :])))
 
 
-def _link(first: Device, second: Device) -> Link:
-    times = {size: _one_way_s(first, second, size) for size in _SIZES_BYTES}
+def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
+    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
     small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
     slope = (times[large] - times[small]) / (large - small)
     streams = streams_of(first)
@@ -107,20 +107,20 @@ def _link(first: Device, second: Device) -> Link:
     return Link(first.name, second.name, rate, times[small])
 
 
-def _one_way_s(first: Device, second: Device, size_bytes: int) -> float:
+def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
     if first.torch_device.type == second.torch_device.type == "cpu":
         return _woken_s(first, second, size_bytes)
     return _round_trip_s(first, second, size_bytes) / 2
 
 
-def _woken_s(first: Device, second: Device, size_bytes: int) -> float:
+def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Median seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
 
     As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
     trip in which nothing else happens is quicker by half.
     """
-    parcels: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+    all_in_flight: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
 
     def send_all() -> None:
         tensor, matrix = torch.zeros(size_bytes // 4), torch.zeros(_SIDE, _SIDE)
@@ -128,15 +128,15 @@ def _woken_s(first: Device, second: Device, size_bytes: int) -> float:
             for _ in range(_PRODUCTS):
                 torch.mm(matrix, matrix)
             sent_ns = time.perf_counter_ns()
-            parcels.put((first.send(tensor, second), sent_ns))
+            all_in_flight.put((first.send(tensor, second), sent_ns))
         for _ in range(_PRODUCTS):
             torch.mm(matrix, matrix)
 
     def receive_all() -> list[int]:
         times_ns = []
         for _ in range(_ROUND_TRIPS):
-            parcel, sent_ns = parcels.get()
-            second.receive(parcel)
+            in_flight, sent_ns = all_in_flight.get()
+            second.receive(in_flight)
             times_ns.append(time.perf_counter_ns() - sent_ns)
         return times_ns
 
@@ -145,7 +145,7 @@ def _woken_s(first: Device, second: Device, size_bytes: int) -> float:
     return 1e-9 * float(median(answer.result()[_ROUND_TRIPS // 4 :]))
 
 
-def _round_trip_s(first: Device, second: Device, size_bytes: int) -> float:
+def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Median round trip of a tensor, thread to thread."""
     there: queue.SimpleQueue[Any] = queue.SimpleQueue()
     back: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.step_module import job_tensors
@@ -54,7 +54,7 @@ class Profiler:
         With a real module.
     """
 
-    def __init__(self, job: Job, captured: Captured, devices: Sequence[Device]) -> None:
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self.devices = tuple(devices)
         self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         self._copies = [copied_tensors(job, captured, device) for device in devices]
@@ -82,9 +82,9 @@ class Profiler:
 
 
 def profile_ops(
-    job: Job, captured: Captured, devices: Sequence[Device], steps: int = 7, warmup: int = 2
+    job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int = 7, warmup: int = 2
 ) -> dict[str, dict[str, float]]:
-    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    """RuntimeDevice type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
     profiler = Profiler(job, captured, devices)
     for _ in range(warmup):
         profiler.step()
@@ -119,17 +119,17 @@ def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]
 
 
 def measured_types(graph: OpGraph) -> tuple[str, ...]:
-    """Device types whose times in the graph were measured."""
+    """RuntimeDevice types whose times in the graph were measured."""
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def whole_step(job: Job, captured: Captured, device: Device, leaves: Sequence[Any]) -> Variant:
+def whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
     """All ops of a step on one device, which the program calls ``all``."""
     order = {"all": [op.id for op in captured.graph.ops]}
     return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
 
 
-def copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, torch.Tensor]:
+def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
@@ -140,6 +140,6 @@ def copied_tensors(job: Job, captured: Captured, device: Device) -> dict[str, to
     return copies
 
 
-def _op_times(device: Device, state: StepState) -> dict[str, float]:
+def _op_times(device: RuntimeDevice, state: StepState) -> dict[str, float]:
     assert state.timeline is not None
     return {span.op: span.end_s - span.start_s for span in state.timeline["all"].spans(device)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.kernels import kernel_for
 from dlplacer.runtime.native import native
@@ -30,7 +30,7 @@ class StepInputs:
 Run = Callable[[Values, StepInputs], None]
 
 
-def compile_op(executable: Executable, op: str, exports: Iterable[str], device: Device, updater: Updater) -> Run:
+def compile_op(executable: Executable, op: str, exports: Iterable[str], device: RuntimeDevice, updater: Updater) -> Run:
     """A function that runs one op on a device, reading and writing the device's values.
 
     Parameters
@@ -93,7 +93,7 @@ def _compile_role(code: OpCode, updater: Updater) -> Run | None:
     return None
 
 
-def _compile_call(instruction: Instruction, device: Device) -> tuple[str, Callable[[Values], Any]]:
+def _compile_call(instruction: Instruction, device: RuntimeDevice) -> tuple[str, Callable[[Values], Any]]:
     """The call as a function of the device's values; the common forms get one that does no more than they need."""
     target = native(kernel_for(instruction.target, device.torch_device.type))
     args = tuple(_placed(value, device) for value in instruction.args)
@@ -125,7 +125,7 @@ def _leading(
     return lambda values: target(*pick(values))
 
 
-def _placed(value: Any, device: Device) -> Any:
+def _placed(value: Any, device: RuntimeDevice) -> Any:
     if isinstance(value, torch.device):
         return device.torch_device
     if isinstance(value, (list, tuple)):

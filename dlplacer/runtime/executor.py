@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.errors import RunError
 from dlplacer.frontend.executable import Executable
 from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
-from dlplacer.runtime.links import Links
+from dlplacer.runtime.links import ProcessLinks
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.stream_steps import compile_stream_action
-from dlplacer.runtime.timeline import Timeline
+from dlplacer.runtime.timeline import DeviceTimeline
 from dlplacer.runtime.update import Updater
 
 _Inbox = queue.SimpleQueue[tuple[str, Any]]
@@ -34,18 +34,18 @@ class StepState:
     Attributes
     ----------
     values
-        Device name → tensors held.
+        RuntimeDevice name → tensors held.
     timeline
-        Device name → what its ops took, if that is recorded.
+        RuntimeDevice name → what its ops took, if that is recorded.
     """
 
     inputs: StepInputs
     values: dict[str, Values]
-    timeline: dict[str, Timeline] | None = None
+    timeline: dict[str, DeviceTimeline] | None = None
 
 
 @dataclass
-class _Lane:
+class _DeviceRun:
     """One device of one run: its values, what has arrived, and where to send.
 
     Attributes
@@ -56,7 +56,7 @@ class _Lane:
         (tensor, target) → copy that has not been sent yet.
     """
 
-    device: Device
+    device: RuntimeDevice
     values: Values
     state: StepState
     inboxes: Mapping[str, _Inbox]
@@ -64,15 +64,15 @@ class _Lane:
     events: dict[str, Any]
     copies: dict[tuple[str, str], Any] = field(default_factory=dict)
     arrived: dict[str, Any] = field(default_factory=dict)
-    timeline: Timeline | None = None
+    timeline: DeviceTimeline | None = None
 
     def receive(self, tensor: str) -> None:
         """Wait for a tensor, setting aside others that arrive first."""
         while tensor not in self.arrived:
-            name, parcel = self.inboxes[self.name].get()
+            name, in_flight = self.inboxes[self.name].get()
             if name == _ABORT:
                 raise _AbortedError
-            self.arrived[name] = parcel
+            self.arrived[name] = in_flight
         self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
         if self.timeline is not None:
             self.timeline.resume(self.device)
@@ -82,7 +82,7 @@ class _AbortedError(Exception):
     """Another device failed."""
 
 
-Step = Callable[[_Lane], None]
+Step = Callable[[_DeviceRun], None]
 
 
 class Executor:
@@ -99,9 +99,9 @@ class Executor:
         graph: OpGraph,
         executable: Executable,
         program: Program,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        links: Links | None = None,
+        links: ProcessLinks | None = None,
     ) -> None:
         self._links = links
         self._graph = graph
@@ -112,7 +112,7 @@ class Executor:
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
-        timeline = {name: Timeline() for name in self._devices} if record else None
+        timeline = {name: DeviceTimeline() for name in self._devices} if record else None
         return StepState(inputs, {name: {} for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
@@ -124,7 +124,7 @@ class Executor:
             If an op fails; names the op, its module and its device. The other devices stop at their next receive.
         """
         for device in self._devices.values():
-            device.settle()
+            device.drain()
         inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
         events: dict[str, Any] = {}
         tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
@@ -147,14 +147,14 @@ class Executor:
     def _task(
         self,
         name: str,
-        device: Device,
+        device: RuntimeDevice,
         state: StepState,
         inboxes: Mapping[str, _Inbox],
         events: dict[str, Any],
     ) -> Callable[[], None]:
         steps = self._steps[name]
         timeline = None if state.timeline is None else state.timeline[name]
-        lane = _Lane(device, state.values[name], state, inboxes, name, events, timeline=timeline)
+        row = _DeviceRun(device, state.values[name], state, inboxes, name, events, timeline=timeline)
 
         def task() -> None:
             try:
@@ -162,7 +162,7 @@ class Executor:
                     timeline.begin(device)
                 with torch.no_grad():
                     for step in steps:
-                        step(lane)
+                        step(row)
                 device.synchronize()
             except BaseException as error:
                 if self._links is not None and not isinstance(error, _AbortedError):
@@ -208,22 +208,22 @@ class Executor:
         if isinstance(action, Send):
             target, device = action.target, self._devices[action.target]
 
-            def send(lane: _Lane) -> None:
+            def send(row: _DeviceRun) -> None:
                 try:
-                    parcel = lane.device.send(lane.values[tensor], device)
+                    in_flight = row.device.send(row.values[tensor], device)
                 except Exception as error:
-                    where = f"from {lane.device.name} to {device.name}"
+                    where = f"from {row.device.name} to {device.name}"
                     raise RunError(f"sending tensor {tensor!r} {where} failed: {_first_line(error)}") from error
-                lane.inboxes[target].put((tensor, parcel))
+                row.inboxes[target].put((tensor, in_flight))
 
             return send
-        return lambda lane: lane.receive(tensor)
+        return lambda row: row.receive(tensor)
 
     def _compile_send_of_copy(self, name: str, action: Send) -> Step:
         key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
         if target not in self._devices and links is not None:
-            return lambda lane: links.send(tensor, name, target, lane.copies.pop(key))
-        return lambda lane: lane.inboxes[target].put((tensor, lane.copies.pop(key)))
+            return lambda row: links.send(tensor, name, target, row.copies.pop(key))
+        return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
 
     def _memory_of(self, action: StreamAction) -> torch.device:
         """Where the action's copy goes: to other processes through the host's memory."""
@@ -237,13 +237,13 @@ class Executor:
         module = self._graph.op(op).module
         where = f" of module {module!r}" if module else ""
 
-        def compute(lane: _Lane) -> None:
+        def compute(row: _DeviceRun) -> None:
             try:
-                run(lane.values, lane.state.inputs)
+                run(row.values, row.state.inputs)
             except Exception as error:
-                raise RunError(f"op {op!r}{where} failed on {lane.device.name}: {_first_line(error)}") from error
-            if lane.timeline is not None:
-                lane.timeline.finish(op, lane.device)
+                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {_first_line(error)}") from error
+            if row.timeline is not None:
+                row.timeline.finish(op, row.device)
 
         return compute
 
@@ -268,33 +268,33 @@ def _end(futures: list["Future[Any]"]) -> None:
 
 
 def _free_all(tensors: Sequence[str]) -> Step:
-    def free(lane: _Lane) -> None:
-        values = lane.values
+    def free(row: _DeviceRun) -> None:
+        values = row.values
         for tensor in tensors:
             del values[tensor]
 
     return free
 
 
-def _send_away(links: Links, here: str, action: Send) -> Step:
-    def send(lane: _Lane) -> None:
-        links.send(action.tensor, here, action.target, lane.values[action.tensor])
+def _send_away(links: ProcessLinks, here: str, action: Send) -> Step:
+    def send(row: _DeviceRun) -> None:
+        links.send(action.tensor, here, action.target, row.values[action.tensor])
 
     return send
 
 
-def _receive_from_away(links: Links, here: str, action: Recv) -> Step:
-    def receive(lane: _Lane) -> None:
+def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
+    def receive(row: _DeviceRun) -> None:
         value = links.receive(action.tensor, action.source, here)
-        if value is not None and value.device != lane.device.torch_device:
+        if value is not None and value.device != row.device.torch_device:
             try:
-                value = value.to(lane.device.torch_device)
+                value = value.to(row.device.torch_device)
             except Exception as error:
-                where = f"from {action.source} on {lane.device.name}"
+                where = f"from {action.source} on {row.device.name}"
                 raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {_first_line(error)}") from error
-        lane.values[action.tensor] = value
-        if lane.timeline is not None:
-            lane.timeline.resume(lane.device)
+        row.values[action.tensor] = value
+        if row.timeline is not None:
+            row.timeline.resume(row.device)
 
     return receive
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 
-class Links(Protocol):
+class ProcessLinks(Protocol):
     """Carries what crosses processes in one program.
 
     Attributes

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job, autocast_of
@@ -22,7 +22,7 @@ from dlplacer.runtime.gradients import add_gradients
 from dlplacer.runtime.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.lower import Order
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
-from dlplacer.runtime.timeline import Timeline
+from dlplacer.runtime.timeline import DeviceTimeline
 from dlplacer.runtime.update import Updater
 from dlplacer.runtime.variant import Layouts, Variant, layouts_of
 
@@ -44,17 +44,17 @@ class PlacedModule(nn.Module):
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
-        Device name in the plan → what the last recorded step took there.
+        RuntimeDevice name in the plan → what the last recorded step took there.
     """
 
-    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, Device]) -> None:
+    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
         super().__init__()
         for name in _SHARED:
             self.__dict__[name] = job.module.__dict__[name]
         self._job = job
         self.seed = 0
         self.records = False
-        self.timelines: Mapping[str, Timeline] = {}
+        self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
         self.updater = Updater(job.update)

@@ -16,13 +16,15 @@ from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program
-from dlplacer.runtime.sites import HOST_MEMORY, Sites
+from dlplacer.runtime.sites import HOST_MEMORY, MemorySpaces
 
 _Line = tuple[str, str]
 _THREAD = ""
 
 
-def require_no_races(graph: OpGraph, programs: Sequence[Program], sites: Sites, empty: Collection[str] = ()) -> None:
+def require_no_races(
+    graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()
+) -> None:
     """Return if the programs, which run dry, have no races.
 
     Raises
@@ -30,13 +32,13 @@ def require_no_races(graph: OpGraph, programs: Sequence[Program], sites: Sites, 
     InternalError
         Naming the first actions that nothing orders, with their devices and lines.
     """
-    found = races(graph, programs, sites, empty)
+    found = races(graph, programs, spaces, empty)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")
 
 
-def races(graph: OpGraph, programs: Sequence[Program], sites: Sites, empty: Collection[str] = ()) -> list[str]:
+def races(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[str]:
     """What nothing orders in programs that are run one after another, one line for each case.
 
     Parameters
@@ -44,7 +46,7 @@ def races(graph: OpGraph, programs: Sequence[Program], sites: Sites, empty: Coll
     empty
         Names of tensors that only carry an order, and have no memory.
     """
-    checker = _Checker(graph, sites, frozenset(empty))
+    checker = _Checker(graph, spaces, frozenset(empty))
     for program in programs:
         checker.run(program)
     return checker.found
@@ -77,10 +79,10 @@ class _Memory:
 class _Checker:
     """Takes actions one after another, and keeps for every line which moments of the others it comes after."""
 
-    def __init__(self, graph: OpGraph, sites: Sites, empty: frozenset[str]) -> None:
+    def __init__(self, graph: OpGraph, spaces: MemorySpaces, empty: frozenset[str]) -> None:
         self.found: list[str] = []
         self._graph = graph
-        self._sites = sites
+        self._spaces = spaces
         self._empty = empty
         self._after: dict[_Line, dict[_Line, int]] = defaultdict(dict)
         self._memory: dict[tuple[str, str], _Memory] = {}
@@ -91,9 +93,9 @@ class _Checker:
         """Check one program behind those before it."""
         self._program = program
         self._events: dict[str, dict[_Line, int]] = {}
-        self._under_way: dict[tuple[str, str, str], dict[_Line, int]] = {}
+        self._in_flight: dict[tuple[str, str, str], dict[_Line, int]] = {}
         self._copies: dict[tuple[str, str, str], _Memory] = {}
-        self._parcels: dict[tuple[str, str, str], _Memory] = {}
+        self._handovers: dict[tuple[str, str, str], _Memory] = {}
         for device, position, action in interleaved(program):
             self._take(device, position, action)
         self._end(program)
@@ -126,7 +128,7 @@ class _Checker:
         for tensor in {edge.tensor: None for edge in self._graph.edges_into[op]}:
             self._read(device, tensor, moment)
         for tensor in {edge.tensor: None for edge in self._graph.edges_from[op]}:
-            owner = moment.line if self._sites[device].has_streams else None
+            owner = moment.line if self._spaces[device].has_streams else None
             self._memory[device, tensor] = _Memory(owner, moment, [moment])
 
     def _copy(self, device: str, action: Copy, where: str) -> None:
@@ -141,9 +143,9 @@ class _Checker:
         memory.uses.append(moment)
 
     def _send(self, device: str, action: Send, where: str) -> None:
-        here, target = self._sites[device], self._sites[action.target]
+        here, target = self._spaces[device], self._spaces[action.target]
         key = action.tensor, device, action.target
-        self._under_way[key] = dict(self._after[device, _THREAD])
+        self._in_flight[key] = dict(self._after[device, _THREAD])
         memory = self._memory[device, action.tensor]
         if key in self._copies:
             memory = self._copies.pop(key)
@@ -154,25 +156,25 @@ class _Checker:
         else:
             moment = self._moment((device, _THREAD), where)
             self._read(device, action.tensor, moment)
-            self._under_way[key] = dict(self._after[device, _THREAD])
+            self._in_flight[key] = dict(self._after[device, _THREAD])
             memory = _Memory(None, moment, [moment])
         if target.away:
             self._hand_to_transport(device, key, memory, where)
-        self._parcels[key] = memory
+        self._handovers[key] = memory
 
     def _hand_to_transport(self, device: str, key: tuple[str, str, str], memory: _Memory, where: str) -> None:
         """A transport takes what is in the host's memory at once, and orders itself behind what is on the device."""
-        if self._sites[key[2]].memory == HOST_MEMORY:
+        if self._spaces[key[2]].memory == HOST_MEMORY:
             if not self._precedes(memory.written, self._after[device, _THREAD]):
                 self.found.append(f"{where}: the thread has not waited for {memory.written.where}")
         else:
-            _merge(self._under_way[key], self._after[self._computing(device)])
+            _merge(self._in_flight[key], self._after[self._computing(device)])
 
     def _receive(self, device: str, action: Recv, where: str) -> None:
         key = action.tensor, action.source, device
-        _merge(self._after[device, _THREAD], self._under_way.pop(key))
-        self._memory[device, action.tensor] = self._parcels.pop(key)
-        if self._sites[action.source].away:
+        _merge(self._after[device, _THREAD], self._in_flight.pop(key))
+        self._memory[device, action.tensor] = self._handovers.pop(key)
+        if self._spaces[action.source].away:
             moment = self._moment(self._computing(device), where)
             self._memory[device, action.tensor] = _Memory(moment.line, moment, [moment])
 
@@ -202,7 +204,7 @@ class _Checker:
             self._after[line] = dict(ended)
 
     def _computing(self, device: str) -> _Line:
-        return device, COMPUTE_STREAM if self._sites[device].has_streams else _THREAD
+        return device, COMPUTE_STREAM if self._spaces[device].has_streams else _THREAD
 
     def _entered(self, line: _Line) -> dict[_Line, int]:
         after = self._after[line]

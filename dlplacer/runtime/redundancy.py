@@ -7,21 +7,21 @@ from dlplacer.devices.streams import COMPUTE_STREAM
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program
-from dlplacer.runtime.sites import Sites
+from dlplacer.runtime.sites import MemorySpaces
 from dlplacer.runtime.stream_clocks import THREAD, Line, StreamClocks
 
 Place = tuple[str, int]
 """A device and a position among its actions."""
 
 
-def without_redundancy(program: Program, sites: Sites) -> Program:
+def without_redundancy(program: Program, spaces: MemorySpaces) -> Program:
     """The program without them, its events numbered by the device that records them."""
     before = None
     while program != before:
         before = program
         program = _with_shared_records(program)
-        program = _without(program, _redundant_waits(program, sites))
-    program = _without(program, _redundant_holds(program, sites))
+        program = _without(program, _redundant_waits(program, spaces))
+    program = _without(program, _redundant_holds(program, spaces))
     return _numbered(_without(program, _unused_records(program)))
 
 
@@ -39,9 +39,9 @@ def _with_shared_records(program: Program) -> Program:
     return _renamed(program, shared)
 
 
-def _redundant_waits(program: Program, sites: Sites) -> set[Place]:
+def _redundant_waits(program: Program, spaces: MemorySpaces) -> set[Place]:
     """Waits for events that the line knows of by the time at which it has something else to do."""
-    clocks = StreamClocks(sites)
+    clocks = StreamClocks(spaces)
     redundant: set[Place] = set()
     pending: dict[Line, dict[Place, str]] = defaultdict(dict)
     for device, position, action in interleaved(program):
@@ -81,9 +81,9 @@ def _ends_by_itself(line: Line) -> bool:
     return line[1] == COMPUTE_STREAM
 
 
-def _redundant_holds(program: Program, sites: Sites) -> set[Place]:
+def _redundant_holds(program: Program, spaces: MemorySpaces) -> set[Place]:
     """Holds for copies that are done for all that is computed after the tensor's FREE, or are done by the end."""
-    clocks = StreamClocks(sites)
+    clocks = StreamClocks(spaces)
     latest_copy = 0
     held: dict[tuple[str, str], list[tuple[Place, str, int]]] = defaultdict(list)
     redundant: set[Place] = set()

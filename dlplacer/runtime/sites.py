@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import streams_of
 
 HOST_MEMORY = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class DeviceMemorySpace:
     """One device of a program.
 
     Attributes
@@ -31,18 +31,20 @@ class Site:
     copies: bool = False
     away: bool = False
 
-    def hands_over_to(self, target: "Site") -> bool:
+    def hands_over_to(self, target: "DeviceMemorySpace") -> bool:
         """Whether a tensor gets to another device without a copy."""
         if target.away and not target.memory:
             return True
         return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)
 
 
-Sites = Mapping[str, Site]
-"""Device name in the program → its site."""
+MemorySpaces = Mapping[str, DeviceMemorySpace]
+"""RuntimeDevice name in the program → its site."""
 
 
-def sites_of(devices: Mapping[str, Device], names: Iterable[str], away_on_device: bool = False) -> Sites:
+def memory_spaces(
+    devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
+) -> MemorySpaces:
     """The sites of a program's devices; those that are not among `devices` belong to other processes.
 
     Parameters
@@ -50,11 +52,15 @@ def sites_of(devices: Mapping[str, Device], names: Iterable[str], away_on_device
     away_on_device
         Whether tensors for other processes are handed over where they are, and not in the host's memory.
     """
-    elsewhere = Site("" if away_on_device else HOST_MEMORY, away=True)
-    return {name: _site(devices[name]) if name in devices else elsewhere for name in names}
+    elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
+    return {name: _memory_space(devices[name]) if name in devices else elsewhere for name in names}
 
 
-def _site(device: Device) -> Site:
+def _memory_space(device: RuntimeDevice) -> DeviceMemorySpace:
     streams = streams_of(device)
     memory = str(device.torch_device)
-    return Site(memory) if streams is None else Site(memory, has_streams=True, copies=streams.copies_here)
+    return (
+        DeviceMemorySpace(memory)
+        if streams is None
+        else DeviceMemorySpace(memory, has_streams=True, copies=streams.copies_here)
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from dlplacer.devices.streams import COMPUTE_STREAM
 from dlplacer.runtime.actions import Action, Compute, Copy, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.sites import Sites
+from dlplacer.runtime.sites import MemorySpaces
 
 Line = tuple[str, str]
 """A device, and one of its streams or ``""`` for its thread: what is on one line happens in order."""
@@ -23,7 +23,7 @@ class StreamClocks:
     What a thread knows, all that it enqueues from then on comes after.
     """
 
-    sites: Sites
+    spaces: MemorySpaces
     of: dict[Line, Clock] = field(default_factory=lambda: defaultdict(dict))
     _sent: dict[tuple[str, str, str], Clock] = field(default_factory=dict)
     _events: dict[str, tuple[Line, int, Clock]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class StreamClocks:
                 line = device, action.stream
                 self._events[action.event] = line, position + 1, dict(self.of[line])
         elif isinstance(action, Compute):
-            self._advance((device, COMPUTE_STREAM if self.sites[device].has_streams else THREAD), position)
+            self._advance((device, COMPUTE_STREAM if self.spaces[device].has_streams else THREAD), position)
 
     def entered(self, line: Line) -> Clock:
         """The clock of a line, to which its thread is about to add something."""

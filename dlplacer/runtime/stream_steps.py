@@ -5,14 +5,14 @@ from typing import Any, Protocol
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.errors import InternalError, RunError
 from dlplacer.runtime.actions import Copy, Record, StreamAction, Sync, Wait
-from dlplacer.runtime.timeline import Timeline
+from dlplacer.runtime.timeline import DeviceTimeline
 
 
-class StreamLane(Protocol):
+class StreamContext(Protocol):
     """What an action on streams needs of a run.
 
     Attributes
@@ -23,17 +23,17 @@ class StreamLane(Protocol):
         (tensor, target) → copy that has not been sent yet.
     """
 
-    device: Device
+    device: RuntimeDevice
     values: dict[str, Any]
-    timeline: Timeline | None
+    timeline: DeviceTimeline | None
     events: dict[str, Any]
     copies: dict[tuple[str, str], Any]
 
 
-StreamStep = Callable[[StreamLane], None]
+StreamStep = Callable[[StreamContext], None]
 
 
-def compile_stream_action(action: StreamAction, device: Device, memory: torch.device) -> StreamStep:
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
     """The function that does what the action says, and names it if it fails.
 
     Parameters
@@ -44,9 +44,9 @@ def compile_stream_action(action: StreamAction, device: Device, memory: torch.de
     step = _compile(action, device, memory)
     name = device.name
 
-    def named(lane: StreamLane) -> None:
+    def named(row: StreamContext) -> None:
         try:
-            step(lane)
+            step(row)
         except Exception as error:
             first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise RunError(f"{action} failed on {name}: {first_line}") from error
@@ -54,7 +54,7 @@ def compile_stream_action(action: StreamAction, device: Device, memory: torch.de
     return named
 
 
-def _compile(action: StreamAction, device: Device, memory: torch.device) -> StreamStep:
+def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
@@ -70,26 +70,26 @@ def _compile(action: StreamAction, device: Device, memory: torch.device) -> Stre
 
 
 def _record(streams: Streams, event: str, stream: str) -> StreamStep:
-    def record(lane: StreamLane) -> None:
-        lane.events[event] = streams.record(stream)
+    def record(row: StreamContext) -> None:
+        row.events[event] = streams.record(stream)
 
     return record
 
 
 def _wait(streams: Streams, event: str, stream: str) -> StreamStep:
-    def wait(lane: StreamLane) -> None:
-        streams.wait(stream, lane.events[event])
-        if lane.timeline is not None and stream == COMPUTE_STREAM:
-            lane.timeline.resume(lane.device)
+    def wait(row: StreamContext) -> None:
+        streams.wait(stream, row.events[event])
+        if row.timeline is not None and stream == COMPUTE_STREAM:
+            row.timeline.resume(row.device)
 
     return wait
 
 
 def _sync(event: str) -> StreamStep:
-    def sync(lane: StreamLane) -> None:
-        lane.events[event].synchronize()
-        if lane.timeline is not None:
-            lane.timeline.resume(lane.device)
+    def sync(row: StreamContext) -> None:
+        row.events[event].synchronize()
+        if row.timeline is not None:
+            row.timeline.resume(row.device)
 
     return sync
 
@@ -97,16 +97,16 @@ def _sync(event: str) -> StreamStep:
 def _copy(streams: Streams, action: Copy, memory: torch.device) -> StreamStep:
     tensor, key, stream = action.tensor, (action.tensor, action.target), action.stream
 
-    def copy(lane: StreamLane) -> None:
-        value = lane.values[tensor]
-        lane.copies[key] = None if value is None else streams.copy(value, memory, stream)
+    def copy(row: StreamContext) -> None:
+        value = row.values[tensor]
+        row.copies[key] = None if value is None else streams.copy(value, memory, stream)
 
     return copy
 
 
 def _hold(streams: Streams, tensor: str, stream: str) -> StreamStep:
-    def hold(lane: StreamLane) -> None:
-        value = lane.values[tensor]
+    def hold(row: StreamContext) -> None:
+        value = row.values[tensor]
         if value is not None:
             streams.hold(value, stream)
 

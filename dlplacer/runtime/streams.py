@@ -15,10 +15,10 @@ from dlplacer.devices.streams import COMPUTE_STREAM
 from dlplacer.runtime.actions import Action, Copy, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.redundancy import without_redundancy
-from dlplacer.runtime.sites import Sites
+from dlplacer.runtime.sites import MemorySpaces
 
 
-def with_streams(programs: Sequence[Program], sites: Sites, empty: Collection[str] = ()) -> list[Program]:
+def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
     """The programs of a step with actions on streams; the programs themselves if no device has streams.
 
     The waits and holds that order nothing further are left out.
@@ -28,14 +28,14 @@ def with_streams(programs: Sequence[Program], sites: Sites, empty: Collection[st
     empty
         Names of tensors that only carry an order: nothing is copied or held for them.
     """
-    if not any(site.has_streams for site in sites.values()):
+    if not any(space.has_streams for space in spaces.values()):
         return list(programs)
-    return [without_redundancy(_with_every_order(program, sites, frozenset(empty)), sites) for program in programs]
+    return [without_redundancy(_with_every_order(program, spaces, frozenset(empty)), spaces) for program in programs]
 
 
-def _with_every_order(program: Program, sites: Sites, empty: frozenset[str]) -> Program:
+def _with_every_order(program: Program, spaces: MemorySpaces, empty: frozenset[str]) -> Program:
     """The program with all orders said, needed or not."""
-    lowering = _Lowering(sites, empty)
+    lowering = _Lowering(spaces, empty)
     return Program(
         {
             device: tuple(lowered for action in actions for lowered in lowering.action(device, action))
@@ -48,13 +48,13 @@ def _with_every_order(program: Program, sites: Sites, empty: frozenset[str]) -> 
 class _Lowering:
     """Turns one action after another into those that also say the order of streams."""
 
-    sites: Sites
+    spaces: MemorySpaces
     empty: frozenset[str]
     recorded: dict[str, int] = field(default_factory=dict)
 
     def action(self, device: str, action: Action) -> Iterator[Action]:
         """What stands for an action of a device."""
-        if isinstance(action, Send) and self.sites[device].has_streams:
+        if isinstance(action, Send) and self.spaces[device].has_streams:
             yield from self._send(device, action)
         elif isinstance(action, Recv):
             yield action
@@ -63,12 +63,12 @@ class _Lowering:
             yield action
 
     def _send(self, device: str, action: Send) -> Iterator[Action]:
-        target = self.sites[action.target]
+        target = self.spaces[action.target]
         if target.away and not target.memory:
             yield action
             return
         arrived = _arrived(action.tensor, device, action.target)
-        if action.tensor in self.empty or self.sites[device].hands_over_to(target):
+        if action.tensor in self.empty or self.spaces[device].hands_over_to(target):
             yield Record(arrived, COMPUTE_STREAM)
         else:
             yield from self._copy(device, action, arrived)
@@ -88,7 +88,7 @@ class _Lowering:
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
         """A tensor that crosses processes is there when it is received: its transport sees to that."""
-        here, source = self.sites[device], self.sites[action.source]
+        here, source = self.spaces[device], self.spaces[action.source]
         if here.away or source.away:
             return
         arrived = _arrived(action.tensor, action.source, device)

@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OpSpan:
     """An op from the moment at which its device turned to it to the moment at which it was done with it."""
 
     op: str
@@ -17,7 +17,7 @@ class Span:
 
 
 @dataclass
-class Timeline:
+class DeviceTimeline:
     """The marks that one device sets in one step.
 
     An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: what the
@@ -33,22 +33,22 @@ class Timeline:
     _origins: list[tuple[int, Any, int]] = field(default_factory=list)
     _resumed: Any = None
 
-    def begin(self, device: Device) -> None:
+    def begin(self, device: RuntimeDevice) -> None:
         """Called on the device's thread when a program starts there and the device has nothing else to do."""
         self._resumed = device.now()
         self._origins.append((time.perf_counter_ns(), self._resumed, len(self.marks)))
 
-    def resume(self, device: Device) -> None:
+    def resume(self, device: RuntimeDevice) -> None:
         """Called when a tensor has arrived that the device waited for."""
         self._resumed = device.now()
 
-    def finish(self, op: str, device: Device) -> None:
+    def finish(self, op: str, device: RuntimeDevice) -> None:
         """Called behind an op."""
         end = device.now()
         self.marks.append((op, self._resumed, end))
         self._resumed = end
 
-    def spans(self, device: Device, zero_ns: int | None = None) -> list[Span]:
+    def spans(self, device: RuntimeDevice, zero_ns: int | None = None) -> list[OpSpan]:
         """The ops in order, in seconds since a moment of ``time.perf_counter_ns``, by default the program's start."""
         if not self._origins:
             return []
@@ -59,7 +59,7 @@ class Timeline:
             offset_s = (host_ns - zero_ns) * 1e-9
             for op, begin, end in self.marks[first:last]:
                 start_s = offset_s + device.elapsed_s(origin, begin)
-                found.append(Span(op, start_s, offset_s + device.elapsed_s(origin, end)))
+                found.append(OpSpan(op, start_s, offset_s + device.elapsed_s(origin, end)))
         return found
 
     @property

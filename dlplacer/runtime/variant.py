@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.executable import OpCode
 from dlplacer.runtime.compile import StepInputs
@@ -17,7 +17,7 @@ from dlplacer.runtime.guards import require_home
 from dlplacer.runtime.lower import Order, lower, lower_stages
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.races import require_no_races
-from dlplacer.runtime.sites import sites_of
+from dlplacer.runtime.sites import memory_spaces
 from dlplacer.runtime.streams import with_streams
 from dlplacer.runtime.update import Updater
 
@@ -32,16 +32,16 @@ class Variant:
     Attributes
     ----------
     order
-        Device name in the plan → op ids; every op of the graph once.
+        RuntimeDevice name in the plan → op ids; every op of the graph once.
     devices
-        Device name in the plan → device.
+        RuntimeDevice name in the plan → device.
     layouts
         Strides of the flat inputs at capture, None for one that is no tensor.
     """
 
     captured: Captured
     order: Order
-    devices: Mapping[str, Device]
+    devices: Mapping[str, RuntimeDevice]
     updater: Updater
     layouts: Layouts
 
@@ -142,14 +142,14 @@ class Variant:
         """The programs as these devices run them, found to end and to order all that streams do."""
         graph, codes = self.captured.graph, self.captured.executable.codes
         dry_run(graph, programs)
-        sites = sites_of(self.devices, self.order, self._away_on_device)
-        if not any(site.has_streams for site in sites.values()):
+        spaces = memory_spaces(self.devices, self.order, self._away_on_device)
+        if not any(space.has_streams for space in spaces.values()):
             return list(programs)
         made = {op: set(code.results) for op, code in codes.items()}
         empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
-        lowered = with_streams(programs, sites, empty)
+        lowered = with_streams(programs, spaces, empty)
         dry_run(graph, lowered)
-        require_no_races(graph, lowered, sites, empty)
+        require_no_races(graph, lowered, spaces, empty)
         return lowered
 
     @property

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
     from dlplacer.scaling.epochs_file import read_epochs
     from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
-    from dlplacer.scaling.layout import Layout
-    from dlplacer.scaling.piped import Piped
+    from dlplacer.scaling.layout import WorkerLayout
+    from dlplacer.scaling.piped import PipelinedWorkers
     from dlplacer.scaling.placement_task import PlacementTask, presolve
     from dlplacer.scaling.scaling_fit import fit_scaling
-    from dlplacer.scaling.split import Placed, Several, SpeedupTable, Split
+    from dlplacer.scaling.split import Placed, Several, SpeedupTable, WorkerSplit
     from dlplacer.scaling.sweeps import sweep, sweep_frame
     from dlplacer.scaling.work import Work, work_of
 
@@ -36,11 +36,11 @@ _HOME = {
     "epochs": ("EpochsTable", "StatisticalEfficiency"),
     "epochs_file": ("read_epochs",),
     "hybrid": ("HybridProblem", "plan_hybrid"),
-    "layout": ("Layout",),
-    "piped": ("Piped",),
+    "layout": ("WorkerLayout",),
+    "piped": ("PipelinedWorkers",),
     "placement_task": ("PlacementTask", "presolve"),
     "scaling_fit": ("fit_scaling",),
-    "split": ("Placed", "Several", "SpeedupTable", "Split"),
+    "split": ("Placed", "Several", "SpeedupTable", "WorkerSplit"),
     "sweeps": ("sweep", "sweep_frame"),
     "work": ("Work", "work_of"),
 }
@@ -52,18 +52,18 @@ __all__ = [
     "CriticalBatch",
     "EpochsTable",
     "HybridProblem",
-    "Layout",
     "OnMachine",
-    "Piped",
+    "PipelinedWorkers",
     "Placed",
     "PlacementTask",
     "RingOverhead",
     "SerialOverhead",
     "Several",
     "SpeedupTable",
-    "Split",
     "StatisticalEfficiency",
     "Work",
+    "WorkerLayout",
+    "WorkerSplit",
     "cluster",
     "delayed_updates",
     "fit_critical_batch",

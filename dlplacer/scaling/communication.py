@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.exchange import Exchange, exchanges
+from dlplacer.costs.exchange import GradientExchange, exchanges
 from dlplacer.costs.machine import MachineCosts
 from dlplacer.costs.roofline import rates_of
-from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_group
 from dlplacer.dataparallel.groups.timeline import makespan_s
 from dlplacer.errors import InputError
 from dlplacer.scaling.efficiency import ScalingEfficiency
 from dlplacer.scaling.exchange_lines import ExchangeLine, line_through, lines_among
-from dlplacer.scaling.layout import Layout, Worker
-from dlplacer.scaling.split import Split
+from dlplacer.scaling.layout import Worker, WorkerLayout
+from dlplacer.scaling.split import WorkerSplit
 from dlplacer.scaling.work import Work
 from dlplacer.topology import Topology
 
@@ -73,7 +73,7 @@ class Team:
 
     devices: int
     degree: int
-    split: Split
+    split: WorkerSplit
 
     @property
     def workers(self) -> int:
@@ -118,8 +118,8 @@ class OnMachine:
 
     def __init__(
         self,
-        layout: Layout,
-        ways: Sequence[Exchange] | None = None,
+        layout: WorkerLayout,
+        gradient_exchanges: Sequence[GradientExchange] | None = None,
         *,
         overlap: bool = True,
         groupings: Sequence[str] = ("optimal",),
@@ -128,7 +128,9 @@ class OnMachine:
             if name not in GROUPINGS:
                 raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
         self.layout, self.overlap = layout, overlap
-        self.ways = tuple(exchanges(memory_rate(layout.topology)) if ways is None else ways)
+        self.gradient_exchanges = tuple(
+            exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
+        )
         self.groupings = tuple(groupings)
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
@@ -143,29 +145,39 @@ class OnMachine:
             return
         teams = self.layout.workers(team.devices, team.degree)
         costs = self._costs(team, teams)
-        for way in self.ways:
-            if not way.is_served and way.fits(team.workers):
-                for choice in lines_among(costs, way):
-                    yield from self._timed(work, team, periods, way, team.workers, choice)
-        served = [way for way in self.ways if way.is_served]
+        for gradient_exchange in self.gradient_exchanges:
+            if not gradient_exchange.is_served and gradient_exchange.fits(team.workers):
+                for choice in lines_among(costs, gradient_exchange):
+                    yield from self._timed(work, team, periods, gradient_exchange, team.workers, choice)
+        served = [gradient_exchange for gradient_exchange in self.gradient_exchanges if gradient_exchange.is_served]
         if not served or team.devices > SERVED_DEVICES:
             return
         widest = self._by_width(teams)
         for count in _powers(team.workers // 2):
             serving, computing = widest[:count], [worker for worker in teams if worker not in widest[:count]]
             fewer = self._costs(team, computing)
-            for way in (way for way in served if len(computing) > 1 and way.fits(len(computing))):
-                choice = line_through(fewer, way, [name for worker in serving for name in worker])
-                yield from self._timed(work, team, periods, way, len(computing), choice)
+            for gradient_exchange in (
+                gradient_exchange
+                for gradient_exchange in served
+                if len(computing) > 1 and gradient_exchange.fits(len(computing))
+            ):
+                choice = line_through(fewer, gradient_exchange, [name for worker in serving for name in worker])
+                yield from self._timed(work, team, periods, gradient_exchange, len(computing), choice)
 
     def _timed(
-        self, work: Work, team: Team, periods: Sequence[int], way: Exchange, workers: int, choice: ExchangeLine
+        self,
+        work: Work,
+        team: Team,
+        periods: Sequence[int],
+        gradient_exchange: GradientExchange,
+        workers: int,
+        choice: ExchangeLine,
     ) -> Iterator[StepTime]:
         """The step with one exchange, in every grouping and period."""
         compute_s, line = work.step_s / team.split.speedup, choice.line
-        coding = way.codec_s_per_byte(workers)
+        coding = gradient_exchange.codec_s_per_byte(workers)
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
-        names = way.codec, way.transport, choice.algorithm
+        names = gradient_exchange.codec, gradient_exchange.transport, choice.algorithm
         for grouping in self.groupings if self.overlap else ():
             groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
             yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
@@ -210,7 +222,7 @@ def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grou
     layers = list(reversed(work.layers))
     sizes = tuple(layer.gradient_bytes for layer in layers)
     computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)
-    chain = Chain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
+    chain = LayerChain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
     cuts = GROUPINGS[grouping](chain)
     exchanged_s = makespan_s(chain, cuts, "backward")
     computed_s = sum(computes) + work.tail_s / speedup

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.exchange import Exchange
+from dlplacer.costs.exchange import GradientExchange
 from dlplacer.costs.machine import MachineCosts
 
 
@@ -26,9 +26,9 @@ class ExchangeLine:
     servers: int = 0
 
 
-def lines_among(costs: MachineCosts, way: Exchange) -> tuple[ExchangeLine, ...]:
+def lines_among(costs: MachineCosts, gradient_exchange: GradientExchange) -> tuple[ExchangeLine, ...]:
     """Every choice of all-reduce and all-gather that is best for messages of some size."""
-    used = {name for name, _ in way.steps(costs.devices)}
+    used = {name for name, _ in gradient_exchange.steps(costs.devices)}
     sums = costs.all_reduces if "all-reduce" in used else {"": FREE}
     gathers = (costs.ring_half, costs.doubling_gather) if "all-gather" in used else (FREE,)
     scatter = costs.ring_half if "reduce-scatter" in used else FREE
@@ -36,13 +36,13 @@ def lines_among(costs: MachineCosts, way: Exchange) -> tuple[ExchangeLine, ...]:
     found = []
     for (name, summed), gathered in product(sums.items(), gathers):
         collectives = {"all-reduce": summed, "all-gather": gathered, "reduce-scatter": scatter, "all-to-all": swap}
-        found.append(ExchangeLine(name, way.line(collectives, costs.devices)))
+        found.append(ExchangeLine(name, gradient_exchange.line(collectives, costs.devices)))
     return tuple(_undominated(found))
 
 
-def line_through(costs: MachineCosts, way: Exchange, servers: Sequence[str]) -> ExchangeLine:
+def line_through(costs: MachineCosts, gradient_exchange: GradientExchange, servers: Sequence[str]) -> ExchangeLine:
     """The exchange of these workers through these servers."""
-    return ExchangeLine("", way.line(costs.served(servers), costs.devices), len(servers))
+    return ExchangeLine("", gradient_exchange.line(costs.served(servers), costs.devices), len(servers))
 
 
 def _undominated(lines: Sequence[ExchangeLine]) -> Iterator[ExchangeLine]:

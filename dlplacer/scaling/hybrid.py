@@ -7,9 +7,9 @@ from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.scaling.communication import ClosedForm, OnMachine, StepTime, StepTimes, Team
 from dlplacer.scaling.efficiency import ConstantEfficiency
 from dlplacer.scaling.epochs import StatisticalEfficiency
-from dlplacer.scaling.hybrid_plan import Budget, HybridPlan
-from dlplacer.scaling.layout import Layout, sub_topology
-from dlplacer.scaling.split import ALONE, ModelParallel, Split, splits_of
+from dlplacer.scaling.hybrid_plan import BestOfDevices, HybridPlan
+from dlplacer.scaling.layout import WorkerLayout, sub_topology
+from dlplacer.scaling.split import ALONE, ModelParallel, WorkerSplit, splits_of
 from dlplacer.scaling.strategy import Strategy
 from dlplacer.scaling.work import Work
 from dlplacer.topology import Topology
@@ -77,9 +77,9 @@ def plan_hybrid(
     if devices < 1:
         raise InputError(f"a budget of {devices} devices; there must be at least 1")
     search = _Search(problem)
-    budgets: list[Budget] = []
+    budgets: list[BestOfDevices] = []
     for count in range(1, devices + 1):
-        budgets.append(Budget.of(count, list(search.strategies(count)), budgets[-1] if budgets else None))
+        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), budgets[-1] if budgets else None))
         on_progress(count, devices)
     if budgets[-1].best is None:
         raise InfeasibleError(search.why_nothing(devices))
@@ -99,12 +99,12 @@ class _Search:
     """The strategies of one problem, device count by device count."""
 
     problem: HybridProblem
-    layout: Layout | None = field(init=False)
+    layout: WorkerLayout | None = field(init=False)
     step_times: StepTimes = field(init=False)
 
     def __post_init__(self) -> None:
         topology = self.problem.topology
-        self.layout = None if topology is None else Layout(topology)
+        self.layout = None if topology is None else WorkerLayout(topology)
         chosen = self.problem.step_times
         if chosen is None:
             chosen = ClosedForm(ConstantEfficiency()) if self.layout is None else OnMachine(self.layout)
@@ -131,7 +131,7 @@ class _Search:
         except InfeasibleError:
             return ()
 
-    def _splits(self, count: int, degree: int) -> tuple[Split, ...]:
+    def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
         """The ways to split a worker; with a machine those of the slowest worker of the choice."""
         ask = self.problem.alone if degree == 1 else self.problem.model_parallel
         if ask is None:
@@ -144,7 +144,7 @@ class _Search:
             return ()
         return min(answers, key=lambda splits: max(split.speedup for split in splits), default=())
 
-    def _workers_like(self, layout: Layout, count: int, degree: int) -> tuple[tuple[str, ...], ...]:
+    def _workers_like(self, layout: WorkerLayout, count: int, degree: int) -> tuple[tuple[str, ...], ...]:
         """One worker of each kind; for more devices than the machine has, those that all of it would make."""
         there = len(layout.topology.devices)
         return layout.kinds(min(count, there - there % degree), degree) if degree <= there else ()

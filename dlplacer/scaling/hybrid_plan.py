@@ -9,7 +9,7 @@ from dlplacer.scaling.strategy import Strategy
 
 
 @dataclass(frozen=True)
-class Budget:
+class BestOfDevices:
     """What so many devices are good for.
 
     Attributes
@@ -32,7 +32,7 @@ class Budget:
     by_degree: Mapping[int, Strategy] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, devices: int, strategies: Sequence[Strategy], smaller: "Budget | None") -> "Budget":
+    def of(cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None") -> "BestOfDevices":
         """The budget of these strategies, which use all devices, and of what a smaller budget could do."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
@@ -91,12 +91,12 @@ class HybridPlan:
         Of the data set; None if it is not known.
     """
 
-    budgets: tuple[Budget, ...]
+    budgets: tuple[BestOfDevices, ...]
     reference_s: float
     mini_batches: float | None = None
     name: str = ""
 
-    def at(self, devices: int) -> Budget:
+    def at(self, devices: int) -> BestOfDevices:
         """The budget of this many devices.
 
         Raises
@@ -157,7 +157,7 @@ class HybridPlan:
         ]
         return pandas.DataFrame(rows)
 
-    def _budget(self, budget: Budget) -> dict[str, Any]:
+    def _budget(self, budget: BestOfDevices) -> dict[str, Any]:
         return {
             "devices": budget.devices,
             "idle": budget.idle,

@@ -2,7 +2,7 @@
 
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.times import required_time_s
-from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
 from dlplacer.scaling.work import serial_order
@@ -10,7 +10,7 @@ from dlplacer.scaling.work import serial_order
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 
 
-def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> Chain:
+def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> LayerChain:
     """Modules that own parameters, in the order of their first use in the forward pass.
 
     Forward: a module computes from the first op that reads one of its parameters until the next module's; what runs
@@ -41,7 +41,7 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
         sum(op.weight_bytes if direction == "forward" else op.gradient_bytes for op in ops)
         for _, ops in layers.values()
     ]
-    return Chain(
+    return LayerChain(
         line.latency_s, tuple(line.s_per_byte * size for size in sizes), tuple(compute_s), tuple(sizes), tuple(layers)
     )
 

@@ -17,7 +17,7 @@ _ISLAND_SHARE = 0.5
 Worker = tuple[str, ...]
 
 
-class Layout:
+class WorkerLayout:
     """The choice of devices on one machine.
 
     A worker is as good as its narrowest pair of devices, and a choice of workers as good as its worst worker; among
@@ -69,7 +69,7 @@ class Layout:
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Places of these devices in parts that are joined better inside than outside; empty unless of equal size.
 
-        Two devices are in one part if a way of at least half the best rate between any two of the machine joins them.
+        Two devices are in one part if a route of at least half the best rate between any two of the machine joins them.
         """
         parts: dict[int, list[int]] = {}
         for place, name in enumerate(devices):
@@ -124,7 +124,7 @@ class Layout:
 
     @cache  # noqa: B019
     def rate(self, a: str, b: str) -> float:
-        """Bytes per second of the way between two devices; 0 where no links join them."""
+        """Bytes per second of the route between two devices; 0 where no links join them."""
         try:
             return 1 / self.wiring.channel(a, b).s_per_byte
         except InfeasibleError:
@@ -142,7 +142,7 @@ class Layout:
 
 
 def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]]:
-    """Every way to part devices into sets of a size that divides their number, each once."""
+    """Every route to part devices into sets of a size that divides their number, each once."""
     if not devices:
         yield ()
         return

@@ -5,11 +5,11 @@ from dlplacer.graph import OpGraph
 from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.search import plan_pipeline
 from dlplacer.scaling.layout import signature
-from dlplacer.scaling.split import Split
+from dlplacer.scaling.split import WorkerSplit
 from dlplacer.topology import Topology
 
 
-class Piped:
+class PipelinedWorkers:
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
     Machines that differ in names alone are planned once. Where the graph exceeds a machine's memory, or has fewer parts
@@ -25,9 +25,9 @@ class Piped:
         if not single_s > 0:
             raise InputError(f"step time on one device is {single_s} s; it must be positive")
         self.graph, self.single_s = graph, single_s
-        self.planned: dict[tuple[object, ...], Split | None] = {}
+        self.planned: dict[tuple[object, ...], WorkerSplit | None] = {}
 
-    def __call__(self, degree: int, topology: Topology | None) -> Split | None:
+    def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
         """The pipeline on a worker's machine as a split, or None."""
         if topology is None:
             raise InputError("a pipeline needs the machine of a worker; give the planner a topology")
@@ -36,17 +36,17 @@ class Piped:
             self.planned[key] = self._plan(degree, topology)
         return self.planned[key]
 
-    def _plan(self, degree: int, topology: Topology) -> Split | None:
+    def _plan(self, degree: int, topology: Topology) -> WorkerSplit | None:
         try:
             plan = plan_pipeline(self.graph, topology, stages=degree)
         except InfeasibleError:
             return None
         return self._split(plan, topology)
 
-    def _split(self, plan: PipelinePlan, topology: Topology) -> Split:
+    def _split(self, plan: PipelinePlan, topology: Topology) -> WorkerSplit:
         held = dict.fromkeys(topology.device_index, 0)
         for stage in plan.stages:
             held[stage.device] += sum(self.graph.op(name).gradient_bytes for name in stage.ops)
         total = sum(held.values())
         shares = tuple(size / total for size in held.values()) if total else ()
-        return Split(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)
+        return WorkerSplit(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)

@@ -12,8 +12,8 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.scaling.layout import Layout, signature, sub_topology
-from dlplacer.scaling.split import Placed, Split, gradient_shares
+from dlplacer.scaling.layout import WorkerLayout, signature, sub_topology
+from dlplacer.scaling.split import Placed, WorkerSplit, gradient_shares
 from dlplacer.scaling.sweeps import Report, SweepRow, sweep
 from dlplacer.topology import Topology
 
@@ -84,7 +84,7 @@ def presolve(
     devices
         The planner's budget.
     """
-    layout = Layout(topology)
+    layout = WorkerLayout(topology)
     machines: dict[tuple[object, ...], Topology] = {}
     for degree in degrees:
         for count in layout.telling_counts(devices, degree):
@@ -101,7 +101,7 @@ def presolve(
         value = row.value
         if value is not None:
             speedup = placed.single_s / value["makespan_s"]
-            placed.solved[key] = Split(speedup, "placement", 1, tuple(value["gradient_shares"]))
+            placed.solved[key] = WorkerSplit(speedup, "placement", 1, tuple(value["gradient_shares"]))
         elif row.error.startswith(_NO_PLAN):
             placed.solved[key] = None
     return rows

@@ -14,7 +14,7 @@ from dlplacer.topology import Topology
 
 
 @dataclass(frozen=True)
-class Split:
+class WorkerSplit:
     """One way to share a worker's step among its devices.
 
     Attributes
@@ -41,23 +41,23 @@ class Split:
             raise InputError(f"{self.micro_batches} micro-batches; there must be at least 1")
 
 
-ModelParallel = Callable[[int, Topology | None], float | Split | Iterable[Split] | None]
+ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
 """(M, the machine of one worker) → its speedup or the ways to split; None or nothing where M devices cannot do it.
 
 The machine is None where the planner was given none.
 """
 
-ALONE = Split(1.0, "one device")
+ALONE = WorkerSplit(1.0, "one device")
 
 
-def splits_of(answer: float | Split | Iterable[Split] | None) -> tuple[Split, ...]:
+def splits_of(answer: float | WorkerSplit | Iterable[WorkerSplit] | None) -> tuple[WorkerSplit, ...]:
     """The answer of a `ModelParallel` as a tuple."""
     if answer is None:
         return ()
-    if isinstance(answer, Split):
+    if isinstance(answer, WorkerSplit):
         return (answer,)
     if isinstance(answer, (int, float)):
-        return (Split(float(answer)),)
+        return (WorkerSplit(float(answer)),)
     return tuple(answer)
 
 
@@ -72,9 +72,9 @@ class SpeedupTable:
             if degree < 2 or not speedup > 0:
                 raise InputError(f"speedup {speedup} of {degree} devices: at least 2 devices and a positive speedup")
 
-    def __call__(self, degree: int, _topology: Topology | None) -> Split | None:
+    def __call__(self, degree: int, _topology: Topology | None) -> WorkerSplit | None:
         """The listed speedup."""
-        return Split(self.speedups[degree]) if degree in self.speedups else None
+        return WorkerSplit(self.speedups[degree]) if degree in self.speedups else None
 
 
 class Placed:
@@ -111,9 +111,9 @@ class Placed:
         self.graph, self.single_s, self.options = graph, single_s, options
         self.method, self.time_limit_s, self.gap = method, time_limit_s, gap
         self.seed, self.workers, self.stop = seed, workers, stop
-        self.solved: dict[tuple[object, ...], Split | None] = {}
+        self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
 
-    def __call__(self, degree: int, topology: Topology | None) -> Split | None:
+    def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
         """The placement on a worker's machine as a split, or None."""
         if topology is None:
             raise InputError("a placement needs the machine of a worker; give the planner a topology")
@@ -122,13 +122,13 @@ class Placed:
             self.solved[key] = self._solve(topology, "single" if degree == 1 else self.method)
         return self.solved[key]
 
-    def _solve(self, topology: Topology, method: str) -> Split | None:
+    def _solve(self, topology: Topology, method: str) -> WorkerSplit | None:
         split = self._placed(topology, method)
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         return split
 
-    def _placed(self, topology: Topology, method: str) -> Split | None:
+    def _placed(self, topology: Topology, method: str) -> WorkerSplit | None:
         try:
             result = place(
                 self.graph,
@@ -146,9 +146,9 @@ class Placed:
         return split_of(result.plan, self.single_s)
 
 
-def split_of(plan: Plan, single_s: float) -> Split:
+def split_of(plan: Plan, single_s: float) -> WorkerSplit:
     """A plan as a split: its speedup over the step on one device, and what part of the gradients each device holds."""
-    return Split(single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
+    return WorkerSplit(single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
 
 
 def gradient_shares(plan: Plan) -> tuple[float, ...]:
@@ -167,6 +167,6 @@ class Several:
     def __init__(self, *sources: ModelParallel) -> None:
         self.sources = sources
 
-    def __call__(self, degree: int, topology: Topology | None) -> tuple[Split, ...]:
+    def __call__(self, degree: int, topology: Topology | None) -> tuple[WorkerSplit, ...]:
         """All ways of all sources."""
         return tuple(split for source in self.sources for split in splits_of(source(degree, topology)))

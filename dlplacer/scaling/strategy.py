@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlplacer.scaling.communication import StepTime
-from dlplacer.scaling.split import Split
+from dlplacer.scaling.split import WorkerSplit
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Strategy:
 
     devices: int
     degree: int
-    split: Split
+    split: WorkerSplit
     step: StepTime
     epochs: float
 

@@ -10,7 +10,7 @@ class Summary(NamedTuple):
     """Of the delays over all allowed pairs of devices.
 
     `least` is 0 if the ends may share a device; `cut` is the least between different devices, `FAR` if there are none;
-    `mean` is over the pairs of different devices that a way joins, 0 if there are none.
+    `mean` is over the pairs of different devices that a route joins, 0 if there are none.
     """
 
     least: int
@@ -52,7 +52,7 @@ class ArcDelays:
 
 
 def _over_all(delay: Delay) -> Summary | None:
-    """Summary over all pairs of devices; None where no way joins some. The diagonal is 0."""
+    """Summary over all pairs of devices; None where no route joins some. The diagonal is 0."""
     count, values = len(delay), set().union(*delay)
     if max(values) >= FAR:
         return None

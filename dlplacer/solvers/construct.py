@@ -1,4 +1,4 @@
-"""First timetables: a rule on the free problem and, where it runs out of memory, on a placement that fits."""
+"""First schedules: a rule on the free problem and, where it runs out of memory, on a placement that fits."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,15 +6,15 @@ from dlplacer.problem import Problem
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.packing import choose_components, pack
 from dlplacer.solvers.ranks import by_rank, upward_ranks
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
-Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Timetable | None]
+Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Schedule | None]
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
 
 
-def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The best timetable of a rule over several ranks, or None if it always runs out of memory.
+def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The best schedule of a rule over several ranks, or None if it always runs out of memory.
 
     Where the free rule fails, it orders the ops on a placement packed for memory.
     """
@@ -26,8 +26,8 @@ def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None
     return found
 
 
-def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, seconds: float) -> Timetable | None:
-    """The best timetable of a rule on a placement found by search over placements alone, or None.
+def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, seconds: float) -> Schedule | None:
+    """The best schedule of a rule on a placement found by search over placements alone, or None.
 
     Raises
     ------
@@ -46,6 +46,6 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
     return _best(instance, rule, fixed)
 
 
-def _best(instance: Instance, rule: Rule, fixed: Sequence[int] | None) -> Timetable | None:
+def _best(instance: Instance, rule: Rule, fixed: Sequence[int] | None) -> Schedule | None:
     found = [rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed) for weight in DELAY_WEIGHTS]
     return min((one for one in found if one is not None), key=lambda one: one.makespan, default=None)

@@ -8,11 +8,11 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.ranks import upward_ranks
 from dlplacer.solvers.ready import by_release
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 
-def cpop(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of CPOP, or None if an op fits on no device that it may use.
+def cpop(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of CPOP, or None if an op fits on no device that it may use.
 
     An op's value is its upward plus its downward rank: the mean length of the longest path through it. The ops of one
     longest path go to the device that runs that path fastest, all others to the device where they end first, with
@@ -65,6 +65,6 @@ def _path_together(instance: Instance, path: Sequence[int], fixed: Sequence[int]
     occupancy = Occupancy(instance, fixed)
     best = min(range(instance.device_count), key=cost)
     for op in path:
-        if occupancy.site[instance.block[op]] < 0 and occupancy.admits(op, best):
-            occupancy.settle(instance.block[op], best)
-    return occupancy.site
+        if occupancy.assigned[instance.block[op]] < 0 and occupancy.admits(op, best):
+            occupancy.assign(instance.block[op], best)
+    return occupancy.assigned

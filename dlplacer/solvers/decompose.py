@@ -1,7 +1,7 @@
 """Series decomposition: the segments between cut ops solved one by one, and put together again.
 
 The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing
-but the chain of cut ops joins the series of segments, their best timetables also fit together, and the sum is the
+but the chain of cut ops joins the series of segments, their best schedules also fit together, and the sum is the
 optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
 """
 
@@ -18,15 +18,15 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.segments import Segment, Series, couple, find_segments
+from dlplacer.solvers.segments import GraphSegment, Series, couple, find_segments
 from dlplacer.solvers.symmetry import interchangeable
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 _BOUND_SECONDS = 0.5
 _LARGEST = 250
 
 
-class Chain:
+class SegmentChain:
     """The segments of what leads to one op, and how far each series of them is solved; equal ones are solved once.
 
     Attributes
@@ -55,14 +55,14 @@ class Chain:
 
     @property
     def open(self) -> list[Series]:
-        """The series whose best timetables are not proven yet, each once, the widest open first.
+        """The series whose best schedules are not proven yet, each once, the widest open first.
 
         Before them come the segments of joined ones: what each takes by itself helps to prove what they take together.
         Series of very many ops are not worth a search.
         """
         return [*self._unproven(self.alone), *self._unproven(self.series)]
 
-    def advance(self, work: float, stop_at: float, search: Callable[["Chain", Series, float], None]) -> None:
+    def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
         """Spend some work on every open series, until a moment of `time.monotonic`."""
         for series in self.open:
             left = min(stop_at - time.monotonic(), self.budget.left_s)
@@ -87,60 +87,60 @@ class Chain:
             tail[cut] = max(tail[cut], after - self.instance.longest[cut])
         return lower_bounds(self.instance, seconds, head, tail)
 
-    def candidates(self) -> list[Timetable]:
-        """Timetables of the whole: the segments' best in a row, devices swapped so that cut ops agree.
+    def candidates(self) -> list[Schedule]:
+        """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
         Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
         decides all times anew, with these ops last or by rank.
         """
-        parts: dict[int, tuple[Timetable, list[int]]] = {}
-        site = [-1] * len(self.instance.members)
+        parts: dict[int, tuple[Schedule, list[int]]] = {}
+        assigned = [-1] * len(self.instance.members)
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
-            timetable = self.incumbents[series.instance].best
-            if timetable is None:
+            schedule = self.incumbents[series.instance].best
+            if schedule is None:
                 return []
             if series.segments[0] not in parts:
-                there = site[self.instance.block[segment.ops[0]]]
-                parts[series.segments[0]] = timetable, self._swap(timetable.device[first], there)
+                there = assigned[self.instance.block[segment.ops[0]]]
+                parts[series.segments[0]] = schedule, self._swap(schedule.device[first], there)
             name = parts[series.segments[0]][1]
             for position, op in enumerate(segment.ops, first):
-                if site[self.instance.block[op]] < 0:
-                    site[self.instance.block[op]] = name[timetable.device[position]]
+                if assigned[self.instance.block[op]] < 0:
+                    assigned[self.instance.block[op]] = name[schedule.device[position]]
         return self.combined([parts[series.segments[0]] for series in self.series])
 
-    def combined(self, parts: Sequence[tuple[Timetable, Sequence[int]]]) -> list[Timetable]:
-        """Timetables of the whole from one for every series and new names for its devices."""
+    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> list[Schedule]:
+        """Schedules of the whole from one for every series and new names for its devices."""
         instance = self.instance
-        site = [-1] * len(instance.members)
+        assigned = [-1] * len(instance.members)
         place: dict[int, float] = {}
         offset = 0
         part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
-            timetable, name = part_of[series.segments]
+            schedule, name = part_of[series.segments]
             span = range(first, first + len(segment.ops))
-            began = 0 if segment.begins else timetable.start[first]
+            began = 0 if segment.begins else schedule.start[first]
             for op, position in zip(segment.ops, span, strict=True):
-                if site[instance.block[op]] < 0:
-                    site[instance.block[op]] = name[timetable.device[position]]
-                place.setdefault(op, offset + timetable.start[position] - began)
-            offset += timetable.start[span[-1]] - began
+                if assigned[instance.block[op]] < 0:
+                    assigned[instance.block[op]] = name[schedule.device[position]]
+                place.setdefault(op, offset + schedule.start[position] - began)
+            offset += schedule.start[span[-1]] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         if instance.barrier in place:
             for op in instance.order[: instance.order.index(instance.barrier)]:
                 late[op] = max(late[op], -place[instance.barrier])
-        found = [heft(instance, by_rank(instance, late), site)]
-        found += [list_schedule(instance, by_rank(instance, priority), site) for priority in (late, ranks)]
-        return [timetable for timetable in found if timetable is not None]
+        found = [heft(instance, by_rank(instance, late), assigned)]
+        found += [list_schedule(instance, by_rank(instance, priority), assigned) for priority in (late, ranks)]
+        return [schedule for schedule in found if schedule is not None]
 
-    def spans(self, series: Series) -> list[tuple[Segment, int]]:
+    def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""
         chosen = [self.segments[number] for number in series.segments]
         return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
 
-    def least_ticks(self, segment: Segment) -> int:
+    def least_ticks(self, segment: GraphSegment) -> int:
         """What is known of the time from the start of a segment's first cut op to the start of its last, at least."""
         known = self.incumbents.get(segment.instance)
         return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.segments import Segment
+from dlplacer.solvers.segments import GraphSegment
 
 
-def endings(instance: Instance, segments: list[Segment], sizes: tuple[int, ...]) -> Iterator[tuple[int, Instance]]:
+def suffixes(
+    instance: Instance, segments: list[GraphSegment], sizes: tuple[int, ...]
+) -> Iterator[tuple[int, Instance]]:
     """The earliest cut op that at most so many working ops follow, and what follows it; for each size in turn.
 
     Left out are cut ops followed by ops of segments only, of which the segments' own bounds tell as much.

@@ -10,11 +10,11 @@ from dlplacer.solvers.arrivals import Candidate, Queue
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.settling import fitted
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.timetable import Schedule, compact
 
 
-def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
+def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
 
     A pair whose device lacks the memory for the op's block is passed over.
 
@@ -32,8 +32,8 @@ def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | No
     return EarliestFirst(instance, priority, fixed).run()
 
 
-def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of ETF, which decides without regard to memory, repaired where that does not fit; None if it fails.
+def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of ETF, which decides without regard to memory, repaired where that does not fit; None if it fails.
 
     To repair, the blocks are gone through once more in the order in which ETF started them; one that finds its device
     full goes where most room is left. ETF then orders all ops anew on that placement. Where memory does not bind this
@@ -69,8 +69,8 @@ class EarliestFirst:
         self.free = [0] * devices
         self.queues = [Queue() for _ in range(devices)]
 
-    def run(self) -> Timetable | None:
-        """The timetable, or None if some op finds no device."""
+    def run(self) -> Schedule | None:
+        """The schedule, or None if some op finds no device."""
         for op, missing in enumerate(self.missing):
             if not missing and not self.done[op]:
                 self.release(op)
@@ -86,10 +86,10 @@ class EarliestFirst:
             self.take(op, device, start)
             if self.occupancy.overfull:
                 return None
-        self.occupancy.settle_rest()
+        self.occupancy.assign_rest()
         if self.occupancy.overfull:
             return None
-        return compact(self.instance, [self.occupancy.site[block] for block in self.instance.block], self.start)
+        return compact(self.instance, [self.occupancy.assigned[block] for block in self.instance.block], self.start)
 
     def release(self, op: int) -> None:
         """Queue an op, whose predecessors are all scheduled, for every device that it may use."""
@@ -109,7 +109,7 @@ class EarliestFirst:
 
     def take(self, op: int, device: int, start: int) -> None:
         """Run an op, and release the readers that waited for it only."""
-        start = max(start, self.occupancy.settle_with_sources(op, device))
+        start = max(start, self.occupancy.assign_with_sources(op, device))
         end = start + self.instance.duration[op][device]
         self.start[op], self.free[device], self.done[op] = start, end, True
         self.left -= 1

@@ -18,7 +18,7 @@ def require_feasible(problem: Problem) -> None:
     InfeasibleError
         If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
         together exceed all memory (under ``memory: live``: by what they keep all step, or while one op runs), or ops
-        that are joined in the graph may only use devices that no way joins.
+        that are joined in the graph may only use devices that no route joins.
     """
     instance = build_instance(problem)
     for block, ops in enumerate(instance.members):
@@ -26,7 +26,7 @@ def require_feasible(problem: Problem) -> None:
         _require_room(problem, instance, block)
     _require_total_room(problem, range(problem.op_count), range(problem.device_count))
     for part in instance.parts:
-        _require_ways(problem, instance, part)
+        _require_routes(problem, instance, part)
     _require_working_room(problem)
 
 
@@ -47,7 +47,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
         "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
         "colocation": f"every placement tears a colocation group apart: {_groups(problem)}; make the groups smaller",
-        "ways": "every placement separates two ops that must talk by devices that no way joins; add a link",
+        "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
     }
     if not blamed:
         return InfeasibleError(
@@ -162,7 +162,7 @@ def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[
         )
 
 
-def _require_ways(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
+def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
     """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
     heads = [instance.members[block][0] for block in part]
     reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
@@ -176,8 +176,8 @@ def _require_ways(problem: Problem, instance: Instance, part: Sequence[int]) -> 
     raise InfeasibleError(
         f"op {_op(problem, first)} may run on {_devices(problem, instance.allowed[first])} and op "
         f"{_op(problem, second)} on {_devices(problem, instance.allowed[second])}; they must talk"
-        f"{_through(instance, first, second)}, but no way of links joins these devices; add a link or change the ops' "
-        "'devices'"
+        f"{_through(instance, first, second)}, but no route of links joins these devices; add a link or change the "
+        "ops' 'devices'"
     )
 
 

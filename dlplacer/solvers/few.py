@@ -10,28 +10,28 @@ from itertools import combinations
 
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import FAR, Instance
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
-FEW = 4
+SUBSET_SIZE = 4
 
 
-class Aside(Incumbent):
-    """What is reached on some of the devices: its timetables go to the whole's incumbent, its bounds do not."""
+class SubsetIncumbent(Incumbent):
+    """What is reached on some of the devices: its schedules go to the whole's incumbent, its bounds do not."""
 
     def __init__(self, outer: Incumbent, deadline: float) -> None:
         budget = replace(outer.budget, deadline=min(deadline, outer.budget.deadline), report=_unheard)
         super().__init__(budget, outer.admits)
         self.outer = outer
 
-    def offer(self, timetable: Timetable | None) -> bool:
-        """Keep a timetable if it is admitted and the best so far, and offer it to the whole; whether it is."""
-        better = super().offer(timetable)
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Keep a schedule if it is admitted and the best so far, and offer it to the whole; whether it is."""
+        better = super().offer(schedule)
         if better:
-            self.outer.offer(timetable)
+            self.outer.offer(schedule)
         return better
 
 
-def on_few_devices(instance: Instance, count: int = FEW) -> Instance | None:
+def on_device_subset(instance: Instance, count: int = SUBSET_SIZE) -> Instance | None:
     """The instance limited to its best-connected devices; None if all are few, or they differ."""
     if instance.device_count <= count or not instance.uniform:
         return None
@@ -42,10 +42,10 @@ def on_few_devices(instance: Instance, count: int = FEW) -> Instance | None:
         if not devices:
             return None
         limits[block] = devices
-    few = instance.limited(limits)
-    if few.traffic is None:
-        return few
-    return replace(few, traffic=replace(few.traffic, ways=few.traffic.ways.among(chosen)))
+    subset = instance.limited(limits)
+    if subset.traffic is None:
+        return subset
+    return replace(subset, traffic=replace(subset.traffic, routes=subset.traffic.routes.among(chosen)))
 
 
 def best_connected(instance: Instance, count: int) -> frozenset[int]:

@@ -8,7 +8,7 @@ from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
 from dlplacer.solvers.ready import program_order
-from dlplacer.solvers.settling import settled
+from dlplacer.solvers.settling import place_blocks
 
 
 def filled(instance: Instance, share: Sequence[int | None], fixed: Sequence[int] | None) -> list[int] | None:
@@ -77,7 +77,7 @@ def _filled(instance: Instance, fixed: Sequence[int] | None) -> list[int] | None
             return turn
         return next((device for device in instance.allowed[op] if occupancy.admits(op, device)), None)
 
-    return settled(instance, program_order(instance), choose, fixed)
+    return place_blocks(instance, program_order(instance), choose, fixed)
 
 
 def _smaller(capacity: int | None, share: int | None) -> int | None:

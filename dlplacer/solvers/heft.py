@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from dlplacer.solvers.insertion import insert_all
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 
-def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of HEFT, or None if an op fits on no device that it may use.
+def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of HEFT, or None if an op fits on no device that it may use.
 
     Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
     it ends first, into the earliest gap that holds it. Where there is traffic, what it reads goes into gaps of links.

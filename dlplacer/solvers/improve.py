@@ -10,7 +10,7 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.packing import choose_components
 from dlplacer.solvers.ranks import by_rank, upward_ranks
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 _NOISES = (0.01, 0.03, 0.1, 0.3)
 _WINDOWS = (0.02, 0.05, 0.1, 0.2)
@@ -18,10 +18,10 @@ _JITTERS = (0.003, 0.01, 0.03)
 
 
 def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
-    """Offer better timetables until the gap is closed, the time is up or the rounds are done.
+    """Offer better schedules until the gap is closed, the time is up or the rounds are done.
 
     The rounds alternate between a fresh schedule from perturbed upward ranks, and a repair: in a random window of time
-    the best timetable's placement and order are given up and decided anew by the rule, the rest is kept. Where a round
+    the best schedule's placement and order are given up and decided anew by the rule, the rest is kept. Where a round
     finds something better, its ops are pushed late and early again.
     """
     random = Random(incumbent.budget.seed)
@@ -45,12 +45,12 @@ def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: in
             incumbent.offer(found)
 
 
-def justified(instance: Instance, timetable: Timetable) -> Timetable:
-    """The timetable after pushing all ops late, by their ends, and early again, by their new starts, while that helps.
+def justified(instance: Instance, schedule: Schedule) -> Schedule:
+    """The schedule after pushing all ops late, by their ends, and early again, by their new starts, while that helps.
 
     Placements stay. This is forward-backward improvement, as known from project scheduling.
     """
-    best = timetable
+    best = schedule
     while True:
         fixed = placement(instance, best)
         ends = [begin + instance.duration[op][best.device[op]] for op, begin in enumerate(best.start)]
@@ -64,26 +64,26 @@ def justified(instance: Instance, timetable: Timetable) -> Timetable:
         best = early
 
 
-def placement(instance: Instance, timetable: Timetable) -> list[int]:
+def placement(instance: Instance, schedule: Schedule) -> list[int]:
     """[block] → device."""
-    return [timetable.device[ops[0]] for ops in instance.members]
+    return [schedule.device[ops[0]] for ops in instance.members]
 
 
-def _repaired(instance: Instance, timetable: Timetable, random: Random) -> Timetable | None:
-    center = random.random() * timetable.makespan
-    width = random.choice(_WINDOWS) * timetable.makespan
-    jitter = random.choice(_JITTERS) * timetable.makespan
-    fixed = placement(instance, timetable)
-    priority: list[float] = [-start for start in timetable.start]
-    for op, start in enumerate(timetable.start):
+def _repaired(instance: Instance, schedule: Schedule, random: Random) -> Schedule | None:
+    center = random.random() * schedule.makespan
+    width = random.choice(_WINDOWS) * schedule.makespan
+    jitter = random.choice(_JITTERS) * schedule.makespan
+    fixed = placement(instance, schedule)
+    priority: list[float] = [-start for start in schedule.start]
+    for op, start in enumerate(schedule.start):
         if abs(start - center) < width:
             fixed[instance.block[op]] = -1
             priority[op] += jitter * random.gauss(0, 1)
-    return list_schedule(instance, by_rank(instance, priority), _within_component(instance, timetable, fixed))
+    return list_schedule(instance, by_rank(instance, priority), _within_component(instance, schedule, fixed))
 
 
-def _within_component(instance: Instance, timetable: Timetable, fixed: Sequence[int]) -> list[int]:
+def _within_component(instance: Instance, schedule: Schedule, fixed: Sequence[int]) -> list[int]:
     """The decisions, with blocks left open only if the machine is connected: otherwise a part might be torn apart."""
     if len(set(instance.component)) == 1:
         return list(fixed)
-    return placement(instance, timetable)
+    return placement(instance, schedule)

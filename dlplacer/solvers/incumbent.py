@@ -1,11 +1,11 @@
-"""The best timetable so far and the best bound so far, reported whenever one of them improves."""
+"""The best schedule so far and the best bound so far, reported whenever one of them improves."""
 
 from collections.abc import Callable
 
 from dlplacer.errors import InternalError
 from dlplacer.solvers.instance import FAR
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 
 class Incumbent:
@@ -14,22 +14,22 @@ class Incumbent:
     Attributes
     ----------
     admits
-        Whether a timetable is a plan at all: rules that its instance does not know, such as memory over time.
+        Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
     """
 
-    def __init__(self, budget: Budget, admits: Callable[[Timetable], bool] = lambda timetable: True) -> None:
+    def __init__(self, budget: Budget, admits: Callable[[Schedule], bool] = lambda schedule: True) -> None:
         self.budget = budget
         self.admits = admits
-        self.best: Timetable | None = None
+        self.best: Schedule | None = None
         self.bound = 0
 
-    def offer(self, timetable: Timetable | None) -> bool:
-        """Keep a timetable if it is admitted and the best so far; whether it is."""
-        if timetable is None or (self.best is not None and timetable.makespan >= self.best.makespan):
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Keep a schedule if it is admitted and the best so far; whether it is."""
+        if schedule is None or (self.best is not None and schedule.makespan >= self.best.makespan):
             return False
-        if timetable.makespan >= FAR or not self.admits(timetable):
+        if schedule.makespan >= FAR or not self.admits(schedule):
             return False
-        self.best = timetable
+        self.best = schedule
         self._report()
         return True
 

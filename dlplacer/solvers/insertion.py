@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.lane import Lane
-from dlplacer.solvers.links import Links
+from dlplacer.solvers.lane import BusyIntervals
+from dlplacer.solvers.links import LinkState
 from dlplacer.solvers.occupancy import Occupancy
-from dlplacer.solvers.sending import with_sends
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.sending import with_transfers
+from dlplacer.solvers.timetable import Schedule, compact
 
 Choice = tuple[int, int, int, int]
 """End of an op on a device plus what is ahead of it there, its end, the device, its begin."""
@@ -15,8 +15,8 @@ Choice = tuple[int, int, int, int]
 
 def insert_all(
     instance: Instance, ops: Iterable[int], fixed: Sequence[int] | None, ahead: Sequence[Sequence[int]] | None = None
-) -> Timetable | None:
-    """The timetable, or None if an op fits on no device that it may use.
+) -> Schedule | None:
+    """The schedule, or None if an op fits on no device that it may use.
 
     Parameters
     ----------
@@ -36,33 +36,33 @@ class _Insertion:
     def __init__(self, instance: Instance, fixed: Sequence[int] | None) -> None:
         self.instance = instance
         self.occupancy = Occupancy(instance, fixed)
-        self.lanes = [Lane() for _ in instance.capacity]
-        self.links = None if instance.traffic is None else Links(instance.traffic)
+        self.resources = [BusyIntervals() for _ in instance.capacity]
+        self.links = None if instance.traffic is None else LinkState(instance.traffic)
         self.where = [-1] * instance.op_count
         self.start, self.end = [0] * instance.op_count, [0] * instance.op_count
 
-    def run(self, ops: Iterable[int], ahead: Sequence[Sequence[int]] | None) -> Timetable | None:
+    def run(self, ops: Iterable[int], ahead: Sequence[Sequence[int]] | None) -> Schedule | None:
         for op in ops:
             if op not in self.instance.sources:
                 choice = self._choose(op, ahead)
                 if choice is None or not self._book(op, choice):
                     return None
-        self.occupancy.settle_rest()
+        self.occupancy.assign_rest()
         if self.occupancy.overfull:
             return None
-        device_of = [self.occupancy.site[block] for block in self.instance.block]
+        device_of = [self.occupancy.assigned[block] for block in self.instance.block]
         found = compact(self.instance, device_of, self.start)
         if self.links is None:
             return found
-        kept = with_sends(self.instance, self.links.traffic, device_of, self.start, self.links.sends)
-        return min(found, kept, key=lambda timetable: timetable.makespan)
+        kept = with_transfers(self.instance, self.links.traffic, device_of, self.start, self.links.transfers)
+        return min(found, kept, key=lambda schedule: schedule.makespan)
 
     def _choose(self, op: int, ahead: Sequence[Sequence[int]] | None) -> Choice | None:
         best: Choice | None = None
         for device in self.instance.allowed[op]:
             if self.occupancy.admits(op, device):
                 ticks = self.instance.duration[op][device]
-                begin = self.lanes[device].earliest(self._arrival(op, device), ticks)
+                begin = self.resources[device].earliest(self._arrival(op, device), ticks)
                 end = begin + ticks
                 choice = end if ahead is None else end + ahead[op][device], end, device, begin
                 if best is None or choice < best:
@@ -74,11 +74,11 @@ class _Insertion:
         latest = occupancy.source_arrival(op, device)
         for source, delay in instance.predecessors[op]:
             if source not in instance.sources:
-                arrival = end[source] + delay[occupancy.site[instance.block[source]]][device]
+                arrival = end[source] + delay[occupancy.assigned[instance.block[source]]][device]
                 if arrival > latest:
                     latest = arrival
         if self.links is not None:
-            latest = max(latest, self.links.expect_inputs(op, device, occupancy.site, instance.block, end))
+            latest = max(latest, self.links.expect_inputs(op, device, occupancy.assigned, instance.block, end))
         return latest
 
     def _book(self, op: int, choice: Choice) -> bool:
@@ -87,16 +87,16 @@ class _Insertion:
         _, _, device, begin = choice
         ticks = instance.duration[op][device]
         promised = occupancy.source_arrival(op, device)
-        arrival = occupancy.settle_with_sources(op, device)
+        arrival = occupancy.assign_with_sources(op, device)
         if occupancy.overfull:
             return False
         if self.links is not None:
             self.where[op] = device
             for source, _ in instance.source_arcs[op]:
-                self.where[source] = occupancy.site[instance.block[source]]
+                self.where[source] = occupancy.assigned[instance.block[source]]
             arrival, promised = max(arrival, self.links.send_inputs(op, self.where, self.end)), begin
         if arrival > promised:
-            begin = self.lanes[device].earliest(max(begin, arrival), ticks)
+            begin = self.resources[device].earliest(max(begin, arrival), ticks)
         self.start[op], self.end[op] = begin, begin + ticks
-        self.lanes[device].insert(begin, begin + ticks)
+        self.resources[device].insert(begin, begin + ticks)
         return True

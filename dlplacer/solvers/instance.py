@@ -18,10 +18,10 @@ from dlplacer.problem import Problem
 from dlplacer.traffic import Traffic, build_traffic
 
 FAR = 2**40
-"""Delay between devices that no way joins: more than any horizon."""
+"""Delay between devices that no route joins: more than any horizon."""
 
 Delay = tuple[tuple[int, ...], ...]
-"""[source device][target device] → ticks; 0 on the diagonal, `FAR` where no way leads."""
+"""[source device][target device] → ticks; 0 on the diagonal, `FAR` where no route leads."""
 
 Arcs = tuple[tuple[tuple[int, Delay], ...], ...]
 """[op] → (op at the other end, delay) of its arcs."""

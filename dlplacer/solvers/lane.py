@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 _NEVER = 2**62
 
 
-class Lane:
+class BusyIntervals:
     """When a device or a link is busy, in order; what takes no time counts, so that nothing is put around it."""
 
     def __init__(self) -> None:

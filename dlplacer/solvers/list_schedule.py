@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.links import Links
+from dlplacer.solvers.links import LinkState
 from dlplacer.solvers.occupancy import Occupancy
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.timetable import Schedule, compact
 
 _NEVER = 2**62
 
 
 def list_schedule(
     instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None, patient: bool = True
-) -> Timetable | None:
-    """The timetable that the rule gives, or None if it runs out of memory on every device that an op may use.
+) -> Schedule | None:
+    """The schedule that the rule gives, or None if it runs out of memory on every device that an op may use.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ class _Desk:
         self.waiting: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
         self.ready: list[list[tuple[int, int]]] = [[] for _ in self.free]
         self.instant: list[tuple[int, int]] = []
-        self.links = None if instance.traffic is None else Links(instance.traffic)
+        self.links = None if instance.traffic is None else LinkState(instance.traffic)
         self.device, self.end = [-1] * count, [0] * count
 
-    def run(self) -> Timetable | None:
+    def run(self) -> Schedule | None:
         for op, missing in enumerate(self.missing):
             if not missing and not self.done[op]:
                 self._release(op)
@@ -77,16 +77,16 @@ class _Desk:
             op = self._choose(device, now)
             if op >= 0:
                 self._take(op, device, now)
-        self.occupancy.settle_rest()
+        self.occupancy.assign_rest()
         if self.occupancy.overfull:
             return None
-        site, block = self.occupancy.site, self.instance.block
-        return compact(self.instance, [site[number] for number in block], self.start)
+        assigned, block = self.occupancy.assigned, self.instance.block
+        return compact(self.instance, [assigned[number] for number in block], self.start)
 
     def _release(self, op: int) -> None:
         """Queue an op whose inputs are all scheduled on every device that may still run it."""
         occupancy, arrival, free = self.occupancy, self.arrival[op], self.free
-        here = occupancy.site[self.instance.block[op]]
+        here = occupancy.assigned[self.instance.block[op]]
         devices = self.instance.allowed[op] if here < 0 else (here,)
         for device in devices:
             if self.instance.source_arcs[op]:
@@ -100,16 +100,16 @@ class _Desk:
     def _next_decision(self) -> tuple[int, int]:
         """The device that decides next, and when; (-1, …) if no queue holds an op."""
         best, soonest = -1, _NEVER
-        done, site, block = self.done, self.occupancy.site, self.instance.block
+        done, assigned, block = self.done, self.occupancy.assigned, self.instance.block
         for device, ready in enumerate(self.ready):
             if self.asleep[device]:
                 continue
-            while ready and (done[ready[0][1]] or site[block[ready[0][1]]] not in (-1, device)):
+            while ready and (done[ready[0][1]] or assigned[block[ready[0][1]]] not in (-1, device)):
                 heappop(ready)
             now = self.free[device]
             if not ready:
                 waiting = self.waiting[device]
-                while waiting and (done[waiting[0][2]] or site[block[waiting[0][2]]] not in (-1, device)):
+                while waiting and (done[waiting[0][2]] or assigned[block[waiting[0][2]]] not in (-1, device)):
                     heappop(waiting)
                 if not waiting:
                     continue
@@ -133,7 +133,7 @@ class _Desk:
             late = self.occupancy.source_arrival(op, device) if self.instance.source_arcs[op] else 0
             if self.links is not None:
                 occupancy, block = self.occupancy, self.instance.block
-                late = max(late, self.links.expect_inputs(op, device, occupancy.site, block, self.end))
+                late = max(late, self.links.expect_inputs(op, device, occupancy.assigned, block, self.end))
             if late > now:
                 self.arrival[op][device] = late
                 heappush(waiting, (late, key, op))
@@ -159,8 +159,8 @@ class _Desk:
     def _take(self, op: int, device: int, now: int) -> None:
         """Start an op, and release the readers that waited for it only."""
         instance = self.instance
-        if instance.source_arcs[op] or self.occupancy.site[instance.block[op]] < 0:
-            now = max(now, self.occupancy.settle_with_sources(op, device))
+        if instance.source_arcs[op] or self.occupancy.assigned[instance.block[op]] < 0:
+            now = max(now, self.occupancy.assign_with_sources(op, device))
         if self.links is not None:
             now = max(now, self._send_inputs(self.links, op, device))
         end = self.end[op] = now + instance.duration[op][device]
@@ -180,9 +180,9 @@ class _Desk:
             if not missing[target]:
                 self._release(target)
 
-    def _send_inputs(self, links: Links, op: int, device: int) -> int:
+    def _send_inputs(self, links: LinkState, op: int, device: int) -> int:
         """When what an op reads from elsewhere is there, with the links booked for it."""
         self.device[op] = device
         for source, _ in self.instance.source_arcs[op]:
-            self.device[source] = self.occupancy.site[self.instance.block[source]]
+            self.device[source] = self.occupancy.assigned[self.instance.block[source]]
         return links.send_inputs(op, self.device, self.end)

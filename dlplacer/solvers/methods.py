@@ -5,7 +5,7 @@ from functools import partial
 
 from dlplacer.errors import InputError
 from dlplacer.problem import Problem
-from dlplacer.solvers.admission import admission, stricter
+from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct, construct_on_placement
 from dlplacer.solvers.cpop import cpop
@@ -16,11 +16,11 @@ from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.partition import min_cut
 from dlplacer.solvers.peft import peft
-from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.sct import m_sct
 from dlplacer.solvers.sequential import sequential
 from dlplacer.solvers.single import best_single
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.solvers.topo import m_topo
 
 _BOUND_SHARE = 0.2
@@ -32,7 +32,7 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
     return solve_ilp(problem, budget, [(cost, partial(_start, method)) for method, cost in _STARTS.items()])
 
 
-def _start(method: str, problem: Problem, instance: Instance) -> Timetable | None:
+def _start(method: str, problem: Problem, instance: Instance) -> Schedule | None:
     try:
         return construct(_seen_by(method, problem, instance), RULES[method])
     except InputError:
@@ -49,7 +49,7 @@ def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
     found = run_rule(problem, instance, method, budget.left_s / 2)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     budget.report(None if found is None else found.makespan, bounds.makespan)
-    schedule = None if found is None else Schedule.of(problem, instance, found)
+    schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
     return Outcome(schedule, bounds.makespan)
 
 
@@ -89,8 +89,8 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
 """Method → solver; the first is the default."""
 
 
-def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Timetable | None:
-    """The timetable of a method of `RULES`; None if it runs out of memory, on any placement found in that time too.
+def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Schedule | None:
+    """The schedule of a method of `RULES`; None if it runs out of memory, on any placement found in that time too.
 
     Raises
     ------
@@ -100,9 +100,9 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
         If the method needs a package that is not installed.
     """
     admits = admission(problem, instance)
-    for guide in (instance, *stricter(problem)):
-        found = construct(_seen_by(method, problem, guide), RULES[method])
-        found = found or construct_on_placement(problem, guide, RULES[method], seconds)
+    for surrogate in (instance, *surrogates(problem)):
+        found = construct(_seen_by(method, problem, surrogate), RULES[method])
+        found = found or construct_on_placement(problem, surrogate, RULES[method], seconds)
         if found is None or admits(found):
             return found
     return None

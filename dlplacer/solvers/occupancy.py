@@ -14,16 +14,16 @@ class Occupancy:
 
     def __init__(self, instance: Instance, fixed: Sequence[int] | None = None) -> None:
         self.instance = instance
-        self.site = [-1] * len(instance.members)
+        self.assigned = [-1] * len(instance.members)
         self.room: list[float] = [float("inf") if size is None else size for size in instance.capacity]
         self.overfull = False
         for block, device in enumerate(fixed or ()):
             if device >= 0:
-                self.settle(block, device)
+                self.assign(block, device)
 
-    def settle(self, block: int, device: int) -> None:
+    def assign(self, block: int, device: int) -> None:
         """Decide a block."""
-        self.site[block] = device
+        self.assigned[block] = device
         self.room[device] -= self.instance.footprint[block]
         if self.room[device] < 0:
             self.overfull = True
@@ -31,15 +31,15 @@ class Occupancy:
     def admits(self, op: int, device: int) -> bool:
         """Whether an op may go to a device: it is allowed there, and its block is there or fits."""
         block = self.instance.block[op]
-        if self.site[block] >= 0:
-            return self.site[block] == device
+        if self.assigned[block] >= 0:
+            return self.assigned[block] == device
         return device in self.instance.allowed[op] and self.instance.footprint[block] <= self.room[device]
 
     def source_arrival(self, op: int, device: int) -> int:
         """When the data of the zero-time sources that an op reads can be on a device."""
         latest = 0
         for source, delay in self.instance.source_arcs[op]:
-            here = self.site[self.instance.block[source]]
+            here = self.assigned[self.instance.block[source]]
             if here >= 0:
                 arrival = delay[here][device]
             else:
@@ -48,29 +48,29 @@ class Occupancy:
                 latest = arrival
         return latest
 
-    def settle_with_sources(self, op: int, device: int) -> int:
+    def assign_with_sources(self, op: int, device: int) -> int:
         """Decide an op and the undecided zero-time sources that it reads; when their data is on its device.
 
         A source goes to the nearest device that admits it, which for want of memory may be farther than
         `source_arrival` promised.
         """
         instance = self.instance
-        if self.site[instance.block[op]] < 0:
-            self.settle(instance.block[op], device)
+        if self.assigned[instance.block[op]] < 0:
+            self.assign(instance.block[op], device)
         for source, delay in instance.source_arcs[op]:
-            if self.site[instance.block[source]] < 0:
-                self._settle_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
+            if self.assigned[instance.block[source]] < 0:
+                self._assign_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
         return 0 if self.overfull else self.source_arrival(op, device)
 
-    def settle_rest(self) -> None:
+    def assign_rest(self) -> None:
         """Decide every block that is left, each where most room is."""
         for block, ops in enumerate(self.instance.members):
-            if self.site[block] < 0:
-                self._settle_best(ops[0], self.room)
+            if self.assigned[block] < 0:
+                self._assign_best(ops[0], self.room)
 
-    def _settle_best(self, op: int, value: Sequence[float]) -> None:
+    def _assign_best(self, op: int, value: Sequence[float]) -> None:
         fitting = [device for device in self.instance.allowed[op] if self.admits(op, device)]
         if fitting:
-            self.settle(self.instance.block[op], max(fitting, key=lambda device: value[device]))
+            self.assign(self.instance.block[op], max(fitting, key=lambda device: value[device]))
         else:
             self.overfull = True

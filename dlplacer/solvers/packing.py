@@ -45,8 +45,8 @@ def pack(instance: Instance) -> list[int] | None:
         fitting = [device for device in instance.allowed[op] if occupancy.admits(op, device)]
         if not fitting:
             return None
-        occupancy.settle(block, max(fitting, key=lambda device: occupancy.room[device]))
-    return occupancy.site
+        occupancy.assign(block, max(fitting, key=lambda device: occupancy.room[device]))
+    return occupancy.assigned
 
 
 def _admits(instance: Instance, part: tuple[int, ...], devices: list[int]) -> bool:

@@ -13,7 +13,7 @@ from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.settling import fitted
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 _WEIGHT = 10**8
 
@@ -23,7 +23,7 @@ def available() -> bool:
     return importlib.util.find_spec("pymetis") is not None
 
 
-def min_cut(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
+def min_cut(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
     """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
 
     METIS halves blocks and devices until every part has one device. The blocks weigh their mean durations; a half gets

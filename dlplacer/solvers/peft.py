@@ -8,13 +8,13 @@ import numpy.typing as npt
 from dlplacer.solvers.insertion import insert_all
 from dlplacer.solvers.instance import FAR, Delay, Instance
 from dlplacer.solvers.ready import by_release
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 Table = npt.NDArray[np.int64]
 
 
-def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of PEFT, or None if an op fits on no device that it may use.
+def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of PEFT, or None if an op fits on no device that it may use.
 
     Among the ops that are ready, the one of largest mean optimistic cost goes next, to the device where its end plus
     its optimistic cost is least, into the earliest gap that holds it.

@@ -10,7 +10,7 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
     """[op] → mean duration + the largest of mean delay + rank over its readers, in ticks.
 
     Durations are averaged over the allowed devices, delays over the pairs of different devices that the two ops may use
-    and that a way joins.
+    and that a route joins.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Ops of no time contracted into a neighbour where that cannot cost anything: a smaller instance of the same optimum.
 
 Both rules hold where transfers do not wait for each other and memory is a sum of footprints (``contention: none`` and
-``memory: sum``), for any times per type, pins, groups and ways. Let v be an op of no time on all devices it may use,
+``memory: sum``), for any times per type, pins, groups and routes. Let v be an op of no time on all devices it may use,
 whose block is a single op of no footprint (or of any, where memory does not bind) and which may run wherever its host
 may; or whose block is the host's.
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Delay, Instance
-from dlplacer.solvers.timetable import Timetable, compact, in_sequence, sequence
+from dlplacer.solvers.timetable import Schedule, compact, in_sequence, sequence
 
 Rows = list[dict[int, Delay]]
 """[op] → op at the other end → delay."""
@@ -56,10 +56,10 @@ class Reduction:
     kept: tuple[int, ...]
     merges: tuple[Merge, ...]
 
-    def expand(self, timetable: Timetable) -> Timetable:
-        """A timetable of the original that ends no later."""
+    def expand(self, schedule: Schedule) -> Schedule:
+        """A schedule of the original that ends no later."""
         device, start = [0] * self.original.op_count, [0] * self.original.op_count
-        for op, there, begin in zip(self.kept, timetable.device, timetable.start, strict=True):
+        for op, there, begin in zip(self.kept, schedule.device, schedule.start, strict=True):
             device[op], start[op] = there, begin
         for merge in reversed(self.merges):
             device[merge.op] = here = device[merge.host]
@@ -67,11 +67,11 @@ class Reduction:
             start[merge.op] = start[merge.host] + late
         return compact(self.original, device, start)
 
-    def project(self, timetable: Timetable) -> Timetable:
-        """A timetable of the reduced instance that ends no later than one of the original."""
-        device = [timetable.device[op] for op in self.kept]
+    def project(self, schedule: Schedule) -> Schedule:
+        """A schedule of the reduced instance that ends no later than one of the original."""
+        device = [schedule.device[op] for op in self.kept]
         return in_sequence(
-            self.reduced, device, sequence(self.reduced, device, [timetable.start[op] for op in self.kept])
+            self.reduced, device, sequence(self.reduced, device, [schedule.start[op] for op in self.kept])
         )
 
 
@@ -85,11 +85,11 @@ class Contracted(Incumbent):
         if outer.best is not None:
             self.offer(found.project(outer.best))
 
-    def offer(self, timetable: Timetable | None) -> bool:
-        """Keep a timetable if it is the best so far, and offer its expansion; whether it is."""
-        better = super().offer(timetable)
-        if better and timetable is not None:
-            self.outer.offer(self.found.expand(timetable))
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Keep a schedule if it is the best so far, and offer its expansion; whether it is."""
+        better = super().offer(schedule)
+        if better and schedule is not None:
+            self.outer.offer(self.found.expand(schedule))
         return better
 
     def raise_bound(self, bound: int) -> None:
@@ -145,17 +145,17 @@ class _Work:
         readers, reads = self.readers[op], self.reads[op]
         if len(reads) == 1:
             ((source, before),) = reads.items()
-            ways = ((after, before, after) for after in readers.values())
-            if self._may_join(op, source, ways):
+            routes = ((after, before, after) for after in readers.values())
+            if self._may_join(op, source, routes):
                 return Merge(op, source, True)
         if len(readers) == 1:
             ((target, after),) = readers.items()
-            ways = ((before, before, after) for before in reads.values())
-            if self._may_join(op, target, ways):
+            routes = ((before, before, after) for before in reads.values())
+            if self._may_join(op, target, routes):
                 return Merge(op, target, False)
         return None
 
-    def _may_join(self, op: int, host: int, ways: Iterable[tuple[Delay, Delay, Delay]]) -> bool:
+    def _may_join(self, op: int, host: int, routes: Iterable[tuple[Delay, Delay, Delay]]) -> bool:
         instance = self.instance
         if host == instance.barrier:
             return False
@@ -164,7 +164,7 @@ class _Work:
         free = self.size[self.block[op]] == 1 and not (instance.memory_binds and self.footprint[self.block[op]])
         if not free or not set(instance.allowed[host]).issubset(instance.allowed[op]):
             return False
-        return all(self._never_longer(*way) for way in ways)
+        return all(self._never_longer(*route) for route in routes)
 
     def _never_longer(self, direct: Delay, first: Delay, second: Delay) -> bool:
         """Whether `direct` from a to b is at most `first` from a to d plus `second` from d to b, for all devices."""

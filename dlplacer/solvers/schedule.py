@@ -8,12 +8,12 @@ from threading import Event
 
 from dlplacer.problem import Problem
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable
-from dlplacer.traffic import Send
+from dlplacer.solvers.timetable import Schedule
+from dlplacer.traffic import ScheduledTransfer
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ProblemSchedule:
     """A placement and start times for all ops of a problem, in ticks; device and start are indexed by op.
 
     Attributes
@@ -25,14 +25,14 @@ class Schedule:
     problem: Problem
     device: tuple[int, ...]
     start: tuple[int, ...]
-    sends: tuple[Send, ...] | None = None
+    transfers: tuple[ScheduledTransfer, ...] | None = None
 
     @classmethod
-    def of(cls, problem: Problem, instance: Instance, timetable: Timetable) -> "Schedule":
-        """The schedule of a timetable of the problem's instance."""
+    def of(cls, problem: Problem, instance: Instance, schedule: Schedule) -> "ProblemSchedule":
+        """The schedule of a schedule of the problem's instance."""
         count = problem.op_count
-        sends = None if instance.traffic is None else timetable.sends
-        return cls(problem, timetable.device[:count], timetable.start[:count], sends)
+        transfers = None if instance.traffic is None else schedule.transfers
+        return cls(problem, schedule.device[:count], schedule.start[:count], transfers)
 
     @cached_property
     def end(self) -> tuple[int, ...]:
@@ -98,5 +98,5 @@ class Budget:
 class Outcome:
     """What a solver found: the best schedule, or None, and a makespan in ticks that no schedule can beat."""
 
-    schedule: Schedule | None
+    schedule: ProblemSchedule | None
     lower_bound: int

@@ -9,17 +9,17 @@ from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.etf import EarliestFirst
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.ranks import upward_ranks
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 _MOST_ARCS = 10_000
 _THRESHOLD = 0.5
 _DIGITS = 6
 
 
-def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of m-SCT, or None if an op fits on no device that it may use.
+def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of m-SCT, or None if an op fits on no device that it may use.
 
-    Every op may have a favourite child, which a linear program chooses (`favourites`). Ops are taken as by m-ETF, but a
+    Every op may have a favourite child, which a linear program chooses (`favourite_children`). Ops are taken as by m-ETF, but a
     device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile takes only
     urgent ops: those whose data have been everywhere by then, and that no other device can start as early.
 
@@ -37,7 +37,7 @@ def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | No
 
 
 @lru_cache(maxsize=1)
-def favourites(instance: Instance) -> tuple[int, ...]:
+def favourite_children(instance: Instance) -> tuple[int, ...]:
     """[op] → its favourite child, or -1; no op is the favourite of two.
 
     The linear program takes mean durations and least delays between different devices; sources of zero time and arcs
@@ -74,7 +74,7 @@ class _SmallCommunication(EarliestFirst):
 
     def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
         super().__init__(instance, priority, fixed)
-        self.child = favourites(instance)
+        self.child = favourite_children(instance)
         self.last = [-1] * instance.device_count
         self.earliest: list[tuple[int, int] | None] = [None] * instance.device_count
         self.earlier = [0] * instance.device_count

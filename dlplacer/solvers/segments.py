@@ -8,13 +8,13 @@ import numpy as np
 
 from dlplacer.solvers.instance import Delay, Instance
 from dlplacer.solvers.intervals import reachable
-from dlplacer.traffic import Parcel, traffic_of
+from dlplacer.traffic import TransferRequest, traffic_of
 
 _LARGEST_SERIES = 120
 
 
 @dataclass(frozen=True)
-class Segment:
+class GraphSegment:
     """What runs between two consecutive cut ops.
 
     Attributes
@@ -50,7 +50,7 @@ class Series:
     instance: Instance
 
 
-def find_segments(instance: Instance, last: int) -> list[Segment]:
+def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
     """The segments of the ops that lead to `last`, sources of zero time left out.
 
     A cut op is before or after every other one of these ops. So all that lead to it end before it starts, and all that
@@ -72,11 +72,11 @@ def find_segments(instance: Instance, last: int) -> list[Segment]:
     for before, cut in pairwise([-1, *cuts]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
-            segments.append(Segment(tuple(chosen), _alone(instance, chosen), before < 0))
+            segments.append(GraphSegment(tuple(chosen), _alone(instance, chosen), before < 0))
     return segments
 
 
-def couple(instance: Instance, segments: Sequence[Segment]) -> list[Series]:
+def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
     """The segments in series: together where a colocation group runs inside both, or where their cut ops pair up.
 
     Any grouping gives a valid bound. This one keeps what a forward segment and its backward share, but joins no series
@@ -102,7 +102,7 @@ def couple(instance: Instance, segments: Sequence[Segment]) -> list[Series]:
     ]
 
 
-def with_traffic(instance: Instance, segments: Sequence[Segment], series: Series) -> Series:
+def with_traffic(instance: Instance, segments: Sequence[GraphSegment], series: Series) -> Series:
     """A series with what is sent inside its segments.
 
     What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
@@ -110,19 +110,19 @@ def with_traffic(instance: Instance, segments: Sequence[Segment], series: Series
     """
     if instance.traffic is None:
         return series
-    parcels: list[Parcel] = []
+    requests: list[TransferRequest] = []
     offset = 0
     for number in series.segments:
         position = {op: offset + place for place, op in enumerate(segments[number].ops)}
         last = offset + len(position) - 1
-        for parcel in instance.traffic.parcels:
-            source = position.get(parcel.source, last)
-            readers = tuple(position[op] for op in parcel.readers if position.get(op, -1) > source)
+        for request in instance.traffic.requests:
+            source = position.get(request.source, last)
+            readers = tuple(position[op] for op in request.readers if position.get(op, -1) > source)
             if source < last and readers:
-                parcels.append(Parcel("", source, parcel.size, readers, readers))
+                requests.append(TransferRequest("", source, request.size, readers, readers))
         offset = last + 1
     return replace(
-        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.ways, parcels, offset))
+        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.routes, requests, offset))
     )
 
 
@@ -153,7 +153,7 @@ def _alone(instance: Instance, ops: list[int]) -> Instance:
     )
 
 
-def _in_series(instance: Instance, segments: Sequence[Segment]) -> Instance:
+def _in_series(instance: Instance, segments: Sequence[GraphSegment]) -> Instance:
     """Segments joined by arcs without delay from the last op of each to the first of the next."""
     if len(segments) == 1:
         return segments[0].instance

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dlplacer.solvers.filling import filled, with_sizes
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.ready import program_order
-from dlplacer.solvers.timetable import Timetable, in_sequence
+from dlplacer.solvers.timetable import Schedule, in_sequence
 
 _BUFFER = 1.25
 
 
-def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of a device map, or None if memory does not suffice for it.
+def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of a device map, or None if memory does not suffice for it.
 
     Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
     every device but the last takes at most an equal share of all footprints plus 1.25 times their mean, so that

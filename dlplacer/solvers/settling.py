@@ -1,4 +1,4 @@
-"""Placements without times: blocks settled one by one, as memory allows."""
+"""Placements without times: blocks assigned one by one, as memory allows."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,7 +6,7 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy
 
 
-def settled(
+def place_blocks(
     instance: Instance,
     ops: Iterable[int],
     choose: Callable[[Occupancy, int], int | None],
@@ -27,16 +27,16 @@ def settled(
     for op in ops:
         if op in instance.sources:
             continue
-        here: int | None = occupancy.site[instance.block[op]]
+        here: int | None = occupancy.assigned[instance.block[op]]
         if here == -1:
             here = choose(occupancy, op)
         if here is None:
             return None
-        occupancy.settle_with_sources(op, here)
+        occupancy.assign_with_sources(op, here)
         if occupancy.overfull:
             return None
-    occupancy.settle_rest()
-    return None if occupancy.overfull else occupancy.site
+    occupancy.assign_rest()
+    return None if occupancy.overfull else occupancy.assigned
 
 
 def fitted(
@@ -58,7 +58,7 @@ def fitted(
         device = wished[instance.block[op]]
         return device if occupancy.admits(op, device) else roomiest(occupancy, op)
 
-    return settled(instance, ops, choose, fixed)
+    return place_blocks(instance, ops, choose, fixed)
 
 
 def roomiest(occupancy: Occupancy, op: int) -> int | None:

@@ -2,10 +2,10 @@
 
 from dlplacer.live import peaks
 from dlplacer.problem import Problem
-from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule
 
 
-def best_single(problem: Problem) -> Schedule | None:
+def best_single(problem: Problem) -> ProblemSchedule | None:
     """All ops on the device where they end first, or None where they fit on none."""
     fitting = [device for device in range(problem.device_count) if _fits(problem, device)]
     schedules = [_on_device(problem, device) for device in fitting]
@@ -27,10 +27,10 @@ def _fits(problem: Problem, device: int) -> bool:
     return peaks(problem, schedule.device, schedule.start, schedule.end, ())[device] <= capacity
 
 
-def _on_device(problem: Problem, device: int) -> Schedule:
+def _on_device(problem: Problem, device: int) -> ProblemSchedule:
     start = [0] * problem.op_count
     now = 0
     for op in problem.topological:
         start[op] = now
         now += problem.duration[op][device] or 0
-    return Schedule(problem, (device,) * problem.op_count, tuple(start))
+    return ProblemSchedule(problem, (device,) * problem.op_count, tuple(start))

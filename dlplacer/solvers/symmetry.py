@@ -45,7 +45,7 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
     for row, devices in zip(instance.duration, instance.allowed, strict=True):
         if (a in devices) != (b in devices) or (a in devices and row[a] != row[b]):
             return False
-    if instance.traffic is not None and not instance.traffic.ways.swappable(a, b):
+    if instance.traffic is not None and not instance.traffic.routes.swappable(a, b):
         return False
     others = [device for device in range(instance.device_count) if device not in (a, b)]
     return all(

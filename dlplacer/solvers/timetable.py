@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.links import Links
-from dlplacer.traffic import Send
+from dlplacer.solvers.links import LinkState
+from dlplacer.traffic import ScheduledTransfer
 
 
 @dataclass(frozen=True, slots=True)
-class Timetable:
+class Schedule:
     """Device and start tick of every op, the tick at which the last op ends, and the transfers that `traffic` asks for.
 
     Transfers are in the order in which they were planned; empty for instances without traffic.
@@ -18,18 +18,18 @@ class Timetable:
     device: tuple[int, ...]
     start: tuple[int, ...]
     makespan: int
-    sends: tuple[Send, ...] = ()
+    transfers: tuple[ScheduledTransfer, ...] = ()
 
-    def mirrored(self, instance: Instance) -> "Timetable":
-        """The same timetable of the reversed instance: what ended last starts first."""
+    def mirrored(self, instance: Instance) -> "Schedule":
+        """The same schedule of the reversed instance: what ended last starts first."""
         start = tuple(
             self.makespan - begin - instance.duration[op][self.device[op]] for op, begin in enumerate(self.start)
         )
-        return Timetable(self.device, start, self.makespan)
+        return Schedule(self.device, start, self.makespan)
 
 
-def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Timetable:
-    """The timetable in which every op starts as early as this placement and the order of these starts allow.
+def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
+    """The schedule in which every op starts as early as this placement and the order of these starts allow.
 
     It obeys eq. 10 and 12 and ends no later, provided that the given starts do, where zero-time sinks may also lie
     inside another op: such a sink moves to the end of that op, which delays nothing as nothing reads it.
@@ -44,12 +44,12 @@ def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) ->
     return sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op]))
 
 
-def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Timetable:
-    """The timetable that starts every op, taken in this order, as early as its data and its device allow.
+def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
+    """The schedule that starts every op, taken in this order, as early as its data and its device allow.
 
     Where there is traffic, an op's data are sent when its turn comes, into the first gap that the links have.
     """
-    links = None if instance.traffic is None else Links(instance.traffic)
+    links = None if instance.traffic is None else LinkState(instance.traffic)
     early, end = [0] * instance.op_count, [0] * instance.op_count
     free = [0] * instance.device_count
     for op in ops:
@@ -63,15 +63,15 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
             begin = max(begin, links.send_inputs(op, device, end))
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]
-    return Timetable(tuple(device), tuple(early), max(end), () if links is None else tuple(links.sends))
+    return Schedule(tuple(device), tuple(early), max(end), () if links is None else tuple(links.transfers))
 
 
-def keeps_blocks_and_memory(instance: Instance, timetable: Timetable) -> bool:
+def keeps_blocks_and_memory(instance: Instance, schedule: Schedule) -> bool:
     """Whether every block is on one device (eq. 7) and no device holds more than it can (eq. 13)."""
     used = [0] * instance.device_count
     for ops, size in zip(instance.members, instance.footprint, strict=True):
-        here = timetable.device[ops[0]]
-        if any(timetable.device[op] != here for op in ops):
+        here = schedule.device[ops[0]]
+        if any(schedule.device[op] != here for op in ops):
             return False
         used[here] += size
     return all(room is None or size <= room for size, room in zip(used, instance.capacity, strict=True))

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dlplacer.solvers.filling import filled, with_sizes
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 
-def m_topo(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Timetable | None:
-    """The timetable of m-TOPO, or None if memory does not suffice for its placement.
+def m_topo(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of m-TOPO, or None if memory does not suffice for its placement.
 
     In the program's order, which is a topological one, ops fill the first device up to a cap, then the second, and so
     on. The cap is an equal share of all footprints plus the largest of them, and never more than the device's memory.

@@ -1,4 +1,4 @@
-"""Windows of a timetable: some ops to place and order anew between what comes before and what comes after them."""
+"""Windows of a schedule: some ops to place and order anew between what comes before and what comes after them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,21 +8,21 @@ import numpy as np
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.heads import heads, tails
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable, in_sequence, sequence
+from dlplacer.solvers.timetable import Schedule, in_sequence, sequence
 
 
 @dataclass(frozen=True)
 class Window:
-    """A sub-problem whose best solution is the best that can replace a slice of a timetable.
+    """A sub-problem whose best solution is the best that can replace a slice of a schedule.
 
     Attributes
     ----------
     ops
         Positions of its ops in the whole instance; sources of zero time first.
     instance
-        Its ops alone; devices that the rest of the timetable forbids are left out, and memory is what the rest leaves.
+        Its ops alone; devices that the rest of the schedule forbids are left out, and memory is what the rest leaves.
     release, tail
-        [op][device] → earliest start there, and least time from its end there to the end of the timetable.
+        [op][device] → earliest start there, and least time from its end there to the end of the schedule.
     rest
         Makespan of the rest: no solution of the window ends earlier.
     """
@@ -43,28 +43,28 @@ class Window:
         return Bounds(max(self.rest, longest), tuple(head), tuple(tail))
 
 
-class Timeline:
-    """A timetable as a sequence of ops, from which windows are cut.
+class WindowSequence:
+    """A schedule as a sequence of ops, from which windows are cut.
 
     Attributes
     ----------
     ops
-        Sources of zero time, then all others by start: the timetable follows this sequence.
+        Sources of zero time, then all others by start: the schedule follows this sequence.
     first
         Position of the first op that is not such a source.
     """
 
-    def __init__(self, instance: Instance, timetable: Timetable) -> None:
-        self.instance, self.timetable = instance, timetable
-        by_start = sequence(instance, timetable.device, timetable.start)
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
+        self.instance, self.schedule = instance, schedule
+        by_start = sequence(instance, schedule.device, schedule.start)
         self.ops = [op for op in by_start if op in instance.sources]
         self.first = len(self.ops)
         self.ops += [op for op in by_start if op not in instance.sources]
         self.position = [0] * instance.op_count
         for position, op in enumerate(self.ops):
             self.position[op] = position
-        device = timetable.device
-        self.end = [start + instance.duration[op][device[op]] for op, start in enumerate(timetable.start)]
+        device = schedule.device
+        self.end = [start + instance.duration[op][device[op]] for op, start in enumerate(schedule.start)]
         self.path = self._paths()
         self._crossing = np.array(
             [
@@ -86,7 +86,7 @@ class Timeline:
         """The window of `count` ops from position `first` on, and the sources that they read.
 
         What comes before keeps its times; what comes after keeps its devices and its order, so the time from the start
-        of each to the end of the timetable is a longest path.
+        of each to the end of the schedule is a longest path.
         """
         instance = self.instance
         chosen = self.ops[first : first + count]
@@ -114,13 +114,13 @@ class Timeline:
         )
 
     def _paths(self) -> list[int]:
-        """[op] → longest way from its start to the end of the timetable, with every device's order kept."""
+        """[op] → longest route from its start to the end of the schedule, with every device's order kept."""
         path, after = [0] * self.instance.op_count, [0] * self.instance.device_count
         for op in reversed(self.ops):
-            here = self.timetable.device[op]
+            here = self.schedule.device[op]
             below = 0 if op in self.instance.sources else after[here]
             for target, delay in self.instance.successors[op]:
-                below = max(below, delay[here][self.timetable.device[target]] + path[target])
+                below = max(below, delay[here][self.schedule.device[target]] + path[target])
             path[op] = below + self.instance.duration[op][here]
             if op not in self.instance.sources:
                 after[here] = path[op]
@@ -131,17 +131,17 @@ class Timeline:
         frontier = [0] * self.instance.device_count
         for device in range(self.instance.device_count):
             for op in reversed(self.ops[self.first : first]):
-                if self.timetable.device[op] == device:
+                if self.schedule.device[op] == device:
                     frontier[device] = self.end[op]
                     break
         return frontier
 
     def _after(self, last: int) -> list[int]:
-        """[device] → longest way from the start of its first op from a position on to the end of the timetable."""
+        """[device] → longest route from the start of its first op from a position on to the end of the schedule."""
         after = [0] * self.instance.device_count
         for device in range(self.instance.device_count):
             for op in self.ops[last:]:
-                if self.timetable.device[op] == device:
+                if self.schedule.device[op] == device:
                     after[device] = self.path[op]
                     break
         return after
@@ -152,7 +152,7 @@ class Timeline:
         release = list(before)
         for source, delay in self.instance.predecessors[op]:
             if source not in inside:
-                row = delay[self.timetable.device[source]]
+                row = delay[self.schedule.device[source]]
                 release = [max(known, self.end[source] + ticks) for known, ticks in zip(release, row, strict=True)]
         return tuple(release)
 
@@ -160,17 +160,17 @@ class Timeline:
         tail = [0] * self.instance.device_count if op in self.instance.sources else list(after)
         for target, delay in self.instance.successors[op]:
             if self.position[target] >= last:
-                there, path = self.timetable.device[target], self.path[target]
+                there, path = self.schedule.device[target], self.path[target]
                 tail = [max(known, delay[device][there] + path) for device, known in enumerate(tail)]
         return tuple(tail)
 
     def _devices(self, op: int, first: int, free: bool) -> tuple[int, ...]:
         """Devices of the same component from which every earlier reader still gets the op's data in time."""
-        here = self.timetable.device[op]
+        here = self.schedule.device[op]
         if not free:
             return (here,)
         readers = [
-            (self.timetable.start[target], delay, self.timetable.device[target])
+            (self.schedule.start[target], delay, self.schedule.device[target])
             for target, delay in self.instance.successors[op]
             if self.position[target] < first
         ]
@@ -187,7 +187,7 @@ class Timeline:
             None if size is None else size - used for size, used in zip(self.instance.capacity, self._used, strict=True)
         ]
         for block in free:
-            device = self.timetable.device[self.instance.members[block][0]]
+            device = self.schedule.device[self.instance.members[block][0]]
             left = room[device]
             room[device] = None if left is None else left + self.instance.footprint[block]
         return tuple(room)
@@ -203,14 +203,14 @@ class Timeline:
 
 
 def replaced(
-    timeline: Timeline, current: Timetable, ops: Sequence[int], window: Window, found: Timetable
-) -> tuple[Timetable, list[int]]:
-    """A timetable and its sequence after a window of the timeline is placed and ordered as found.
+    timeline: WindowSequence, current: Schedule, ops: Sequence[int], window: Window, found: Schedule
+) -> tuple[Schedule, list[int]]:
+    """A schedule and its sequence after a window of the timeline is placed and ordered as found.
 
     Parameters
     ----------
     current, ops
-        The timetable to change and its sequence: the timeline's, or what other windows have made of it.
+        The schedule to change and its sequence: the timeline's, or what other windows have made of it.
     """
     instance = timeline.instance
     device = list(current.device)

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from torch import fx
 
 from dlplacer.frontend.nodes import is_folded
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.pattern import Pattern
 from dlplacer.frontend.splitting.rules import patterns_of
 
 
-def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[Split]:
+def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
     """A split for each op of a set that can be cut into that many parts, in graph order.
 
     An op is cut as the first value that it reads in parts lies: a pool behind a norm that is cut along the channels is
@@ -26,7 +26,7 @@ def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) ->
         if not patterns:
             continue
         axis = next(iter((*_following(node, patterns, lies), *patterns)))
-        found.append(Split(name, axis, parts))
+        found.append(OpSplit(name, axis, parts))
         first = patterns[axis].outputs
         lies[name] = next((dim for dim in first if dim is not None), 0)
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from dlplacer.errors import InputError
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.rules import patterns_of
 from dlplacer.graph import OpGraph
 from dlplacer.splitting.axes import neighbours
@@ -19,7 +19,7 @@ _SHORTEST = 0.0005
 
 
 @dataclass(frozen=True)
-class Choice:
+class SplitChoice:
     """The splits that were chosen, and what list schedules promise without and with them.
 
     Attributes
@@ -30,7 +30,7 @@ class Choice:
         How many sets were tried.
     """
 
-    splits: tuple[Split, ...]
+    splits: tuple[OpSplit, ...]
     graph: OpGraph
     whole_s: float
     split_s: float
@@ -43,7 +43,7 @@ def choose_splits(
     stop: Event | None = None,
     start: Sequence[str] = (),
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> Choice:
+) -> SplitChoice:
     """The best set of splits found within a time, or none if no set shortens the step by a tenth of a percent.
 
     The longest ops are split first, more and more of them, over all phases and over the forward pass alone, whose
@@ -70,7 +70,7 @@ class _Search:
         self.longest = self._longest()
         self.around = neighbours(evaluate.step.nodes)
 
-    def run(self, start: Sequence[str]) -> Choice:
+    def run(self, start: Sequence[str]) -> SplitChoice:
         for ops in (frozenset(start), *self._prefixes()):
             if self._over():
                 break
@@ -84,7 +84,7 @@ class _Search:
         if self.best.makespan_s > (1 - _LEAST_GAIN) * self.whole.makespan_s:
             self.best = self.whole
         evaluate, best = self.evaluate, self.best
-        return Choice(
+        return SplitChoice(
             best.splits, evaluate.graph(best.splits), self.whole.makespan_s, best.makespan_s, len(evaluate.seen)
         )
 

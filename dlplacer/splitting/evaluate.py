@@ -6,7 +6,7 @@ from functools import cached_property
 
 from dlplacer.costs.times import with_times
 from dlplacer.errors import InfeasibleError
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.problem import build_problem
@@ -33,7 +33,7 @@ class Prospect:
     """
 
     ops: frozenset[str]
-    splits: tuple[Split, ...]
+    splits: tuple[OpSplit, ...]
     makespan_s: float
 
 
@@ -56,7 +56,7 @@ class Evaluator:
     options: Options
     parts: int
     overhead: float
-    seen: dict[tuple[Split, ...], float] = field(default_factory=dict)
+    seen: dict[tuple[OpSplit, ...], float] = field(default_factory=dict)
 
     @cached_property
     def timed(self) -> OpGraph:
@@ -75,7 +75,7 @@ class Evaluator:
             self.seen[splits] = self.makespan_s(self.graph(splits))
         return Prospect(frozenset(split.op for split in splits), splits, self.seen[splits])
 
-    def graph(self, splits: Collection[Split]) -> OpGraph:
+    def graph(self, splits: Collection[OpSplit]) -> OpGraph:
         """The graph with splits, timed by what is known and by estimates."""
         if not splits:
             return self.whole

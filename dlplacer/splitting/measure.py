@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.graph import OpGraph
 from dlplacer.profile.op_times import profile_ops, with_measured_times
-from dlplacer.splitting.choose import Choice, choose_splits
+from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.times import measured_overhead, on_time_base_of
 
@@ -18,7 +18,7 @@ _WORTH_PROFILING = 0.002
 class Profiling:
     """How a chosen graph is profiled: devices, timed steps, steps before them, and how often at most."""
 
-    devices: Sequence[Device]
+    devices: Sequence[RuntimeDevice]
     steps: int = 5
     warmup: int = 2
     rounds: int = 2
@@ -30,7 +30,7 @@ def measured_choice(
     time_limit_s: float = 30.0,
     stop: Event | None = None,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> Choice:
+) -> SplitChoice:
     """The splits of the shortest step among those that were profiled, or none; the graph has measured times.
 
     Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
@@ -43,7 +43,7 @@ def measured_choice(
     """
     whole = evaluate.whole
     whole_s = evaluate(()).makespan_s
-    best = Choice((), whole, whole_s, whole_s, 0)
+    best = SplitChoice((), whole, whole_s, whole_s, 0)
     begin: tuple[str, ...] = ()
     for _ in range(profiling.rounds):
         choice = choose_splits(evaluate, time_limit_s / profiling.rounds, stop, begin, on_progress)
@@ -61,7 +61,7 @@ def measured_choice(
     return best
 
 
-def profiled(evaluate: Evaluator, choice: Choice, profiling: Profiling) -> OpGraph:
+def profiled(evaluate: Evaluator, choice: SplitChoice, profiling: Profiling) -> OpGraph:
     """The graph of a choice with measured times, on the time base of the whole graph."""
     captured = evaluate.step.captured(choice.splits)
     times = profile_ops(evaluate.step.job, captured, profiling.devices, profiling.steps, profiling.warmup)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from threading import Event
 
 from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.open import open_devices
 from dlplacer.errors import InputError
 from dlplacer.frontend.job import Job
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.result import Result
-from dlplacer.splitting.choose import Choice, choose_splits
+from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.measure import Profiling, measured_choice
 from dlplacer.splitting.times import tables_of
@@ -44,7 +44,7 @@ class SplitResult:
 
     whole: Result
     split: Result
-    splits: tuple[Split, ...]
+    splits: tuple[OpSplit, ...]
     evaluated: int
 
     @property
@@ -132,22 +132,22 @@ def evaluator(step: TracedStep, whole: OpGraph, topology: Topology, options: Opt
 
 def chosen(
     evaluate: Evaluator,
-    devices: Sequence[Device],
+    devices: Sequence[RuntimeDevice],
     time_limit_s: float,
     stop: Event | None = None,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> Choice:
+) -> SplitChoice:
     """The choice by measurement where there are devices, else by estimates; none on a single device."""
     if len(evaluate.topology.devices) < 2:
         whole_s = evaluate(()).makespan_s
-        return Choice((), evaluate.whole, whole_s, whole_s, 1)
+        return SplitChoice((), evaluate.whole, whole_s, whole_s, 1)
     if devices:
         return measured_choice(evaluate, Profiling(devices), time_limit_s, stop, on_progress)
     return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
 
 
 def whole_graph(
-    step: TracedStep, graph: OpGraph | None, devices: Sequence[Device] = (), steps: int = 7, warmup: int = 2
+    step: TracedStep, graph: OpGraph | None, devices: Sequence[RuntimeDevice] = (), steps: int = 7, warmup: int = 2
 ) -> OpGraph:
     """The step's graph without splits: the given one, profiled where its times were not measured on these devices.
 

@@ -13,7 +13,7 @@ from dlplacer.frontend.job import Job
 from dlplacer.frontend.joint import Traced
 from dlplacer.frontend.passes import apply_passes
 from dlplacer.frontend.splitting.micro_batch import micro_batches
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TracedStep:
         """Trace a job; None means the rewrites that a capture applies by default."""
         return cls(job, trace_job(job), tuple(default_rewrites() if rewrites is None else rewrites))
 
-    def captured(self, splits: Sequence[Split] = ()) -> Captured:
+    def captured(self, splits: Sequence[OpSplit] = ()) -> Captured:
         """The graph and executable with these splits."""
         return rewritten(self.job, self._copy(), [*self.rewrites, *map(str, splits)])
 
@@ -46,7 +46,7 @@ class TracedStep:
         apply_passes(traced.module.graph, self.rewrites)
         return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
 
-    def micro_batches(self, parts: int) -> list[Split]:
+    def micro_batches(self, parts: int) -> list[OpSplit]:
         """The splits that run the step as so many micro-batches with gradient accumulation.
 
         Inputs of as many samples as the first one are split along them.

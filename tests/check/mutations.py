@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from dlplacer.options import CHOICES
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment, Transfer
+from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 
 Mutation = Callable[[Random, Plan], Plan | None]
 SHIFTS_S = (-2.0, -1.0, -0.5, -0.001, 0.001, 0.5, 1.0, 2.0)
@@ -83,7 +83,9 @@ def move_with_transfers(random: Random, plan: Plan) -> Plan | None:
             continue
         until_s = arrive_s + edge.bytes / link.total_bytes_per_s + link.latency_s
         kept.append(
-            Transfer(edge.tensor, edge.source, there, edge.bytes, (Segment(((here, there),), arrive_s, until_s),))
+            Transfer(
+                edge.tensor, edge.source, there, edge.bytes, (TransferSegment(((here, there),), arrive_s, until_s),)
+            )
         )
         arrive_s = until_s
     time_s = entry.end_s - entry.start_s

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Segment, Transfer
+from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.topology import Device, Link, Router, Topology
 
 PAPER = Options.paper()
@@ -46,7 +46,7 @@ def plan(
 
 def sent(tensor: str, source: str, size_bytes: int, *segments: tuple[str, float, float]) -> Transfer:
     """A transfer over nodes of one letter: ``("arb", 2, 8)`` leaves a at 2 s and is at b, by way of r, at 8 s."""
-    parts = tuple(Segment(tuple(pairwise(way)), start, end) for way, start, end in segments)
+    parts = tuple(TransferSegment(tuple(pairwise(way)), start, end) for way, start, end in segments)
     return Transfer(tensor, source, parts[-1].route[-1][1], size_bytes, parts)
 
 

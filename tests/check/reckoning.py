@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from dlplacer.plan import Plan, Segment, Transfer
+from dlplacer.plan import Plan, Transfer, TransferSegment
 
 CLOSE = 1e-6
 """The times of the plans that are judged are multiples of 1/8 s, or moved by at least so much."""
@@ -144,7 +144,7 @@ def _one_each(plan: Plan) -> bool:
     return True
 
 
-def _uses(plan: Plan, size_bytes: int, segment: Segment) -> Iterator[tuple[tuple[str, str], float, float]]:
+def _uses(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
     now_s = segment.start_s
     for hop in segment.route:
         until_s = segment.end_s

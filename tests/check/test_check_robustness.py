@@ -24,12 +24,14 @@ from dlplacer.check.memory import used_bytes
 from dlplacer.errors import InputError
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import CHOICES, Options
-from dlplacer.plan import DeviceMemory, ScheduledOp, Segment, Transfer
+from dlplacer.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
 from dlplacer.topology import Link
 
 NAMES, NODES = st.sampled_from(["x", "y", "t", "ghost"]), st.sampled_from(["a", "b", "c", "r", "nowhere"])
 SECONDS = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 5.0, 8.0, 1e300])
-SEGMENTS = st.builds(Segment, st.lists(st.tuples(NODES, NODES), min_size=1, max_size=3).map(tuple), SECONDS, SECONDS)
+SEGMENTS = st.builds(
+    TransferSegment, st.lists(st.tuples(NODES, NODES), min_size=1, max_size=3).map(tuple), SECONDS, SECONDS
+)
 TRANSFERS = st.builds(
     Transfer, NAMES, NAMES, NODES, st.integers(0, 30), st.lists(SEGMENTS, min_size=1, max_size=3).map(tuple)
 )
@@ -90,14 +92,14 @@ def test_plans_hold_finite_numbers(value: float) -> None:
     with pytest.raises(InputError, match=r"op 'x': end_s is -?(nan|inf); it must be finite"):
         ScheduledOp("x", "a", 0.0, value)
     with pytest.raises(InputError, match=r"segment over \[\('a', 'b'\)\]: start_s is"):
-        Segment((("a", "b"),), value, 1.0)
+        TransferSegment((("a", "b"),), value, 1.0)
     with pytest.raises(InputError, match="the plan: gap is"):
         replace(CROSSING, gap=value)
 
 
 def test_plans_hold_transfers_that_go_somewhere() -> None:
     with pytest.raises(InputError, match="a segment has no links; name the links that it travels"):
-        Segment((), 0.0, 1.0)
+        TransferSegment((), 0.0, 1.0)
     with pytest.raises(InputError, match="the transfer of 't' to 'b' has no segments; give it a route"):
         Transfer("t", "x", "b", 4, ())
 

@@ -128,9 +128,9 @@ def test_rings_side_by_side_never_overload_a_link() -> None:
         loads: dict[tuple[str, str], float] = {}
         for ring in rings(wiring, names(topology)):
             for a, b in pairwise((*ring.order, ring.order[0])):
-                for lane in wiring.lanes(a, b):
-                    loads[lane] = loads.get(lane, 0.0) + ring.bytes_per_s
-        assert all(load <= wiring.rate(lane) * (1 + 1e-9) for lane, load in loads.items())
+                for direction in wiring.directions(a, b):
+                    loads[direction] = loads.get(direction, 0.0) + ring.bytes_per_s
+        assert all(load <= wiring.rate(direction) * (1 + 1e-9) for direction, load in loads.items())
 
 
 def test_the_cube_mesh_of_a_dgx1_carries_six_nvlinks_of_rings() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dlplacer.dataparallel.ternary.codec import averaged, clipped, pack, shared_scaler, ternarize, unpack
 from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
-from dlplacer.dataparallel.ternary.performance import Cluster, Workload, samples_per_s, step_s, ternary_speedups
+from dlplacer.dataparallel.ternary.performance import Cluster, GpuWorkload, samples_per_s, step_s, ternary_speedups
 from dlplacer.dataparallel.ternary.transports import (
     exchange_named,
     ideal_pull_ratio,
@@ -134,7 +134,7 @@ def test_noise_costs_nothing_at_large_batches_and_at_most_the_variance() -> None
 
 def test_performance_model_by_hand() -> None:
     # One GPU: its own step. Four GPUs of a machine: compute 0.9 s shared out, plus 0.6e9 B at 6 GB/s, 2 rounds at 10.
-    work = Workload(1.0, 64, 0.6e9)
+    work = GpuWorkload(1.0, 64, 0.6e9)
     assert step_s(CLUSTER, work, 1) == pytest.approx(1.0)
     assert step_s(CLUSTER, work, 4) == pytest.approx(0.9 / 4 + 0.1 + 2 * 0.06)
     # 16 GPUs: two more rounds between 4 machines at 0.125 GB/s.
@@ -143,7 +143,7 @@ def test_performance_model_by_hand() -> None:
 
 
 def test_ternary_gains_with_bytes_and_slow_links() -> None:
-    heavy, light = Workload(0.3, 64, 0.24e9), Workload(0.3, 64, 0.03e9)
+    heavy, light = GpuWorkload(0.3, 64, 0.24e9), GpuWorkload(0.3, 64, 0.03e9)
     counts = [2**power for power in range(10)]
     gains = ternary_speedups(CLUSTER, heavy, counts)
     assert gains[512] > ternary_speedups(CLUSTER, light, counts)[512] > 1
@@ -160,8 +160,8 @@ def test_ternary_gains_with_bytes_and_slow_links() -> None:
         (lambda: exchange_named("int9"), "there is no exchange 'int9'; use one of none/all-reduce"),
         (lambda: ideal_pull_ratio(0), "there are 0 ranks"),
         (lambda: Cluster(0, 1, 1, 1, 0), "gpus_per_machine is 0"),
-        (lambda: step_s(CLUSTER, Workload(0.01, 1, 1e9), 2), "its gradient alone needs 0.166667 s"),
-        (lambda: step_s(CLUSTER, Workload(1, 1, 1e9), 2, "diagonal"), "scaling is 'diagonal'"),
+        (lambda: step_s(CLUSTER, GpuWorkload(0.01, 1, 1e9), 2), "its gradient alone needs 0.166667 s"),
+        (lambda: step_s(CLUSTER, GpuWorkload(1, 1, 1e9), 2, "diagonal"), "scaling is 'diagonal'"),
         (lambda: steps_ratio(0, 1), "batch is 0"),
     ],
 )

@@ -101,7 +101,7 @@ def test_marks_measure_time(device: CpuDevice) -> None:
     time.sleep(0.01)
     assert 0.01 <= device.elapsed_s(begin, device.now()) < 300
     device.synchronize()
-    device.settle()
+    device.drain()
 
 
 def test_a_closed_device_refuses_work() -> None:

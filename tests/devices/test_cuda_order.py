@@ -74,7 +74,7 @@ def test_marks_lie_on_the_compute_stream(devices: tuple[CudaDevice, CudaDevice],
 
 
 def test_settling_waits_for_what_others_enqueued(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
-    devices[1].settle()
+    devices[1].drain()
     assert streams.log == ["host waits for device 1"]
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from devices.fake_streams import FakeStreams, FakeTensor
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cuda import CudaDevice
-from dlplacer.devices.transfer import Parcel, received, sent
+from dlplacer.devices.transfer import TensorInFlight, received, sent
 
 
 class Host:
@@ -21,11 +21,11 @@ class Host:
     def send(self, tensor: FakeTensor, target: Any) -> FakeTensor:
         return FakeTensor(tensor.name, str(target.torch_device))
 
-    def receive(self, parcel: Any) -> Any:
-        return parcel
+    def receive(self, in_flight: Any) -> Any:
+        return in_flight
 
 
-CPU = cast(Device, Host())
+CPU = cast(RuntimeDevice, Host())
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_copy_waits_for_the_computation_and_the_computation_for_the_copy(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     first, second = devices
-    parcel = sent(first, FakeTensor("x", "cuda:0"), second)
+    in_flight = sent(first, FakeTensor("x", "cuda:0"), second)
     assert streams.log == [
         "s0.1 records s0.1.1",
         "s0.2 waits for s0.1.1",
@@ -57,23 +57,23 @@ def test_a_copy_waits_for_the_computation_and_the_computation_for_the_copy(
         "s0.2 records s0.2.1",
     ]
     streams.log.clear()
-    assert received(second, parcel) == FakeTensor("x", "cuda:1")
+    assert received(second, in_flight) == FakeTensor("x", "cuda:1")
     assert streams.log == ["s1.1 waits for s0.2.1", "s1.1 protects x"]
 
 
 def test_a_copy_to_the_host_is_waited_for_there(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
-    parcel = sent(devices[0], FakeTensor("x", "cuda:0"), CPU)
+    in_flight = sent(devices[0], FakeTensor("x", "cuda:0"), CPU)
     assert streams.log[-1] == "s0.2 records s0.2.1"
-    assert received(CPU, parcel) == FakeTensor("x", "cpu")
+    assert received(CPU, in_flight) == FakeTensor("x", "cpu")
     assert streams.log[-1] == "host waits for s0.2.1"
 
 
 def test_a_tensor_from_the_host_is_protected_until_it_has_been_used(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
-    parcel = sent(CPU, FakeTensor("x", "cpu"), devices[0])
-    assert parcel == Parcel(FakeTensor("x", "cuda:0"))
-    assert received(devices[0], parcel) == FakeTensor("x", "cuda:0")
+    in_flight = sent(CPU, FakeTensor("x", "cpu"), devices[0])
+    assert in_flight == TensorInFlight(FakeTensor("x", "cuda:0"))
+    assert received(devices[0], in_flight) == FakeTensor("x", "cuda:0")
     assert streams.log == ["s0.1 protects x"]
 
 

@@ -26,7 +26,7 @@ from dlplacer.problem import build_problem
 from dlplacer.routes import least_delay_routes
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
-from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 from dlplacer.topology import Device, Link, Topology
 
 LINE = AlphaBeta(1e-4, 1e-9)
@@ -65,8 +65,8 @@ def on_one_device(graph: OpGraph):
         start[position], clock = clock, clock + problem.duration[position][0]
     return assemble(
         problem,
-        Outcome(Schedule(problem, (0,) * len(graph.ops), tuple(start)), 0),
-        Schedule(problem, (0,) * len(graph.ops), tuple(start)),
+        Outcome(ProblemSchedule(problem, (0,) * len(graph.ops), tuple(start)), 0),
+        ProblemSchedule(problem, (0,) * len(graph.ops), tuple(start)),
         "hand",
         0.0,
         {},

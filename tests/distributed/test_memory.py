@@ -12,7 +12,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
-from dlplacer.distributed.exchange import Exchange
+from dlplacer.distributed.exchange import RankChannels
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 
@@ -64,13 +64,13 @@ def test_no_object_stays_from_step_to_step() -> None:
 
 # The counts are fine enough: one future kept for every step is found.
 def test_an_object_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, kept = Exchange.begin, []
+    honest, kept = RankChannels.begin, []
 
-    def keeping(exchange: Exchange) -> None:
+    def keeping(exchange: RankChannels) -> None:
         honest(exchange)
         kept.append(next(iter(exchange._slots.values()), None))
 
-    monkeypatch.setattr(Exchange, "begin", keeping)
+    monkeypatch.setattr(RankChannels, "begin", keeping)
     steps = 20
     for grown, _, _ in left_behind(steps):
         assert grown["objects"] >= steps

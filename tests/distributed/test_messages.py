@@ -8,7 +8,7 @@ from frontend.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.distributed.messages import Message, by_channel, messages_of
-from dlplacer.distributed.rehearsal import rehearse
+from dlplacer.distributed.rehearsal import dry_run_ranks
 from dlplacer.errors import InternalError
 from dlplacer.runtime.actions import Recv, Send
 from dlplacer.runtime.lower import lower, lower_stages
@@ -60,23 +60,23 @@ def test_a_program_that_hangs_is_refused() -> None:
     with pytest.raises(InternalError, match="would hang: a waits at RECV y <- b"):
         messages_of(crossed, RANK.__getitem__)
     with pytest.raises(InternalError, match="would hang across processes: a waits at RECV y <- b; b waits at RECV x"):
-        rehearse(crossed, {})
+        dry_run_ranks(crossed, {})
 
 
 def test_a_channel_whose_order_would_hang_is_refused() -> None:
     program = Program.parse(TWO_RANKS)
     good = by_channel(messages_of(program, RANK.__getitem__), RANK.__getitem__, ordered_pairs=False)
-    rehearse(program, good)
+    dry_run_ranks(program, good)
     bad = {("rank0", "rank1"): (Message("w", "c", "a"), Message("x", "a", "b"), Message("y", "a", "b"))}
     with pytest.raises(InternalError, match="channel rank0 – rank1 waits for w c -> a"):
-        rehearse(program, bad)
+        dry_run_ranks(program, bad)
 
 
 def test_a_message_that_nobody_sends_is_refused() -> None:
     program = Program.parse(TWO_RANKS)
     bad = {("a", "b"): (Message("x", "a", "b"), Message("y", "a", "b"), Message("v", "a", "b"))}
     with pytest.raises(InternalError, match="channel a – b waits for v a -> b"):
-        rehearse(program, bad)
+        dry_run_ranks(program, bad)
 
 
 @pytest.mark.parametrize("ordered_pairs", [True, False])
@@ -95,7 +95,7 @@ def test_no_random_plan_hangs_on_any_distribution_of_its_devices(seed: int, orde
         messages = messages_of(program, rank.__getitem__)
         assert set(messages) == crossing(program, rank.__getitem__)
         assert len(messages) == len(set(messages))
-        rehearse(program, by_channel(messages, rank.__getitem__, ordered_pairs))
+        dry_run_ranks(program, by_channel(messages, rank.__getitem__, ordered_pairs))
 
 
 def crossing(program: Program, rank_of: Callable[[str], int]) -> set[Message]:

@@ -15,7 +15,7 @@ from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.plan import Plan
-from dlplacer.runtime.timeline import Span
+from dlplacer.runtime.timeline import OpSpan
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,11 +30,11 @@ def plan_for(replicas: int) -> Plan:
 # Rank 1 began 0.3 s before rank 0 by its own clock, which is 1 s behind: 0.7 s after it.
 def test_ranks_are_joined_on_the_clock_of_the_first() -> None:
     ranks = parse_ranks(plan_for(1), NAMES)
-    first = Recording({"d0": (Span("a", 0.1, 0.2),)}, began_ns=5_000_000_000)
-    second = Recording({"d1": (Span("b", 0.0, 0.5), Span("c", 0.5, 0.6))}, began_ns=4_700_000_000)
+    first = Recording({"d0": (OpSpan("a", 0.1, 0.2),)}, began_ns=5_000_000_000)
+    second = Recording({"d1": (OpSpan("b", 0.0, 0.5), OpSpan("c", 0.5, 0.6))}, began_ns=4_700_000_000)
     found = joined([first, second], [0, -1_000_000_000], ranks)
     assert found.began_ns == 5_000_000_000
-    assert found.spans["rank0/d0"] == (Span("a", 0.1, 0.2),)
+    assert found.spans["rank0/d0"] == (OpSpan("a", 0.1, 0.2),)
     assert [span.start_s for span in found.spans["rank1/d1"]] == pytest.approx([0.7, 1.2])
     assert found.length_s == pytest.approx(1.3)
 
@@ -43,7 +43,7 @@ def test_op_times_are_means_over_replicas_of_medians_over_steps() -> None:
     ranks = parse_ranks(plan_for(1), ["rank0/cpu:0", "rank0/cpu:1"], replicas=2)
 
     def step(first_s: float, second_s: float) -> Recording:
-        recordings = [Recording({"d0": (Span("a", 0, seconds),)}) for seconds in (first_s, second_s)]
+        recordings = [Recording({"d0": (OpSpan("a", 0, seconds),)}) for seconds in (first_s, second_s)]
         return joined(recordings, [0, 0], ranks)
 
     assert mean_op_times([step(1, 4), step(2, 6), step(9, 5)], ranks, ["a"]) == {"a": 3.5}

@@ -22,19 +22,19 @@ from dlplacer.fidelity.report import device_uses, worst_offenders
 from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job, capture
 from dlplacer.plot import plot_run, save_run_picture
-from dlplacer.runtime.timeline import Span
+from dlplacer.runtime.timeline import OpSpan
 from dlplacer.trace import run_trace
 
 
 def recording(*ends_s: float) -> Recording:
-    return Recording({"d0": tuple(Span(f"op {i}", end_s - 1, end_s) for i, end_s in enumerate(ends_s))})
+    return Recording({"d0": tuple(OpSpan(f"op {i}", end_s - 1, end_s) for i, end_s in enumerate(ends_s))})
 
 
 def test_the_median_recording_and_median_op_times() -> None:
     steps = [recording(1, 9), recording(1, 3), recording(2, 5)]
     assert median_recording(steps) is steps[2]
     assert median_recording(steps[:2]) is steps[1]
-    longer = Recording({"d0": (Span("op 0", 0, 5), Span("op 1", 5, 7))})
+    longer = Recording({"d0": (OpSpan("op 0", 0, 5), OpSpan("op 1", 5, 7))})
     assert median_op_times([*steps[:2], longer]) == {"op 0": 1, "op 1": 1}
 
 

@@ -121,7 +121,7 @@ def test_a_delayed_device_does_what_its_device_does() -> None:
         assert [delayed.receive(delayed.send(tensor, delayed)) is tensor for _ in range(10)] == [True] * 10
         assert delayed.submit(lambda: 5).result() == 5
         assert delayed.elapsed_s(delayed.now(), delayed.now()) >= 0
-        delayed.settle()
+        delayed.drain()
         delayed.synchronize()
         assert (delayed.name, delayed.type, delayed.torch_device) == ("cpu:0", "cpu-core", torch.device("cpu"))
     finally:

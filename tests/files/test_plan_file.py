@@ -17,7 +17,7 @@ from dlplacer.files.plan_file import plan_to_dict, read_plan, write_plan
 from dlplacer.files.text import render_json
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import CHOICES, Options
-from dlplacer.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Segment, Transfer
+from dlplacer.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.topology import Device, Link, Router, Topology
 
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
@@ -40,7 +40,7 @@ def crossing() -> Plan:
         method="by hand",
         solve_s=0.25,
         ops=(ScheduledOp("x", "a", 0.0, 2.0), ScheduledOp("y", "b", 5.0, 8.0)),
-        transfers=(Transfer("t", "x", "b", 20, (Segment((("a", "r"), ("r", "b")), 2.0, 5.0),)),),
+        transfers=(Transfer("t", "x", "b", 20, (TransferSegment((("a", "r"), ("r", "b")), 2.0, 5.0),)),),
         memory={"a": DeviceMemory(100, 0), "b": DeviceMemory(None, 0)},
         provenance={"seed": 0},
         meta={"note": "é"},
@@ -67,7 +67,7 @@ def mistakes_in(tmp_path: Path, value: Any) -> list[str]:
 def plans(draw: st.DrawFn) -> Plan:
     """Well-formed plans, few of which are right."""
     segments = st.builds(
-        Segment, st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2).map(tuple), SECONDS, SECONDS
+        TransferSegment, st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2).map(tuple), SECONDS, SECONDS
     )
     routes = st.lists(segments, min_size=1, max_size=2).map(tuple)
     memory = st.builds(DeviceMemory, st.none() | st.integers(0, 2**50), st.integers(0, 2**50))

@@ -8,7 +8,7 @@ from pipeline.graphs import chain, dag, devices, random_dag
 from dlplacer.costs.times import with_times
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.load import load_graph, load_topology
-from dlplacer.pipeline.blocks import FED, blocks_of, merged
+from dlplacer.pipeline.blocks import STAGE_INPUTS, blocks_of, merged
 from dlplacer.pipeline.coarsen import joined_blocks, searchable_cuts
 from dlplacer.pipeline.cuts import cuts_of
 from dlplacer.pipeline.micro_batch import MicroBatchCosts
@@ -23,7 +23,7 @@ def test_every_op_is_in_one_block() -> None:
     graph = load_graph("inception_v3-train")
     blocks = blocks_of(graph)
     found = sorted(op for group in (*blocks.members, *blocks.backward) for op in group)
-    assert found == [at for at, op in enumerate(graph.ops) if op.kind not in FED]
+    assert found == [at for at, op in enumerate(graph.ops) if op.kind not in STAGE_INPUTS]
     assert all(other < at for at, before in enumerate(blocks.before) for other in before)
 
 

@@ -63,9 +63,9 @@ def test_transfers_on_one_lane_take_turns() -> None:
     """Two forward passes of 1 s on rank 0 and transfers of 3 s on one lane: they arrive at 4 and at 7."""
     stages = [StageTimes(1.0, 1.0), StageTimes(0.0, 0.0)]
     ends = {}
-    for lanes in ((), ("wire",)):
-        timeline = play(order_of("gpipe", 2, 2), stages, [Hop(3.0, 0.0, lanes, ())])
-        ends[lanes] = [span.end_s for span in timeline.transfers]
+    for directions in ((), ("wire",)):
+        timeline = play(order_of("gpipe", 2, 2), stages, [Hop(3.0, 0.0, directions, ())])
+        ends[directions] = [span.end_s for span in timeline.transfers]
     assert ends[()] == pytest.approx([4.0, 5.0])
     assert ends[("wire",)] == pytest.approx([4.0, 7.0])
 

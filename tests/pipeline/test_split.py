@@ -43,7 +43,7 @@ def brute_force(blocks: Blocks, topology: Topology, stages: int) -> float:
             for border in range(1, stages):
                 crossing = [
                     tensor
-                    for tensor in blocks.passed
+                    for tensor in blocks.activations
                     if choice[tensor.maker] < border and any(choice[reader] >= border for reader in tensor.readers)
                 ]
                 there = wiring.channel(names[border - 1], names[border])

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.options import Options
-from dlplacer.plan import Plan, ScheduledOp, Segment, Transfer
+from dlplacer.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.topology import Device, Link, Router, Topology
 
 Times = dict[str, tuple[str, float, float]]
@@ -23,7 +23,7 @@ def sent(tensor: str, source: str, size: int, *parts: tuple[str, float, float]) 
     segments = []
     for nodes, start_s, end_s in parts:
         names = nodes.split("-")
-        segments.append(Segment(tuple(pairwise(names)), start_s, end_s))
+        segments.append(TransferSegment(tuple(pairwise(names)), start_s, end_s))
     return Transfer(tensor, source, segments[-1].route[-1][1], size, tuple(segments))
 
 

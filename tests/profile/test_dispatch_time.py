@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 from frontend.small_models import build
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.frontend.capture import capture_job, default_rewrites
 from dlplacer.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s
 from dlplacer.runtime.executor import StepState
-from dlplacer.runtime.timeline import Timeline
+from dlplacer.runtime.timeline import DeviceTimeline
 
 
 def test_every_op_that_takes_time_counts() -> None:
@@ -28,14 +28,14 @@ def test_every_op_that_takes_time_counts() -> None:
 
 # Ops are issued at 1, 3 and 6 ns behind the start; the second takes no time on the device and is left out.
 def test_issue_times_go_from_one_issue_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = HostTimed(cast(Device, SimpleNamespace(name="queue")))
+    device = HostTimed(cast(RuntimeDevice, SimpleNamespace(name="queue")))
     assert device.name == "queue"
     times = iter([100, 101, 103, 106])
     monkeypatch.setattr(HostTimed, "now", lambda self: next(times))
-    timeline = Timeline()
-    timeline.begin(cast(Device, device))
+    timeline = DeviceTimeline()
+    timeline.begin(cast(RuntimeDevice, device))
     for op in "abc":
-        timeline.finish(op, cast(Device, device))
+        timeline.finish(op, cast(RuntimeDevice, device))
     state = StepState(cast(Any, None), {}, {"all": timeline})
-    found = issue_times_s(state, cast(Device, device), {"a": 1.0, "b": 0.0, "c": 1.0})
+    found = issue_times_s(state, cast(RuntimeDevice, device), {"a": 1.0, "b": 0.0, "c": 1.0})
     assert found == pytest.approx([1e-9, 3e-9])

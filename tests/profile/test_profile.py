@@ -21,7 +21,7 @@ from dlplacer.profile.op_times import _op_times, measured_types, profile_ops, ty
 from dlplacer.profile.quartile import lower_quartile
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import StepState
-from dlplacer.runtime.timeline import Timeline
+from dlplacer.runtime.timeline import DeviceTimeline
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_times_add_up_to_the_step() -> None:
         def elapsed_s(self, begin: float, end: float) -> float:
             return end - begin
 
-    clock, timeline = cast(Device, Clock()), Timeline()
+    clock, timeline = cast(Device, Clock()), DeviceTimeline()
     timeline.begin(clock)
     for op in "abc":
         timeline.finish(op, clock)

@@ -14,7 +14,7 @@ from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program
-from dlplacer.runtime.sites import Sites
+from dlplacer.runtime.sites import MemorySpaces
 
 Node = tuple[Any, ...]
 
@@ -31,14 +31,16 @@ class Block:
     knows: list[Node] = field(default_factory=list)
 
 
-def has_race(graph: OpGraph, programs: Sequence[Program], sites: Sites, empty: Collection[str]) -> bool:
+def has_race(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str]) -> bool:
     """Whether anything that must be ordered is not."""
-    return bool(_Oracle(graph, programs, sites, frozenset(empty)).unordered())
+    return bool(_Oracle(graph, programs, spaces, frozenset(empty)).unordered())
 
 
 class _Oracle:
-    def __init__(self, graph: OpGraph, programs: Sequence[Program], sites: Sites, empty: frozenset[str]) -> None:
-        self.graph, self.sites, self.empty = graph, sites, empty
+    def __init__(
+        self, graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: frozenset[str]
+    ) -> None:
+        self.graph, self.spaces, self.empty = graph, spaces, empty
         self.order = nx.DiGraph()
         self.required: list[tuple[Node, Node]] = []
         self.freed: list[Block] = []
@@ -55,7 +57,7 @@ class _Oracle:
         return broken
 
     def computing(self, device: str) -> str | None:
-        return "compute" if self.sites[device].has_streams else None
+        return "compute" if self.spaces[device].has_streams else None
 
     def stage(self, stage: int, program: Program, blocks: dict[tuple[str, str], Block], barrier: Node) -> Node:
         last: dict[tuple[str, str | None], Node] = defaultdict(lambda: barrier)
@@ -88,16 +90,16 @@ class _Oracle:
                 for tensor in {edge.tensor for edge in self.graph.edges_into[action.op]}:
                     self.read(blocks[device, tensor], node)
                 for tensor in {edge.tensor for edge in self.graph.edges_from[action.op]}:
-                    owner = (device, "compute") if self.sites[device].has_streams else None
+                    owner = (device, "compute") if self.spaces[device].has_streams else None
                     blocks[device, tensor] = Block(owner, node, {node})
             elif isinstance(action, Copy):
                 node = work(device, position, action.stream)
                 self.read(blocks[device, action.tensor], node)
                 copies[action.tensor, action.target] = Block(None, node, {node})
             elif isinstance(action, Send):
-                block = self.parcel(device, action, here, blocks[device, action.tensor], copies)
+                block = self.in_flight(device, action, here, blocks[device, action.tensor], copies)
                 sent[action.tensor, action.target] = here, block
-                target = self.sites[action.target]
+                target = self.spaces[action.target]
                 if target.away and target.memory:
                     self.required.append((block.written, here))
                 elif target.away:
@@ -108,9 +110,9 @@ class _Oracle:
             elif isinstance(action, Recv):
                 sender, block = sent.pop((action.tensor, device))
                 self.order.add_edge(sender, here)
-                if self.sites[action.source].away:
+                if self.spaces[action.source].away:
                     node = work(device, position, self.computing(device))
-                    owner = (device, "compute") if self.sites[device].has_streams else None
+                    owner = (device, "compute") if self.spaces[device].has_streams else None
                     block = Block(owner, node, {node})
                 blocks[device, action.tensor] = block
             elif isinstance(action, Hold):
@@ -134,11 +136,11 @@ class _Oracle:
         self.required.append((block.written, node))
         block.uses.add(node)
 
-    def parcel(
+    def in_flight(
         self, device: str, action: Send, here: Node, block: Block, copies: dict[tuple[str, str], Block]
     ) -> Block:
         """The memory that a SEND hands over."""
-        source, target = self.sites[device], self.sites[action.target]
+        source, target = self.spaces[device], self.spaces[action.target]
         if (action.tensor, action.target) in copies:
             return copies.pop((action.tensor, action.target))
         if source.hands_over_to(target) or action.tensor in self.empty:

@@ -17,7 +17,7 @@ from dlplacer.options import Options
 from dlplacer.plan import Plan
 from dlplacer.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
-from dlplacer.solvers.schedule import Outcome, Schedule
+from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 from dlplacer.topology import Device, Link, Topology
 
 needs_two_cores = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def with_unit_times(graph: OpGraph) -> OpGraph:
     )
 
 
-def random_schedule(problem: Problem, seed: int) -> Schedule:
+def random_schedule(problem: Problem, seed: int) -> ProblemSchedule:
     """Every op, in a random order that dependencies allow, on a random device that its group allows."""
     chooser = random.Random(seed)
     waits = [len(arcs) for arcs in problem.arcs_into]
@@ -67,7 +67,7 @@ def random_schedule(problem: Problem, seed: int) -> Schedule:
             waits[arc.target] -= 1
             if not waits[arc.target]:
                 ready.append(arc.target)
-    return Schedule(problem, tuple(device), tuple(start))
+    return ProblemSchedule(problem, tuple(device), tuple(start))
 
 
 def random_plan(graph: OpGraph, device_count: int = 2, seed: int = 0) -> Plan:

@@ -10,15 +10,15 @@ from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action
 from dlplacer.runtime.lower import lower_stages
 from dlplacer.runtime.program import Program
-from dlplacer.runtime.sites import Site, Sites
+from dlplacer.runtime.sites import DeviceMemorySpace, MemorySpaces
 from dlplacer.runtime.streams import with_streams
 
-GPU0 = Site("cuda:0", has_streams=True)
-GPU1 = Site("cuda:1", has_streams=True)
-FORCED = Site("cuda:0", has_streams=True, copies=True)
-CORE = Site()
-AWAY = Site(away=True)
-AWAY_ON_GPU = Site("", away=True)
+GPU0 = DeviceMemorySpace("cuda:0", has_streams=True)
+GPU1 = DeviceMemorySpace("cuda:1", has_streams=True)
+FORCED = DeviceMemorySpace("cuda:0", has_streams=True, copies=True)
+CORE = DeviceMemorySpace()
+AWAY = DeviceMemorySpace(away=True)
+AWAY_ON_GPU = DeviceMemorySpace("", away=True)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Lowered:
     """A random plan, lowered for a random machine."""
 
     graph: OpGraph
-    sites: Sites
+    spaces: MemorySpaces
     empty: frozenset[str]
     plain: list[Program]
     programs: list[Program]
@@ -52,7 +52,7 @@ class Lowered:
         return self.changed(stage, device, actions)
 
 
-def random_sites(chooser: random.Random) -> Sites:
+def random_sites(chooser: random.Random) -> MemorySpaces:
     """Three devices, one of which at least has streams and is here."""
     drawn = [chooser.choice([GPU0, GPU0, GPU1, GPU1, FORCED, CORE, AWAY, AWAY_ON_GPU]) for _ in DEVICES[1:]]
     if AWAY in drawn and AWAY_ON_GPU in drawn:
@@ -75,5 +75,5 @@ def random_lowered(seed: int, most: int = 12) -> Lowered:
     keep = {edge.tensor for edge in graph.edges if chooser.random() < 0.1}
     plain = lower_stages(graph, stages, keep)
     empty = frozenset(edge.tensor for edge in graph.edges if not edge.bytes)
-    sites = random_sites(chooser)
-    return Lowered(graph, sites, empty, plain, with_streams(plain, sites, empty))
+    spaces = random_sites(chooser)
+    return Lowered(graph, spaces, empty, plain, with_streams(plain, spaces, empty))

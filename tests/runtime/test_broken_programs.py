@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.errors import InternalError
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
@@ -24,9 +24,9 @@ from dlplacer.runtime.update import Updater
 
 
 @pytest.fixture(scope="module")
-def devices() -> Iterator[dict[str, Device]]:
+def devices() -> Iterator[dict[str, RuntimeDevice]]:
     """Three devices, on one core: their threads take turns as they like."""
-    opened: dict[str, Device] = {name: CpuDevice(0) for name in DEVICES}
+    opened: dict[str, RuntimeDevice] = {name: CpuDevice(0) for name in DEVICES}
     yield opened
     for device in opened.values():
         device.close()
@@ -90,7 +90,7 @@ def changed(action: Action, chooser: random.Random) -> Action:
     return Free(action.op) if isinstance(action, Compute) else Send(action.tensor, device)
 
 
-def runs(graph: OpGraph, program: Program, devices: dict[str, Device]) -> dict[str, float]:
+def runs(graph: OpGraph, program: Program, devices: dict[str, RuntimeDevice]) -> dict[str, float]:
     """Run it; the value of every tensor that is left at the end, on whatever device."""
     executor = Executor(graph, executable_of(graph), program, devices, Updater(None))
     state = executor.start(StepInputs({}, 0, 0))
@@ -100,7 +100,7 @@ def runs(graph: OpGraph, program: Program, devices: dict[str, Device]) -> dict[s
 
 @given(seed=st.integers(0, 10**6))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_whole_programs_run_to_their_end(seed: int, devices: dict[str, Device]) -> None:
+def test_whole_programs_run_to_their_end(seed: int, devices: dict[str, RuntimeDevice]) -> None:
     graph = random_graph(seed)
     everything = [edge.tensor for edge in graph.edges]
     program = lower(graph, random_order(graph, seed), keep=everything)
@@ -110,7 +110,7 @@ def test_whole_programs_run_to_their_end(seed: int, devices: dict[str, Device]) 
 
 @given(seed=st.integers(0, 10**6))
 @settings(derandomize=True, deadline=None, max_examples=400)
-def test_damaged_programs_are_refused_or_run_to_their_end(seed: int, devices: dict[str, Device]) -> None:
+def test_damaged_programs_are_refused_or_run_to_their_end(seed: int, devices: dict[str, RuntimeDevice]) -> None:
     graph = random_graph(seed)
     program = damaged(lower(graph, random_order(graph, seed)), random.Random(seed))
     try:

@@ -16,7 +16,7 @@ from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import Order, lower_stages
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.races import require_no_races
-from dlplacer.runtime.sites import Site, Sites
+from dlplacer.runtime.sites import DeviceMemorySpace, MemorySpaces
 from dlplacer.runtime.streams import with_streams
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -87,11 +87,15 @@ def test_lowered_programs_are_those_on_file(name: str) -> None:
     assert [Program.parse(part) for part in text.split("---\n")] == programs
 
 
-GPU0, GPU1, CORE = Site("cuda:0", has_streams=True), Site("cuda:1", has_streams=True), Site()
-MACHINES: dict[str, Sites] = {
+GPU0, GPU1, CORE = (
+    DeviceMemorySpace("cuda:0", has_streams=True),
+    DeviceMemorySpace("cuda:1", has_streams=True),
+    DeviceMemorySpace(),
+)
+MACHINES: dict[str, MemorySpaces] = {
     "two-gpus": {"gpu0": GPU0, "gpu1": GPU1},
     "parts-free": {"gpu0": GPU0, "gpu1": GPU0},
-    "parts-forced": {name: Site("cuda:0", has_streams=True, copies=True) for name in ("gpu0", "gpu1")},
+    "parts-forced": {name: DeviceMemorySpace("cuda:0", has_streams=True, copies=True) for name in ("gpu0", "gpu1")},
     "gpu-and-core": {"gpu0": GPU0, "gpu1": CORE},
 }
 ON_STREAMS = [
@@ -107,10 +111,10 @@ ON_STREAMS = [
 @pytest.mark.parametrize(("name", "machine"), ON_STREAMS)
 def test_programs_on_streams_are_those_on_file(name: str, machine: str) -> None:
     graph, orders, keep = CASES[name]
-    sites = MACHINES[machine]
-    programs = with_streams(lower_stages(graph, orders, keep), sites)
+    spaces = MACHINES[machine]
+    programs = with_streams(lower_stages(graph, orders, keep), spaces)
     dry_run(graph, programs)
-    require_no_races(graph, programs, sites)
+    require_no_races(graph, programs, spaces)
     text = "---\n".join(map(str, programs))
     path = GOLDEN / f"{name}-{machine}.txt"
     if os.environ.get("DLPLACER_WRITE_GOLDEN"):

@@ -9,7 +9,7 @@ from runtime.random_sites import AWAY, AWAY_ON_GPU, Lowered, random_lowered
 from runtime.simulated_gpus import Cell, SimulatedGpus
 from runtime.test_races import damaged, found, runs_dry
 
-from dlplacer.devices.base import Device
+from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
@@ -17,7 +17,7 @@ from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Hold, Wait
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import Executor
-from dlplacer.runtime.sites import Sites, sites_of
+from dlplacer.runtime.sites import MemorySpaces, memory_spaces
 from dlplacer.runtime.update import Updater
 
 pytestmark = pytest.mark.timeout(120)
@@ -43,15 +43,15 @@ def executable_of(graph: OpGraph, gpus: SimulatedGpus, empty: frozenset[str], co
 
 
 @contextmanager
-def opened(sites: Sites, gpus: SimulatedGpus) -> Iterator[dict[str, Device]]:
+def opened(spaces: MemorySpaces, gpus: SimulatedGpus) -> Iterator[dict[str, RuntimeDevice]]:
     """A device for each site; cores all on one core."""
     with ExitStack() as stack:
-        devices: dict[str, Device] = {}
-        for part, (name, site) in enumerate(sites.items()):
-            device: Device = CpuDevice(0)
-            if site.has_streams:
+        devices: dict[str, RuntimeDevice] = {}
+        for part, (name, space) in enumerate(spaces.items()):
+            device: RuntimeDevice = CpuDevice(0)
+            if space.has_streams:
                 device.close()
-                device = CudaDevice(int(site.memory[-1]), gpus, part, "forced" if site.copies else "free")
+                device = CudaDevice(int(space.memory[-1]), gpus, part, "forced" if space.copies else "free")
             stack.callback(device.close)
             devices[name] = device
         yield devices
@@ -62,7 +62,7 @@ def right_values(lowered: Lowered, seed: int) -> bool:
     gpus = SimulatedGpus(seed)
     computed: dict[str, float] = {}
     expected = numbers(lowered)
-    with opened(lowered.sites, gpus) as devices:
+    with opened(lowered.spaces, gpus) as devices:
         executable = executable_of(lowered.graph, gpus, lowered.empty, computed)
         executors = [
             Executor(lowered.graph, executable, program, devices, Updater(None)) for program in lowered.programs
@@ -91,7 +91,7 @@ def numbers(lowered: Lowered) -> dict[str, float]:
 
 
 def is_here(lowered: Lowered) -> bool:
-    return not {AWAY, AWAY_ON_GPU}.intersection(lowered.sites.values())
+    return not {AWAY, AWAY_ON_GPU}.intersection(lowered.spaces.values())
 
 
 def plans_here(count: int, most: int = 12) -> Iterator[tuple[int, Lowered]]:
@@ -108,8 +108,8 @@ def plans_here(count: int, most: int = 12) -> Iterator[tuple[int, Lowered]]:
 
 def test_sites_are_those_of_the_devices() -> None:
     for _, lowered in plans_here(20):
-        with opened(lowered.sites, SimulatedGpus(0)) as devices:
-            assert sites_of(devices, lowered.sites) == lowered.sites
+        with opened(lowered.spaces, SimulatedGpus(0)) as devices:
+            assert memory_spaces(devices, lowered.spaces) == lowered.spaces
 
 
 def test_lowered_programs_compute_what_they_should() -> None:

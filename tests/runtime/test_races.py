@@ -26,11 +26,11 @@ def runs_dry(lowered: Lowered) -> bool:
 
 
 def found(lowered: Lowered) -> list[str]:
-    return races(lowered.graph, lowered.programs, lowered.sites, lowered.empty)
+    return races(lowered.graph, lowered.programs, lowered.spaces, lowered.empty)
 
 
 def oracle(lowered: Lowered) -> bool:
-    return has_race(lowered.graph, lowered.programs, lowered.sites, lowered.empty)
+    return has_race(lowered.graph, lowered.programs, lowered.spaces, lowered.empty)
 
 
 @given(SEEDS)
@@ -38,7 +38,7 @@ def oracle(lowered: Lowered) -> bool:
 def test_lowered_programs_have_no_races(seed: int) -> None:
     lowered = random_lowered(seed)
     dry_run(lowered.graph, lowered.programs)
-    require_no_races(lowered.graph, lowered.programs, lowered.sites, lowered.empty)
+    require_no_races(lowered.graph, lowered.programs, lowered.spaces, lowered.empty)
     assert not oracle(lowered)
     assert [Program.parse(str(program)) for program in lowered.programs] == lowered.programs
 
@@ -57,7 +57,7 @@ def may_be_needless(lowered: Lowered, stage: int, device: str, action: Hold) -> 
 @settings(derandomize=True, deadline=None, max_examples=120)
 def test_no_wait_and_no_hold_is_left_that_orders_nothing(seed: int) -> None:
     lowered = random_lowered(seed)
-    assume(AWAY_ON_GPU not in lowered.sites.values())
+    assume(AWAY_ON_GPU not in lowered.spaces.values())
     for stage, device, position in lowered.places(Wait, Sync, Hold):
         action = lowered.programs[stage].actions[device][position]
         if isinstance(action, Hold) and may_be_needless(lowered, stage, device, action):

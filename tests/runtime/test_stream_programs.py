@@ -8,10 +8,14 @@ from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
 from dlplacer.runtime.program import Program
 from dlplacer.runtime.races import races, require_no_races
-from dlplacer.runtime.sites import Site
+from dlplacer.runtime.sites import DeviceMemorySpace
 from dlplacer.runtime.streams import with_streams
 
-GPU0, GPU1, CORE = Site("cuda:0", has_streams=True), Site("cuda:1", has_streams=True), Site()
+GPU0, GPU1, CORE = (
+    DeviceMemorySpace("cuda:0", has_streams=True),
+    DeviceMemorySpace("cuda:1", has_streams=True),
+    DeviceMemorySpace(),
+)
 TWO = {"gpu0": GPU0, "gpu1": GPU1}
 PARTS = {"gpu0": GPU0, "gpu1": GPU0}
 
@@ -99,18 +103,18 @@ def test_an_edge_without_a_tensor_carries_an_order_and_no_copy() -> None:
 @pytest.mark.parametrize(
     ("away", "expected"),
     [
-        (Site(away=True), ["COPY x -> gpu1 ON copy:gpu1", "RECORD gpu0.2 ON copy:gpu1", "SYNC gpu0.2"]),
-        (Site("", away=True), []),
+        (DeviceMemorySpace(away=True), ["COPY x -> gpu1 ON copy:gpu1", "RECORD gpu0.2 ON copy:gpu1", "SYNC gpu0.2"]),
+        (DeviceMemorySpace("", away=True), []),
     ],
     ids=["through the host", "from GPU to GPU"],
 )
-def test_what_leaves_the_process_is_handed_to_its_transport(away: Site, expected: list[str]) -> None:
-    sites = {"gpu0": GPU0, "gpu1": away}
-    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], sites)
+def test_what_leaves_the_process_is_handed_to_its_transport(away: DeviceMemorySpace, expected: list[str]) -> None:
+    spaces = {"gpu0": GPU0, "gpu1": away}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
     assert lines(program, "gpu0")[-2 - len(expected) : -2] == expected
     assert lines(program, "gpu0")[-2:] == ["SEND x -> gpu1", "FREE x"]
     assert lines(program, "gpu1") == ["RECV x <- gpu0", "COMPUTE b", "FREE x"]
-    require_no_races(PAIR, [program], sites)
+    require_no_races(PAIR, [program], spaces)
 
 
 DROPPED = {
@@ -139,17 +143,17 @@ def test_a_copy_that_nobody_waits_for_is_found() -> None:
 
 
 def test_a_core_that_does_not_wait_is_found() -> None:
-    sites = {"gpu0": GPU0, "gpu1": CORE}
-    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], sites)
+    spaces = {"gpu0": GPU0, "gpu1": CORE}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
     assert lines(program, "gpu1")[:2] == ["RECV x <- gpu0", "SYNC gpu0.2"]
-    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], sites)
+    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
     assert found[0].startswith("gpu1, line 12: COMPUTE b uses tensor 'x', and does not wait for gpu0, line 5: COPY x")
 
 
 def test_what_a_transport_takes_from_the_host_must_be_there() -> None:
-    sites = {"gpu0": GPU0, "gpu1": Site(away=True)}
-    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], sites)
-    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], sites)
+    spaces = {"gpu0": GPU0, "gpu1": DeviceMemorySpace(away=True)}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
+    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
     assert found[0].startswith("gpu0, line 7: SEND x -> gpu1: the thread has not waited for gpu0, line 5: COPY x")
 
 

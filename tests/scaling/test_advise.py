@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.scaling.advise.choice import Choice, Way, choose_ways
+from dlplacer.scaling.advise.choice import Alternative, LayerAlternatives, choose_alternatives
 from dlplacer.scaling.advise.footprint import (
     ConvNet,
     FeatureLayer,
@@ -18,7 +18,7 @@ from dlplacer.scaling.advise.footprint import (
     memory_bound_bytes,
 )
 from dlplacer.scaling.advise.gpus import most_overhead_ratio
-from dlplacer.scaling.advise.servers import fewest_lanes, fewest_servers, transfer_s
+from dlplacer.scaling.advise.servers import fewest_channels, fewest_servers, transfer_s
 from dlplacer.scaling.efficiency import SerialOverhead
 
 ALEXNET = ConvNet(
@@ -56,8 +56,8 @@ def test_most_overhead_inverts_the_lemma() -> None:
 def test_lemma_32_is_the_fewest_and_exact_at_the_boundary() -> None:
     # 2 · 0.25 GB · 8 workers = 4 GB in 2 s over 1 GB/s lanes: exactly 2; a byte more needs 3.
     assert fewest_servers(0.25e9, 8, 1e9, 2.0) == 2
-    assert fewest_lanes(4e9 + 1, 1e9, 2.0) == 3
-    assert fewest_lanes(0, 1e9, 1.0) == 1
+    assert fewest_channels(4e9 + 1, 1e9, 2.0) == 3
+    assert fewest_channels(0, 1e9, 1.0) == 1
     draw = random.Random(2)
     for _ in range(300):
         size, workers, rate, compute_s = (
@@ -71,8 +71,12 @@ def test_lemma_32_is_the_fewest_and_exact_at_the_boundary() -> None:
         assert servers == 1 or transfer_s(size, workers, rate, servers - 1) > compute_s * (1 - 1e-9)
 
 
-def brute_force(layers: list[list[Way]], bound_bytes: int) -> float | None:
-    fitting = [Choice(ways) for ways in product(*layers) if Choice(ways).memory_bytes <= bound_bytes]
+def brute_force(layers: list[list[Alternative]], bound_bytes: int) -> float | None:
+    fitting = [
+        LayerAlternatives(alternatives)
+        for alternatives in product(*layers)
+        if LayerAlternatives(alternatives).memory_bytes <= bound_bytes
+    ]
     return min((choice.time_s for choice in fitting), default=None)
 
 
@@ -80,22 +84,25 @@ def test_choice_equals_brute_force_and_improves_with_memory() -> None:
     draw = random.Random(3)
     for _ in range(60):
         layers = [
-            [Way(str(way), draw.randint(0, 30) / 8, draw.randint(0, 10**6)) for way in range(draw.randint(1, 3))]
+            [
+                Alternative(str(alternative), draw.randint(0, 30) / 8, draw.randint(0, 10**6))
+                for alternative in range(draw.randint(1, 3))
+            ]
             for _ in range(draw.randint(1, 7))
         ]
-        least = sum(min(way.memory_bytes for way in ways) for ways in layers)
+        least = sum(min(alternative.memory_bytes for alternative in alternatives) for alternatives in layers)
         bound = draw.randint(least, 2 * least + 10)
-        chosen = choose_ways(layers, bound)
+        chosen = choose_alternatives(layers, bound)
         assert chosen.memory_bytes <= bound
         assert chosen.time_s == pytest.approx(brute_force(layers, bound))
-        assert choose_ways(layers, 2 * bound).time_s <= chosen.time_s + 1e-12
+        assert choose_alternatives(layers, 2 * bound).time_s <= chosen.time_s + 1e-12
 
 
 def test_choice_is_exact_to_the_byte() -> None:
     # The fast ways exceed the bound by one byte of ten billion: within the tolerance of the solver, beyond the bound.
-    layers = [[Way("fast", 1.0, 5 * 10**9), Way("slow", 2.0, 4 * 10**9)] for _ in range(2)]
-    assert choose_ways(layers, 10**10).time_s == 2.0
-    assert choose_ways(layers, 10**10 - 1).time_s == 3.0
+    layers = [[Alternative("fast", 1.0, 5 * 10**9), Alternative("slow", 2.0, 4 * 10**9)] for _ in range(2)]
+    assert choose_alternatives(layers, 10**10).time_s == 2.0
+    assert choose_alternatives(layers, 10**10 - 1).time_s == 3.0
 
 
 def test_footprint_of_alexnet() -> None:
@@ -138,10 +145,10 @@ def test_table_2() -> None:
         (lambda: most_overhead_ratio(0.2, 4), InputError, "no faster than one GPU"),
         (lambda: most_overhead_ratio(1.2, 4), InputError, "efficiency is 1.2"),
         (lambda: most_overhead_ratio(0.8, 0), InputError, "there are 0 GPUs"),
-        (lambda: fewest_lanes(1, 0, 1), InputError, "lane_bytes_per_s is 0"),
+        (lambda: fewest_channels(1, 0, 1), InputError, "channel_bytes_per_s is 0"),
         (lambda: fewest_servers(1, 0, 1, 1), InputError, "there are 0 workers"),
-        (lambda: choose_ways([[]], 5), InputError, "layer 0 has no ways"),
-        (lambda: choose_ways([[Way("a", 1, 10)]], 5), InfeasibleError, "need 10 bytes; the bound is 5"),
+        (lambda: choose_alternatives([[]], 5), InputError, "layer 0 has no ways"),
+        (lambda: choose_alternatives([[Alternative("a", 1, 10)]], 5), InfeasibleError, "need 10 bytes; the bound is 5"),
         (lambda: ConvNet((5, 5, 1), (FeatureLayer(7),)).shapes, InputError, "feature layer 1: a filter of 7"),
         (lambda: ConvNet((6, 6, 1), (FeatureLayer(3, 2),), floor=False).shapes, InputError, "stride 2"),
     ],

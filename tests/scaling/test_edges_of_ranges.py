@@ -14,7 +14,7 @@ from dlplacer.dataparallel.groups import Chain
 from dlplacer.dataparallel.groups.policies import by_bytes, every
 from dlplacer.dataparallel.ternary.codec import averaged, shared_scaler, ternarize
 from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.scaling.advise.servers import fewest_lanes, fewest_servers, transfer_s
+from dlplacer.scaling.advise.servers import fewest_channels, fewest_servers, transfer_s
 from dlplacer.scaling.efficiency import ConstantEfficiency, SerialOverhead, hybrid_threshold
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_asked_is_refused_by_number() -> None:
     run = {"worker_update_s": 0.0, "centre_update_s": 0.0, "host_link": FREE, "peer_link": FREE}
     refused = {
         "0 servers of 1 bytes/s": lambda: transfer_s(1, 1, 1, 0),
-        "load_bytes is -1": lambda: fewest_lanes(-1, 1, 1),
+        "load_bytes is -1": lambda: fewest_channels(-1, 1, 1),
         "do not hide behind 1e-300 s": lambda: fewest_servers(1e9, 4, 1e9, 1e-300),
         "parameter_bytes is nan": lambda: fewest_servers(math.nan, 1, 1, 1),
         "epochs 4 and 0; both must be positive": lambda: hybrid_threshold(ConstantEfficiency(), 2, 2, (4.0, 0.0)),

@@ -13,7 +13,7 @@ from dlplacer.scaling.efficiency import ConstantEfficiency, RingOverhead, Serial
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
 from dlplacer.scaling.hybrid_plan import HybridPlan
-from dlplacer.scaling.split import SpeedupTable, Split
+from dlplacer.scaling.split import SpeedupTable, WorkerSplit
 from dlplacer.scaling.work import Work
 
 INCEPTION = {32.0: 4.0, 64.0: 7.0, 128.0: 12.0, 256.0: 23.0}
@@ -83,11 +83,11 @@ def test_the_best_strategy_is_that_of_an_enumeration(
         step_s = 0.5 / speedups.get(degree, 1.0) * (1 + (workers - 1) * (overhead / workers + 0.01))
         return step_s / workers * (table.epochs(workers) or 0.0)
 
-    ways = [(w, m) for m in (1, *speedups) for w in range(1, devices // m + 1)]
+    alternatives = [(w, m) for m in (1, *speedups) for w in range(1, devices // m + 1)]
     best = found.at(devices).best
     assert best is not None
-    assert best.effort_s == pytest.approx(min(time_s(w, m) for w, m in ways))
-    alone = min(time_s(w, 1) for w, m in ways if m == 1)
+    assert best.effort_s == pytest.approx(min(time_s(w, m) for w, m in alternatives))
+    alone = min(time_s(w, 1) for w, m in alternatives if m == 1)
     assert found.at(devices).against_best_data_parallel == pytest.approx(alone / best.effort_s)
     efforts = [each.best.effort_s for each in found.budgets if each.best]
     assert efforts == sorted(efforts, reverse=True)
@@ -136,8 +136,8 @@ def test_speedups_may_come_from_any_function() -> None:
 
 
 def test_the_better_of_several_splits_is_taken() -> None:
-    def ask(degree: int, topology: object) -> list[Split]:
-        return [Split(1.2, "placement"), Split(1.6, "pipeline", 8)]
+    def ask(degree: int, topology: object) -> list[WorkerSplit]:
+        return [WorkerSplit(1.2, "placement"), WorkerSplit(1.6, "pipeline", 8)]
 
     efficiency = StatisticalEfficiency(CriticalBatch(1.0, 1.0))
     best = plan_hybrid(HybridProblem(Work(1.0), efficiency, ask, degrees=(2,)), 4).at(4).hybrid
@@ -179,6 +179,6 @@ def test_mistakes() -> None:
     with pytest.raises(InputError, match="step_s is 0"):
         Work(0.0)
     with pytest.raises(InputError, match="speedup is -1"):
-        Split(-1.0)
+        WorkerSplit(-1.0)
     with pytest.raises(InputError, match="0 micro-batches"):
-        Split(1.0, micro_batches=0)
+        WorkerSplit(1.0, micro_batches=0)

@@ -8,7 +8,7 @@ import pytest
 from dlplacer.errors import InputError
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.load import load_graph
-from dlplacer.scaling.advise.choice import Way
+from dlplacer.scaling.advise.choice import Alternative
 from dlplacer.scaling.advise.minibatch import plan_batches
 from dlplacer.scaling.advise.recompute import StepChoices, step_choices
 
@@ -43,8 +43,8 @@ def test_choices_of_a_step() -> None:
     assert step.fixed_s == 8.0
     # Weight and gradient 20, the input 5, a2 (read by the other block) 40, room for the larger block 307.
     assert step.fixed_bytes == 20 + 5 + 40 + 307
-    assert step.ways["a"] == (Way("store", 0.0, 100), Way("recompute", 1.0, 0))
-    assert step.ways["b"] == (Way("store", 0.0, 307), Way("recompute", 2.0, 0))
+    assert step.alternatives["a"] == (Alternative("store", 0.0, 100), Alternative("recompute", 1.0, 0))
+    assert step.alternatives["b"] == (Alternative("store", 0.0, 307), Alternative("recompute", 2.0, 0))
 
 
 def test_recomputes_what_costs_least() -> None:
@@ -71,7 +71,7 @@ def test_what_is_stored_for_another_module_is_not_computed_again() -> None:
         Edge("c2", "back", 20, tensor="c2"),
     )
     step = step_choices(OpGraph((*ops, back), edges), "any")
-    assert step.ways == {"c": (Way("store", 0.0, 20), Way("recompute", 4.0, 0))}
+    assert step.alternatives == {"c": (Alternative("store", 0.0, 20), Alternative("recompute", 4.0, 0))}
     assert (step.fixed_bytes, step.room_bytes) == (10 + 20, 20)
 
 
@@ -81,11 +81,11 @@ def test_the_least_time_is_that_of_all_choices() -> None:
     for _ in range(150):
         inner = [draw.randint(1, 40) for _ in range(draw.randint(1, 6))]
         again_s = [float(draw.randint(1, 9)) for _ in inner]
-        ways = {
-            str(at): (Way("store", 0.0, size), Way("recompute", time_s, 0))
+        alternatives = {
+            str(at): (Alternative("store", 0.0, size), Alternative("recompute", time_s, 0))
             for at, (size, time_s) in enumerate(zip(inner, again_s, strict=True))
         }
-        step = StepChoices(10.0, 100 + max(inner), ways, max(inner))
+        step = StepChoices(10.0, 100 + max(inner), alternatives, max(inner))
         memory = 100 + draw.randint(max(inner), sum(inner) + 2)
         best = min(
             10.0 + sum(time_s for time_s, chosen in zip(again_s, choice, strict=True) if chosen)
@@ -114,7 +114,9 @@ def test_the_best_batch_weighs_steps_time_and_epochs() -> None:
 
 def test_inception_trades_time_for_memory() -> None:
     step = step_choices(load_graph("inception_v3-train"), "V100")
-    everything = sum(way.memory_bytes for ways in step.ways.values() for way in ways)
+    everything = sum(
+        alternative.memory_bytes for alternatives in step.alternatives.values() for alternative in alternatives
+    )
     held = step.fixed_bytes - step.room_bytes
     roomy = plan_batches({32: step}, held + everything)[0]
     tight = plan_batches({32: step}, held + everything // 2)[0]

@@ -14,8 +14,8 @@ from dlplacer.scaling.communication import GROUPINGS, ClosedForm, OnMachine, Ste
 from dlplacer.scaling.efficiency import ConstantEfficiency
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
-from dlplacer.scaling.layout import Layout, partitions, signature, sub_topology
-from dlplacer.scaling.split import ALONE, Placed, Several, SpeedupTable, Split
+from dlplacer.scaling.layout import WorkerLayout, partitions, signature, sub_topology
+from dlplacer.scaling.split import ALONE, Placed, Several, SpeedupTable, WorkerSplit
 from dlplacer.scaling.work import GradientLayer, Work, work_of
 from dlplacer.topology import Device, Link, Router, Topology
 
@@ -29,8 +29,10 @@ def mesh(rates: dict[tuple[str, str], float]) -> Topology:
     return Topology(tuple(Device(name) for name in names), (), links, name="mesh")
 
 
-def steps(topology: Topology, devices: int, degree: int = 1, split: Split = ALONE, **options: object) -> list[StepTime]:
-    on_machine = OnMachine(Layout(topology), **options)  # type: ignore[arg-type]
+def steps(
+    topology: Topology, devices: int, degree: int = 1, split: WorkerSplit = ALONE, **options: object
+) -> list[StepTime]:
+    on_machine = OnMachine(WorkerLayout(topology), **options)  # type: ignore[arg-type]
     return list(on_machine.step_times(WORK, Team(devices, degree, split), (1, 4)))
 
 
@@ -41,7 +43,7 @@ def every_step(found: list[StepTime]) -> list[StepTime]:
 def test_workers_get_the_devices_that_are_joined_best() -> None:
     fast, slow = 10.0, 1.0
     pairs = {("a", "c"): fast, ("b", "d"): fast, ("a", "b"): slow, ("a", "d"): slow, ("c", "b"): slow, ("c", "d"): slow}
-    layout = Layout(mesh(pairs))
+    layout = WorkerLayout(mesh(pairs))
     assert layout.workers(4, 2) == (("a", "c"), ("b", "d"))
     assert layout.workers(2, 2) == (("a", "c"),)
     assert layout.workers(2, 1) == (("a",), ("c",))
@@ -49,7 +51,7 @@ def test_workers_get_the_devices_that_are_joined_best() -> None:
 
 def test_the_worst_worker_is_as_good_as_it_can_be() -> None:
     topology = load_topology("dgx1-v100-8gpu")
-    layout = Layout(topology)
+    layout = WorkerLayout(topology)
 
     def narrowest(workers: tuple[tuple[str, ...], ...]) -> float:
         return min(1 / layout.wiring.channel(a, b).s_per_byte for worker in workers for a, b in combinations(worker, 2))
@@ -83,7 +85,7 @@ def test_a_sub_machine_has_the_routers_it_needs() -> None:
 
 def test_a_cluster_shares_a_card_per_box() -> None:
     topology = cluster(load_topology("dgx1-v100-4gpu"), 3, 12.5e9, 5e-6)
-    layout = Layout(topology)
+    layout = WorkerLayout(topology)
     assert len(topology.devices) == 12
     inside, across = layout.wiring.channel("0/gpu0", "0/gpu1"), layout.wiring.channel("0/gpu0", "2/gpu1")
     assert inside.s_per_byte == pytest.approx(1 / 41.5e9)
@@ -98,7 +100,9 @@ def test_free_links_are_the_paper_s_assumption() -> None:
     names = "abcdefgh"
     free = mesh(dict.fromkeys(combinations(names, 2), 1e30))
     efficiency = StatisticalEfficiency(EpochsTable({2: 4.0, 4: 7.0, 8: 12.0}))
-    problem = HybridProblem(WORK, efficiency, SpeedupTable({2: 1.32}), free, OnMachine(Layout(free), exchanges()[:1]))
+    problem = HybridProblem(
+        WORK, efficiency, SpeedupTable({2: 1.32}), free, OnMachine(WorkerLayout(free), exchanges()[:1])
+    )
     ideal = HybridProblem(WORK, efficiency, SpeedupTable({2: 1.32}), step_times=ClosedForm(ConstantEfficiency(1.0)))
     one, other = plan_hybrid(problem, 8), plan_hybrid(ideal, 8)
     for devices in range(1, 9):
@@ -113,7 +117,7 @@ def test_slower_links_make_slower_steps_and_wait_for_model_parallelism() -> None
         links = tuple(Link(name, "switch", rate) for name in "abcd")
         topology = Topology(tuple(map(Device, "abcd")), (Router("switch"),), links)
         problem = HybridProblem(
-            WORK, efficiency, SpeedupTable({2: 1.6}), topology, OnMachine(Layout(topology), exchanges()[:1])
+            WORK, efficiency, SpeedupTable({2: 1.6}), topology, OnMachine(WorkerLayout(topology), exchanges()[:1])
         )
         found = plan_hybrid(problem, 4)
         steps_s.append(found.at(4).data_parallel.step.step_s)  # type: ignore[union-attr]
@@ -128,11 +132,11 @@ def test_overlap_and_groups_only_help(name: str) -> None:
     topology = load_topology(name)
     plain = exchanges()[:1]
     by_groups = {
-        grouping: min(step.step_s for step in every_step(steps(topology, 4, ways=plain, groupings=(grouping,))))
+        grouping: min(step.step_s for step in every_step(steps(topology, 4, alternatives=plain, groupings=(grouping,))))
         for grouping in GROUPINGS
     }
     assert by_groups["optimal"] == min(by_groups.values())
-    (alone,) = every_step(steps(topology, 4, ways=plain, overlap=False))[:1]
+    (alone,) = every_step(steps(topology, 4, alternatives=plain, overlap=False))[:1]
     assert by_groups["single"] == pytest.approx(alone.step_s)  # all gradients are ready with the last
     assert alone.step_s >= by_groups["optimal"] > WORK.step_s
     assert alone.exposed_s == pytest.approx(alone.step_s - WORK.step_s)
@@ -141,20 +145,20 @@ def test_overlap_and_groups_only_help(name: str) -> None:
 def test_the_step_by_hand() -> None:
     # two devices, 1 GB/s, no latency: 14.502 MB both ways: 2 · 1/2 · 14.502e6 / 1e9 = 14.502 ms behind 10 ms of compute
     topology = mesh({("a", "b"): 1e9})
-    (alone,) = every_step(steps(topology, 2, ways=exchanges()[:1], overlap=False))
+    (alone,) = every_step(steps(topology, 2, alternatives=exchanges()[:1], overlap=False))
     assert alone.step_s == pytest.approx(0.010 + 0.014502)
-    (hidden,) = every_step(steps(topology, 2, ways=exchanges()[:1]))
+    (hidden,) = every_step(steps(topology, 2, alternatives=exchanges()[:1]))
     # the first gradients are ready after 4 ms of forward and 1 ms of backward; from then on the link never rests
     assert hidden.step_s == pytest.approx(0.005 + 0.014502)
-    (fourth,) = [step for step in steps(topology, 2, ways=exchanges()[:1]) if step.period == 4]
+    (fourth,) = [step for step in steps(topology, 2, alternatives=exchanges()[:1]) if step.period == 4]
     assert fourth.step_s == pytest.approx(0.010 + 0.014502 / 4)
 
 
 def test_codes_pay_on_slow_links_only() -> None:
     def best(rate: float) -> str:
         topology = mesh({("a", "b"): rate})
-        ways = exchanges(memory_bytes_per_s=50e9)
-        return min(every_step(steps(topology, 2, ways=ways)), key=lambda step: step.step_s).codec
+        alternatives = exchanges(memory_bytes_per_s=50e9)
+        return min(every_step(steps(topology, 2, alternatives=alternatives)), key=lambda step: step.step_s).codec
 
     assert best(100e9) == "none"
     assert best(1e8) == "ternary"
@@ -163,10 +167,12 @@ def test_codes_pay_on_slow_links_only() -> None:
 def test_the_devices_of_workers_exchange_their_shares_side_by_side() -> None:
     # two workers of two devices, all pairs 1 GB/s: each device exchanges half of the gradients over a link of its own
     topology = mesh(dict.fromkeys(combinations("abcd", 2), 1000000000.0))
-    ways = exchanges()[:1]
-    even = every_step(steps(topology, 4, 2, Split(1.0), ways=ways, overlap=False))[0]
+    alternatives = exchanges()[:1]
+    even = every_step(steps(topology, 4, 2, WorkerSplit(1.0), alternatives=alternatives, overlap=False))[0]
     assert even.exposed_s == pytest.approx(0.014502 / 2)
-    skewed = every_step(steps(topology, 4, 2, Split(1.0, shares=(0.9, 0.1)), ways=ways, overlap=False))[0]
+    skewed = every_step(
+        steps(topology, 4, 2, WorkerSplit(1.0, shares=(0.9, 0.1)), alternatives=alternatives, overlap=False)
+    )[0]
     assert skewed.exposed_s == pytest.approx(0.014502 * 0.9)
 
 
@@ -218,7 +224,7 @@ def test_what_follows_the_last_gradient_hides_the_exchange_and_the_update_waits_
     work = work_of(OpGraph(ops, tuple(Edge(a, b, 1) for a, b in pairs)), "any")
     assert (work.forward_s, work.tail_s, work.update_s) == pytest.approx((1.0, 0.003, 0.5))
     # over 1 GB/s the exchange of 4 MB takes 4 ms, 3 of which hide behind the last op
-    on_machine = OnMachine(Layout(mesh({("a", "b"): 1e9})), exchanges()[:1])
+    on_machine = OnMachine(WorkerLayout(mesh({("a", "b"): 1e9})), exchanges()[:1])
     (step,) = on_machine.step_times(work, Team(2, 1, ALONE), (1,))
     assert step.exposed_s == pytest.approx(0.001)
 
@@ -309,7 +315,7 @@ def test_names_and_their_order_change_nothing() -> None:
 
 
 def test_mistakes() -> None:
-    layout = Layout(load_topology("pcie-4gpu"))
+    layout = WorkerLayout(load_topology("pcie-4gpu"))
     with pytest.raises(InfeasibleError, match="5 devices are asked for; topology 'pcie-4gpu' has 4"):
         layout.workers(5, 1)
     with pytest.raises(InputError, match="4 devices in workers of 3"):

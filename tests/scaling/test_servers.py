@@ -16,13 +16,13 @@ from dlplacer.scaling.communication import OnMachine, StepTime, Team
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.exchange_lines import lines_among
 from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
-from dlplacer.scaling.layout import Layout
-from dlplacer.scaling.split import ALONE, SpeedupTable, Split
+from dlplacer.scaling.layout import WorkerLayout
+from dlplacer.scaling.split import ALONE, SpeedupTable, WorkerSplit
 from dlplacer.scaling.work import GradientLayer, Work
 from dlplacer.topology import Device, Link, Router, Topology
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
-SERVED = tuple(way for way in exchanges() if way.name == "none/servers")
+SERVED = tuple(alternative for alternative in exchanges() if alternative.name == "none/servers")
 
 
 def star(count: int, fat: float = 1e9, latency_s: float = 0.0) -> Topology:
@@ -32,8 +32,8 @@ def star(count: int, fat: float = 1e9, latency_s: float = 0.0) -> Topology:
     return Topology(tuple(Device(f"d{at}") for at in range(count)), (Router("switch"),), links, name="star")
 
 
-def served(topology: Topology, devices: int, degree: int = 1, split: Split = ALONE) -> list[StepTime]:
-    on_machine = OnMachine(Layout(topology), SERVED, overlap=False)
+def served(topology: Topology, devices: int, degree: int = 1, split: WorkerSplit = ALONE) -> list[StepTime]:
+    on_machine = OnMachine(WorkerLayout(topology), SERVED, overlap=False)
     return list(on_machine.step_times(WORK, Team(devices, degree, split), (1,)))
 
 
@@ -49,7 +49,7 @@ def test_how_many_serve() -> None:
     assert [step.servers for step in served(star(8), 8)] == [1, 2, 4]
     assert [step.servers for step in served(star(3), 3)] == [1]
     assert served(star(2), 2) == []  # one worker and a server exchange nothing
-    assert [step.servers for step in served(star(8), 8, 2, Split(1.5))] == [2, 4]
+    assert [step.servers for step in served(star(8), 8, 2, WorkerSplit(1.5))] == [2, 4]
 
 
 @pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu", "mixed-2gpu"])
@@ -74,7 +74,7 @@ def test_servers_use_devices_with_which_no_more_workers_converge() -> None:
     topology = star(5, fat=100e9)
     assert {step.servers: round(step.exposed_s, 9) for step in served(topology, 5)} == {1: 0.064, 2: 0.024}
     efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 4: 4.0}))
-    problem = HybridProblem(WORK, efficiency, SpeedupTable({}), topology, OnMachine(Layout(topology), SERVED))
+    problem = HybridProblem(WORK, efficiency, SpeedupTable({}), topology, OnMachine(WorkerLayout(topology), SERVED))
     plan = plan_hybrid(problem, 5)
     best = plan.at(5).data_parallel
     assert best is not None
@@ -91,13 +91,13 @@ def test_the_device_with_the_widest_link_serves() -> None:
     (step, _) = served(topology, 4)
     # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s a way
     assert (step.servers, step.exposed_s) == (1, pytest.approx(0.048))
-    layout = Layout(topology)
+    layout = WorkerLayout(topology)
     assert OnMachine(layout)._by_width(layout.workers(4, 1))[0] == ("d3",)
 
 
 def test_all_devices_of_a_worker_push_to_the_same_servers() -> None:
     """Two workers of two devices hold 3/4 and 1/4: a server's link receives 2 × (3/4 + 1/4) of 8 MB."""
-    (step,) = [step for step in served(star(6), 6, 2, Split(1.0, shares=(0.75, 0.25))) if step.servers == 2]
+    (step,) = [step for step in served(star(6), 6, 2, WorkerSplit(1.0, shares=(0.75, 0.25))) if step.servers == 2]
     # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms a way
     assert step.exposed_s == pytest.approx(0.016)
 
@@ -110,16 +110,16 @@ def test_servers_are_devices_of_their_own() -> None:
         costs.served([])
 
 
-@pytest.mark.parametrize("way", exchanges()[:5], ids=lambda way: way.name)
+@pytest.mark.parametrize("way", exchanges()[:5], ids=lambda alternative: alternative.name)
 @pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu"])
-def test_every_size_finds_its_best_algorithms(name: str, way: object) -> None:
+def test_every_size_finds_its_best_algorithms(name: str, alternative: object) -> None:
     """For no size is any choice of all-reduce and all-gather below the lines that are looked at."""
     topology = load_topology(name)
     costs = MachineCosts(Wiring(topology), (tuple(topology.device_index),))
-    kept = lines_among(costs, way)  # type: ignore[arg-type]
+    kept = lines_among(costs, alternative)  # type: ignore[arg-type]
     assert len({(each.line.latency_s, each.line.s_per_byte) for each in kept}) == len(kept)
     for one, other in combinations(kept, 2):
         assert (one.line.latency_s < other.line.latency_s) != (one.line.s_per_byte < other.line.s_per_byte)
     for size_bytes in (1e2, 1e4, 1e6, 1e8):
-        plain = way.line(costs.collectives(size_bytes), costs.devices).time_s(size_bytes)  # type: ignore[attr-defined]
+        plain = alternative.line(costs.collectives(size_bytes), costs.devices).time_s(size_bytes)  # type: ignore[attr-defined]
         assert min(each.line.time_s(size_bytes) for each in kept) <= plain * (1 + 1e-12)

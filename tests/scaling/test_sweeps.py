@@ -12,7 +12,7 @@ from scaling.sweep_tasks import Square
 
 from dlplacer.errors import InputError
 from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.scaling.layout import Layout, sub_topology
+from dlplacer.scaling.layout import WorkerLayout, sub_topology
 from dlplacer.scaling.placement_task import PlacementTask, presolve
 from dlplacer.scaling.split import Placed
 from dlplacer.scaling.sweeps import SweepRow, sweep, sweep_frame, task_key
@@ -168,7 +168,7 @@ def test_presolved_placements_are_what_the_planner_would_have_solved() -> None:
     assert not any(row.error for row in rows)
     known = dict(presolved.solved)
     for degree in (2, 4):
-        for worker in Layout(topology).kinds(4, degree):
+        for worker in WorkerLayout(topology).kinds(4, degree):
             machine = sub_topology(topology, worker)
             one, other = presolved(degree, machine), plain(degree, machine)
             assert one is not None

@@ -22,7 +22,7 @@ Memory = list[tuple[str, Fraction, Fraction, int]]
 
 @dataclass(frozen=True)
 class Activity:
-    """An op or a stretch of a transfer.
+    """An op or a route segment of a transfer.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Sent:
-    """A transfer: its stretches as activities, and where each ends."""
+    """A transfer: its route segments as activities, and where each ends."""
 
     tensor: str
     source: int
@@ -63,7 +63,7 @@ def optimum_under(graph: OpGraph, topology: Topology, options: Options) -> Fract
 def _activities(
     graph: OpGraph, topology: Topology, options: Options, placement: tuple[Device, ...]
 ) -> Iterator[tuple[list[Activity], list[Sent]]]:
-    """Ops and stretches for every choice of routes."""
+    """Ops and route segments for every choice of routes."""
     where = {op.id: device.id for op, device in zip(graph.ops, placement, strict=True)}
     wanted: dict[tuple[object, str], list[int]] = {}
     for number, edge in enumerate(graph.edges):
@@ -76,15 +76,15 @@ def _activities(
         for (_, target), numbers in wanted.items()
     ]
     for chosen in product(*routes):
-        stretches: list[Activity] = []
+        segments: list[Activity] = []
         arrival: dict[int, int] = {}
         sent: list[Sent] = []
         for ((_, target), numbers), route in zip(wanted.items(), chosen, strict=True):
             edge = edges[numbers[0]]
             before, parts = graph.index[edge.source], []
-            for part in _stretches(topology, route):
-                stretches.append(_stretch(topology, options, part, edge.bytes, before))
-                before = len(graph.ops) + len(stretches) - 1
+            for part in _segments(topology, route):
+                segments.append(_segment(topology, options, part, edge.bytes, before))
+                before = len(graph.ops) + len(segments) - 1
                 parts.append((before, part[-1]))
             arrival.update(dict.fromkeys(numbers, before))
             sent.append(Sent(edge.tensor, graph.index[edge.source], target, edge.bytes, tuple(parts)))
@@ -100,7 +100,7 @@ def _activities(
                 after += [other for other in range(len(graph.ops)) if other not in later]
             time_s = _seconds(op, placement[position])
             ops.append(Activity(time_s, tuple(after), ((placement[position].id, Fraction(0), time_s),)))
-        yield [*ops, *stretches], sent
+        yield [*ops, *segments], sent
 
 
 def _routes(topology: Topology, options: Options, source: str, target: str, size: int) -> list[Route]:
@@ -120,32 +120,32 @@ def _routes(topology: Topology, options: Options, source: str, target: str, size
         return found
     delay = {
         route: sum(
-            (_stretch(topology, options, part, size, 0).time_s for part in _stretches(topology, route)), Fraction(0)
+            (_segment(topology, options, part, size, 0).time_s for part in _segments(topology, route)), Fraction(0)
         )
         for route in found
     }
     return [route for route in found if delay[route] == min(delay.values())]
 
 
-def _stretches(topology: Topology, route: Route) -> list[Route]:
+def _segments(topology: Topology, route: Route) -> list[Route]:
     cuts = [i for i, node in enumerate(route) if node in topology.device_index]
     return [route[a : b + 1] for a, b in pairwise(cuts)]
 
 
-def _stretch(topology: Topology, options: Options, route: Route, size: int, before: int) -> Activity:
+def _segment(topology: Topology, options: Options, route: Route, size: int, before: int) -> Activity:
     links = [topology.link_between[hop] for hop in pairwise(route)]
-    lanes: list[object] = [
+    resources: list[object] = [
         hop if link.duplex == "full" else frozenset(hop) for hop, link in zip(pairwise(route), links, strict=True)
     ]
     carry = [Fraction(size) / (Fraction(str(link.bytes_per_s)) * link.count) for link in links]
     latency = [Fraction(str(link.latency_s)) for link in links]
     if options.delay == "cut-through":
         time_s = max(carry) + sum(latency)
-        holds = [(lane, Fraction(0), time_s) for lane in lanes]
+        holds = [(resource, Fraction(0), time_s) for resource in resources]
     else:
         spans = [a + b for a, b in zip(carry, latency, strict=True)]
         time_s = sum(spans, Fraction(0))
-        holds = [(lane, sum(spans[:i], Fraction(0)), spans[i]) for i, lane in enumerate(lanes)]
+        holds = [(resource, sum(spans[:i], Fraction(0)), spans[i]) for i, resource in enumerate(resources)]
     return Activity(time_s, (before,), tuple(holds) if options.contention == "link" else ())
 
 
@@ -198,27 +198,27 @@ class _Search:
     def _starts(self, activity: Activity, start: dict[int, Fraction], now: Fraction) -> list[Fraction]:
         ready = max([Fraction(0), *(start[before] + self.activities[before].time_s for before in activity.after)])
         if not self.live:
-            for lane, offset, _ in activity.holds:
-                ready = max([ready, *(free - offset for free in self._frees(lane, start))])
+            for resource, offset, _ in activity.holds:
+                ready = max([ready, *(free - offset for free in self._frees(resource, start))])
             return [ready]
         ends = {Fraction(0), ready, *(begin + self.activities[other].time_s for other, begin in start.items())}
         return sorted(t for t in ends if t >= max(now, ready) and self._free(activity, t, start))
 
-    def _frees(self, lane: object, start: dict[int, Fraction]) -> list[Fraction]:
+    def _frees(self, resource: object, start: dict[int, Fraction]) -> list[Fraction]:
         return [
             begin + offset + time_s
             for other, begin in start.items()
             for used, offset, time_s in self.activities[other].holds
-            if used == lane
+            if used == resource
         ]
 
     def _free(self, activity: Activity, begin: Fraction, start: dict[int, Fraction]) -> bool:
-        for lane, offset, time_s in activity.holds:
+        for resource, offset, time_s in activity.holds:
             mine = begin + offset, begin + offset + time_s
             for other, since in start.items():
                 for used, skipped, spent in self.activities[other].holds:
                     theirs = since + skipped, since + skipped + spent
-                    if used == lane and mine[0] < theirs[1] and theirs[0] < mine[1]:
+                    if used == resource and mine[0] < theirs[1] and theirs[0] < mine[1]:
                         return False
         return True
 

@@ -1,4 +1,4 @@
-"""Short ways to write graphs and machines in tests, and the rules of a timetable in ticks."""
+"""Short ways to write graphs and machines in tests, and the rules of a schedule in ticks."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dlplacer.problem import Problem, build_problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Topology
 
 
@@ -54,9 +54,9 @@ def no_bounds(instance: Instance) -> Bounds:
     return Bounds(0, nothing, nothing)
 
 
-def broken_rules(instance: Instance, timetable: Timetable) -> list[str]:
-    """The rules of eq. 7, 10, 12 and 13 that a timetable breaks."""
-    device, start = timetable.device, timetable.start
+def broken_rules(instance: Instance, schedule: Schedule) -> list[str]:
+    """The rules of eq. 7, 10, 12 and 13 that a schedule breaks."""
+    device, start = schedule.device, schedule.start
     end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
     broken = [f"op {op} before 0" for op in range(instance.op_count) if start[op] < 0]
     broken += [f"op {op} not allowed" for op in range(instance.op_count) if device[op] not in instance.allowed[op]]
@@ -78,6 +78,6 @@ def broken_rules(instance: Instance, timetable: Timetable) -> list[str]:
                 start[op] < start[other] == end[other] < end[op] or start[other] < start[op] == end[op] < end[other]
             ):
                 broken.append(f"one of ops {other} and {op} is inside the other")
-    if timetable.makespan != max(end):
+    if schedule.makespan != max(end):
         broken.append("wrong makespan")
     return broken

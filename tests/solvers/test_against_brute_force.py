@@ -18,7 +18,7 @@ from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Outcome
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 _CHUNK = 100
 
@@ -96,5 +96,5 @@ def test_heuristics_keep_the_rules_and_bound_the_optimum(method: str) -> None:
             continue
         schedule = outcome.schedule
         assert schedule.makespan >= optimum, seed
-        timetable = Timetable(schedule.device, schedule.start, schedule.makespan)
-        assert not broken_rules(build_instance(problem), timetable), seed
+        schedule = Schedule(schedule.device, schedule.start, schedule.makespan)
+        assert not broken_rules(build_instance(problem), schedule), seed

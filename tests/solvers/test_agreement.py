@@ -8,14 +8,14 @@ from solvers.helpers import broken_rules, make_instance, make_machine, no_bounds
 
 from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decompose import Chain
-from dlplacer.solvers.ilp.agreement import Agreement
+from dlplacer.solvers.decompose import SegmentChain
+from dlplacer.solvers.ilp.agreement import MasterProblem
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.ilp.solve import search_series
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Topology
 
 
@@ -41,27 +41,27 @@ def forward_and_backward(seed: int, blocks: int) -> OpGraph:
     return OpGraph(tuple(ops.values()), tuple(edges))
 
 
-def _agreed(instance: Instance) -> tuple[int, int, Timetable | None]:
-    """The sum of the series' own optima, the bound of their agreement, and the best timetable found."""
+def _agreed(instance: Instance) -> tuple[int, int, Schedule | None]:
+    """The sum of the series' own optima, the bound of their agreement, and the best schedule found."""
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = Chain(instance, last, one_worker())
+    chain = SegmentChain(instance, last, one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     whole = Incumbent(one_worker())
-    for timetable in chain.candidates():
-        whole.offer(timetable)
+    for schedule in chain.candidates():
+        whole.offer(schedule)
     free = chain.raised(bounds, 1.0).makespan
     after = instance.shortest[last] + bounds.tail[last]
 
-    def offer(ticks: int, timetables: list[Timetable]) -> int | None:
+    def offer(ticks: int, schedules: list[Schedule]) -> int | None:
         whole.raise_bound(ticks + after)
-        for timetable in timetables:
-            assert not broken_rules(instance, timetable)
-            whole.offer(timetable)
+        for schedule in schedules:
+            assert not broken_rules(instance, schedule)
+            whole.offer(schedule)
         return None if whole.closed or whole.best is None else whole.best.makespan - after - 1
 
-    Agreement(chain).reach(search_series, offer, time.monotonic() + 60.0)
+    MasterProblem(chain).reach(search_series, offer, time.monotonic() + 60.0)
     return free, whole.bound, whole.best
 
 

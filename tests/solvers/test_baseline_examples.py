@@ -14,22 +14,22 @@ from dlplacer.solvers.methods import RULES, run_rule
 from dlplacer.solvers.partition import min_cut
 from dlplacer.solvers.peft import optimistic_costs
 from dlplacer.solvers.ranks import by_rank, upward_ranks
-from dlplacer.solvers.sct import favourites
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.sct import favourite_children
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Topology
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 
 
-def _run(method: str, instance: Instance) -> Timetable:
-    timetable = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
-    assert timetable is not None
-    assert not broken_rules(instance, timetable)
-    return timetable
+def _run(method: str, instance: Instance) -> Schedule:
+    schedule = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
+    assert schedule is not None
+    assert not broken_rules(instance, schedule)
+    return schedule
 
 
-def _ends(instance: Instance, timetable: Timetable) -> list[int]:
-    ops = zip(timetable.start, timetable.device, instance.duration, strict=True)
+def _ends(instance: Instance, schedule: Schedule) -> list[int]:
+    ops = zip(schedule.start, schedule.device, instance.duration, strict=True)
     return [start + duration[device] for start, device, duration in ops]
 
 
@@ -113,7 +113,7 @@ FAVOURITE = make_graph({"i": 2, "g": 2, "f": 6, "u": 5}, [("i", "f", 3), ("i", "
 def test_favourite_children_of_the_linear_program() -> None:
     # x: f not the favourite of i. Then u and g's claim on f are not: x + z >= 1, x + y >= 1. Ends: i, f 2+3x+6; g, f
     # 2+2y+6; i, u 2+z+5. Least for 3x = 2(1-x): x = 0.4, y = z = 0.6, makespan 9.2. Below 0.5: f is the favourite of i.
-    assert favourites(make_instance(FAVOURITE, make_machine(2))) == (2, -1, -1, -1)
+    assert favourite_children(make_instance(FAVOURITE, make_machine(2))) == (2, -1, -1, -1)
 
 
 def test_m_sct_waits_for_the_favourite_child() -> None:
@@ -134,7 +134,7 @@ def test_a_waiting_device_takes_an_urgent_op() -> None:
     instance = make_instance(graph, make_machine(2))
     # i d0 0-2, g d1 0-2. f is the favourite of i (8+6x = 8+4(1-x) at x = 0.4) and starts at 2+4 on d0, at 2+6 on d1: d0
     # waits. u and v may start anywhere at 2: u goes to d1, which does not wait, v to d0. f d0 6-12.
-    assert favourites(instance)[0] == 2
+    assert favourite_children(instance)[0] == 2
     found = _run("m-sct", instance)
     assert found.device == (0, 1, 0, 1, 0)
     assert _ends(instance, found) == [2, 2, 12, 5, 5]
@@ -144,7 +144,7 @@ def test_greedy_favourites_of_large_graphs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("dlplacer.solvers.sct._MOST_ARCS", 0)
     graph = make_graph({"i": 2, "g": 2, "f": 6, "u": 5.5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
     # By delay + upward rank: i, f 3+6 = 9; g, f 8, but f is taken; i, u 6.5, but i has its favourite.
-    assert favourites(make_instance(graph, make_machine(2))) == (2, -1, -1, -1)
+    assert favourite_children(make_instance(graph, make_machine(2))) == (2, -1, -1, -1)
 
 
 def test_m_topo_fills_up_to_the_cap() -> None:

@@ -28,7 +28,7 @@ from dlplacer.solvers.peft import peft
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.sct import m_sct
 from dlplacer.solvers.sequential import sequential
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.solvers.topo import m_topo
 from dlplacer.topology import Device, Link, Router, Topology
 
@@ -45,11 +45,11 @@ BASELINES = [
 ]
 
 
-def _run(method: str, instance: Instance) -> Timetable:
-    timetable = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
-    assert timetable is not None
-    assert not broken_rules(instance, timetable)
-    return timetable
+def _run(method: str, instance: Instance) -> Schedule:
+    schedule = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
+    assert schedule is not None
+    assert not broken_rules(instance, schedule)
+    return schedule
 
 
 @cache
@@ -134,7 +134,7 @@ def test_decided_blocks_stay_where_they_are(method: str) -> None:
         if found is not None:
             assert not broken_rules(instance, found), seed
             decided = (found.device[ops[0]] for ops in instance.members)
-            assert all(site in (-1, device) for site, device in zip(loose, decided, strict=True)), seed
+            assert all(assigned in (-1, device) for assigned, device in zip(loose, decided, strict=True)), seed
 
 
 @pytest.mark.parametrize("method", BASELINES)

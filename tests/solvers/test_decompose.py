@@ -10,7 +10,7 @@ from solvers.random_problems import random_fork_join
 
 from dlplacer.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.model import build_model
@@ -21,10 +21,10 @@ from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.segments import couple, find_segments
 
 
-def _chain(instance: Instance) -> Chain:
+def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = Chain(instance, last, one_worker())
+    chain = SegmentChain(instance, last, one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     return chain
@@ -71,7 +71,7 @@ def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
     assert chain.incumbents[series[0].instance].bound == 6 + 11
     # v 1 in between, u' 1 at the end.
     assert chain.raised(lower_bounds(instance), 1.0).makespan == 17 + 1 + 1
-    assert min(timetable.makespan for timetable in chain.candidates()) == 19
+    assert min(schedule.makespan for schedule in chain.candidates()) == 19
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
@@ -101,8 +101,8 @@ def test_bounds_hold_whatever_joins_the_parts(first: int) -> None:
         instance, optimum = build_instance(problem), optimal_makespan(graph, topology)
         chain = _chain(instance)
         bounds = chain.raised(lower_bounds(instance), 1.0)
-        for timetable in chain.candidates():
-            assert not broken_rules(instance, timetable), seed
+        for schedule in chain.candidates():
+            assert not broken_rules(instance, schedule), seed
         if optimum is not None:
             assert bounds.makespan * problem.tick_s <= optimum, seed
             # Raised heads and tails leave room for an optimal schedule.

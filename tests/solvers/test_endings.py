@@ -7,10 +7,10 @@ from solvers.random_problems import random_fork_join
 
 from dlplacer.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decompose import Chain
-from dlplacer.solvers.endings import endings, followers
+from dlplacer.solvers.decompose import SegmentChain
+from dlplacer.solvers.endings import followers, suffixes
 from dlplacer.solvers.feasibility import require_feasible
-from dlplacer.solvers.ilp.solve import solve_endings
+from dlplacer.solvers.ilp.solve import raise_suffix_bounds
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.segments import find_segments
@@ -33,19 +33,19 @@ def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outsid
     instance = make_instance(BACKWARD, make_machine(2))
     names = [op.id for op in BACKWARD.ops]
     segments = find_segments(instance, names.index("w0"))
-    found = {size: [names[cut] for cut, _ in endings(instance, segments, (size,))] for size in (2, 3, 4, 5)}
+    found = {size: [names[cut] for cut, _ in suffixes(instance, segments, (size,))] for size in (2, 3, 4, 5)}
     # After x1 come g0 and w0 only, which are segments; after g1 also w1; after f all of these.
     assert found == {2: [], 3: [], 4: ["g1"], 5: ["f"]}
-    assert [names[cut] for cut, _ in endings(instance, segments, (4, 4, 5))] == ["g1", "f"]
+    assert [names[cut] for cut, _ in suffixes(instance, segments, (4, 4, 5))] == ["g1", "f"]
 
 
 def test_what_nothing_waits_for_lengthens_the_end() -> None:
     instance = make_instance(BACKWARD, make_machine(2))
     bounds = lower_bounds(instance)
-    chain = Chain(instance, len(BACKWARD.ops) - 1, one_worker())
+    chain = SegmentChain(instance, len(BACKWARD.ops) - 1, one_worker())
     bounds = chain.raised(bounds, 1.0)
     incumbent = Incumbent(one_worker())
-    raised = solve_endings(chain, bounds, incumbent)
+    raised = raise_suffix_bounds(chain, bounds, incumbent)
     # After f 5 and g1 1: on one device x1 2, g0 1, w0 3 and w1 3 take 9; with w1 elsewhere 4 + 3, beside 6 of the rest.
     assert raised.makespan == incumbent.bound == 5 + 1 + 7
 
@@ -64,11 +64,11 @@ def test_no_ending_exceeds_the_optimum(first: int) -> None:
         bounds = lower_bounds(instance)
         last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
         segments = find_segments(instance, last) if len(graph.ops) <= 7 else []
-        if not any(True for _ in endings(instance, segments, (8,))):
+        if not any(True for _ in suffixes(instance, segments, (8,))):
             continue
         tried += 1
-        chain = Chain(instance, last, one_worker())
-        bounds = solve_endings(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
+        chain = SegmentChain(instance, last, one_worker())
+        bounds = raise_suffix_bounds(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
         optimum = optimal_makespan(graph, topology)
         assert optimum is None or bounds.makespan * problem.tick_s <= optimum, seed
     assert tried > 1

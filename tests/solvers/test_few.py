@@ -8,7 +8,7 @@ import dlplacer as dp
 from dlplacer.costs.times import with_times
 from dlplacer.problem import build_problem
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.few import Aside, best_connected, on_few_devices
+from dlplacer.solvers.few import SubsetIncumbent, best_connected, on_device_subset
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import build_instance
@@ -51,51 +51,51 @@ def test_the_best_connected_devices_are_an_island() -> None:
 
 def test_few_devices_limit_every_op_and_small_machines_stay() -> None:
     instance = instance_of(ISLANDS)
-    few = on_few_devices(instance, 3)
-    assert few is not None
+    subset = on_device_subset(instance, 3)
+    assert subset is not None
     chosen = best_connected(instance, 3)
-    assert all(set(devices) == chosen for devices in few.allowed)
-    assert on_few_devices(instance, 6) is None
+    assert all(set(devices) == chosen for devices in subset.allowed)
+    assert on_device_subset(instance, 6) is None
 
 
 def test_few_devices_use_no_other_as_a_relay() -> None:
     instance = instance_of(ISLANDS)
-    few = on_few_devices(instance, 2)
-    assert few is not None
-    assert few.traffic is not None
+    subset = on_device_subset(instance, 2)
+    assert subset is not None
+    assert subset.traffic is not None
     pair = sorted(best_connected(instance, 2))
-    assert len(few.traffic.ways.between(0, *pair)) == 1
+    assert len(subset.traffic.routes.between(0, *pair)) == 1
     assert instance.traffic is not None
-    assert len(instance.traffic.ways.between(0, *pair)) == 2
+    assert len(instance.traffic.routes.between(0, *pair)) == 2
 
 
 def test_a_hint_leaves_out_transfers_on_ways_that_the_model_does_not_know() -> None:
     instance = instance_of(ISLANDS)
     assert instance.traffic is not None
     spread = in_sequence(instance, [number % instance.device_count for number in range(6)], instance.order)
-    assert spread.sends
-    foreign = tuple(replace(send, way=send.way[:0], start=()) for send in spread.sends)
+    assert spread.transfers
+    foreign = tuple(replace(send, route=send.route[:0], start=()) for send in spread.transfers)
     bounds = lower_bounds(instance)
     model, variables = build_model(
-        instance, bounds, spread.makespan, replace(spread, sends=foreign), with_transfers=True
+        instance, bounds, spread.makespan, replace(spread, transfers=foreign), with_transfers=True
     )
-    assert variables.lifts
+    assert variables.optional_transfers
     assert model.validate() == ""
 
 
 def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:
     instance = instance_of(ISLANDS)
     outer = Incumbent(budget())
-    aside = Aside(outer, time.monotonic() + 60)
+    subset_incumbent = SubsetIncumbent(outer, time.monotonic() + 60)
     alone = in_sequence(instance, [0] * instance.op_count, instance.order)
-    assert aside.offer(alone)
+    assert subset_incumbent.offer(alone)
     assert outer.best is alone
-    aside.raise_bound(alone.makespan)
-    assert aside.closed
+    subset_incumbent.raise_bound(alone.makespan)
+    assert subset_incumbent.closed
     assert outer.bound == 0
 
 
 def test_more_devices_are_not_worse_under_contention() -> None:
-    few = dp.place(FORK, dp.Topology(ISLANDS.devices[::2], (), ISLANDS.links[:3]), time_limit_s=120)
+    subset = dp.place(FORK, dp.Topology(ISLANDS.devices[::2], (), ISLANDS.links[:3]), time_limit_s=120)
     many = dp.place(FORK, ISLANDS, time_limit_s=120)
-    assert many.plan.makespan_s <= few.plan.makespan_s + 1e-9
+    assert many.plan.makespan_s <= subset.plan.makespan_s + 1e-9

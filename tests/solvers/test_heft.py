@@ -5,15 +5,15 @@ from solvers.helpers import broken_rules, make_graph, make_instance, make_machin
 from dlplacer.solvers.heft import heft
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.ranks import by_rank, upward_ranks
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Topology
 
 
-def _run(instance: Instance) -> Timetable:
-    timetable = heft(instance, by_rank(instance, upward_ranks(instance)))
-    assert timetable is not None
-    assert not broken_rules(instance, timetable)
-    return timetable
+def _run(instance: Instance) -> Schedule:
+    schedule = heft(instance, by_rank(instance, upward_ranks(instance)))
+    assert schedule is not None
+    assert not broken_rules(instance, schedule)
+    return schedule
 
 
 def test_upward_ranks_add_mean_duration_and_mean_delay() -> None:
@@ -36,9 +36,9 @@ def test_pinned_and_colocated_ops_have_no_mean_delay() -> None:
 def test_a_gap_is_filled() -> None:
     graph = make_graph({"s": 4, "x": 6, "y": 6, "f": 3}, [("s", "x", 0), ("s", "y", 0)])
     # s 0-4, x 4-10 on d0, y 4-10 on d1, and f (rank 3) into the gap 0-4 of d1.
-    timetable = _run(make_instance(graph, make_machine(2)))
-    assert timetable.makespan == 10
-    assert timetable.start[3] == 0
+    schedule = _run(make_instance(graph, make_machine(2)))
+    assert schedule.makespan == 10
+    assert schedule.start[3] == 0
 
 
 def test_the_faster_device_wins() -> None:
@@ -51,16 +51,16 @@ def test_zero_time_op_is_not_put_inside_another() -> None:
     graph = make_graph(
         {"a": 4, "b": 2, "z": 0, "c": 8}, [("b", "z", 0), ("z", "c", 0)], devices={"a": ("d0",), "z": ("d0",)}
     )
-    timetable = _run(make_instance(graph, make_machine(2)))
+    schedule = _run(make_instance(graph, make_machine(2)))
     # b 0-2 on d1, c needs z on d0: before a if a waits, else after it at 4; HEFT takes b, z, c first, then a.
-    assert timetable.start[2] not in range(timetable.start[0] + 1, timetable.start[0] + 4)
+    assert schedule.start[2] not in range(schedule.start[0] + 1, schedule.start[0] + 4)
 
 
 def test_group_stays_on_its_device() -> None:
     graph = make_graph({"a": 3, "b": 2, "c": 3}, colocate={"a": "g", "c": "g"}, devices={"c": ("d1",)})
-    timetable = _run(make_instance(graph, make_machine(2)))
-    assert timetable.device == (1, 0, 1)
-    assert timetable.makespan == 6
+    schedule = _run(make_instance(graph, make_machine(2)))
+    assert schedule.device == (1, 0, 1)
+    assert schedule.makespan == 6
 
 
 def test_no_timetable_where_memory_runs_out() -> None:

@@ -18,7 +18,7 @@ from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.symmetry import interchangeable, relabelled
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Router, Topology
 
 
@@ -156,10 +156,10 @@ def test_the_hint_satisfies_the_symmetry_breaking(devices: int) -> None:
     times = {f"k{i}": 1 + i % 4 for i in range(12)}
     edges = [(f"k{i}", f"k{j}", 1 + (i + j) % 3) for i in range(12) for j in range(i + 1, 12) if (i * j) % 5 == 1]
     instance = build_instance(make_problem(make_graph(times, edges), make_machine(devices)))
-    timetable = construct(instance, list_schedule)
-    assert timetable is not None
-    turned = tuple(devices - 1 - device for device in timetable.device)
-    given = Timetable(turned, timetable.start, timetable.makespan)
+    schedule = construct(instance, list_schedule)
+    assert schedule is not None
+    turned = tuple(devices - 1 - device for device in schedule.device)
+    given = Schedule(turned, schedule.start, schedule.makespan)
     model, _ = build_model(instance, lower_bounds(instance), given.makespan, given)
     assert len(model.proto.solution_hint.vars) == len({*model.proto.solution_hint.vars})
     solver = new_solver(1, 0, 60.0)
@@ -171,9 +171,9 @@ def test_the_hint_satisfies_the_symmetry_breaking(devices: int) -> None:
 def test_every_variable_has_a_hint() -> None:
     graph = make_graph({"w": 0, "a": 2, "b": 3, "c": 1}, [("w", "a", 1), ("a", "b", 2), ("a", "c", 1)])
     instance = build_instance(make_problem(graph, make_machine(3)))
-    timetable = construct(instance, list_schedule)
-    assert timetable is not None
-    model, _ = build_model(instance, no_bounds(instance), 50, timetable)
+    schedule = construct(instance, list_schedule)
+    assert schedule is not None
+    model, _ = build_model(instance, no_bounds(instance), 50, schedule)
     free = [
         number for number, variable in enumerate(model.proto.variables) if variable.domain[0] != variable.domain[-1]
     ]

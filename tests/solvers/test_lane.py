@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from dlplacer.solvers.lane import Lane
+from dlplacer.solvers.lane import BusyIntervals
 
 
 def _earliest(booked: list[tuple[int, int]], arrival: int, ticks: int) -> int:
@@ -17,21 +17,21 @@ def _earliest(booked: list[tuple[int, int]], arrival: int, ticks: int) -> int:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_earliest_gap_is_found(seed: int) -> None:
-    random, lane, booked = Random(seed), Lane(), []
+    random, resource, booked = Random(seed), BusyIntervals(), []
     for _ in range(60):
         arrival, ticks = random.randrange(60), random.choice([0, 0, 1, 2, 3, 5])
-        begin = lane.earliest(arrival, ticks)
+        begin = resource.earliest(arrival, ticks)
         assert begin == _earliest(booked, arrival, ticks)
         if random.random() < 0.7:
-            lane.insert(begin, begin + ticks)
+            resource.insert(begin, begin + ticks)
             booked.append((begin, begin + ticks))
 
 
 def test_books_far_ahead_leave_gaps() -> None:
-    lane = Lane()
-    lane.insert(10, 12)
-    lane.insert(4, 4)
+    resource = BusyIntervals()
+    resource.insert(10, 12)
+    resource.insert(4, 4)
     # Free are 0-4, 4-10 and from 12 on; nothing may be put around the op of no time at 4.
-    assert [lane.earliest(0, ticks) for ticks in (4, 5, 6, 7)] == [0, 4, 4, 12]
-    assert lane.earliest(3, 2) == 4
-    assert lane.earliest(11, 0) == 12
+    assert [resource.earliest(0, ticks) for ticks in (4, 5, 6, 7)] == [0, 4, 4, 12]
+    assert resource.earliest(3, 2) == 4
+    assert resource.earliest(11, 0) == 12

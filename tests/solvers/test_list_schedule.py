@@ -12,15 +12,15 @@ from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.packing import choose_components
 from dlplacer.solvers.ranks import by_rank, upward_ranks
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.topology import Device, Link, Topology
 
 
-def _run(instance: Instance) -> Timetable:
-    timetable = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
-    assert timetable is not None
-    assert not broken_rules(instance, timetable)
-    return timetable
+def _run(instance: Instance) -> Schedule:
+    schedule = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+    assert schedule is not None
+    assert not broken_rules(instance, schedule)
+    return schedule
 
 
 def test_work_conserving_order_beats_heft() -> None:
@@ -37,15 +37,15 @@ def test_work_conserving_order_beats_heft() -> None:
 def test_an_op_runs_where_its_data_are_first() -> None:
     graph = make_graph({"a": 2, "b": 3, "c": 2}, [("a", "c", 4), ("b", "c", 4)])
     # a 0-2 and b 0-3 on different devices; c needs the other tensor, 4 s away: 2+4=6 on b's device, 3+4=7 on a's.
-    timetable = _run(make_instance(graph, make_machine(2)))
-    assert (timetable.makespan, timetable.device[2]) == (8, timetable.device[1])
+    schedule = _run(make_instance(graph, make_machine(2)))
+    assert (schedule.makespan, schedule.device[2]) == (8, schedule.device[1])
 
 
 def test_zero_time_op_follows_its_producer() -> None:
     graph = make_graph({"a": 2, "view": 0, "b": 3, "other": 9}, [("a", "view", 8), ("view", "b", 8)])
-    timetable = _run(make_instance(graph, make_machine(2)))
-    assert timetable.device[0] == timetable.device[1] == timetable.device[2]
-    assert timetable.makespan == 9
+    schedule = _run(make_instance(graph, make_machine(2)))
+    assert schedule.device[0] == schedule.device[1] == schedule.device[2]
+    assert schedule.makespan == 9
 
 
 def test_parameters_go_to_their_first_reader() -> None:
@@ -66,8 +66,8 @@ def test_a_device_that_left_ops_to_others_does_not_wake_in_the_past() -> None:
     graph = make_graph(times, [("a", "b", 4), ("a", "view", 0)])
     # a runs 0-2 on g. From 2 on both devices have the data of view; c leaves it to g, sleeps, and is woken when g takes
     # b. It may not go back to 0 then and start view before a has ended.
-    timetable = _run(make_instance(graph, topology))
-    assert timetable.start == (0, 2, 2)
+    schedule = _run(make_instance(graph, topology))
+    assert schedule.start == (0, 2, 2)
 
 
 def test_memory_spreads_ops() -> None:
@@ -96,7 +96,7 @@ def test_any_priority_gives_a_valid_timetable(seed: int) -> None:
         random = Random(number)
         ranks = [random.random() for _ in instance.order]
         for patient in (True, False):
-            timetable = list_schedule(instance, by_rank(instance, ranks), patient=patient)
+            schedule = list_schedule(instance, by_rank(instance, ranks), patient=patient)
             joined = len(set(instance.component)) == 1
-            if timetable is not None and joined:
-                assert not broken_rules(instance, timetable), number
+            if schedule is not None and joined:
+                assert not broken_rules(instance, schedule), number

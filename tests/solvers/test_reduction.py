@@ -15,7 +15,7 @@ from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.reduction import Contracted, Reduction, reduction
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 
 def _reduced(instance: Instance) -> Reduction:
@@ -24,8 +24,8 @@ def _reduced(instance: Instance) -> Reduction:
     return found
 
 
-def _best(instance: Instance) -> Timetable | None:
-    """An optimal timetable by the whole model; None if there is none."""
+def _best(instance: Instance) -> Schedule | None:
+    """An optimal schedule by the whole model; None if there is none."""
     incumbent = Incumbent(one_worker())
     horizon = sum(instance.longest) + sum(
         max((ticks for row in delay for ticks in row if ticks < 2**30), default=0)
@@ -99,11 +99,11 @@ def test_timetables_go_there_and_back(first: int) -> None:
     for seed in range(first, first + 100):
         instance = make_instance(*_with_views(seed))
         found = reduction(instance) if all(instance.allowed) and len(set(instance.component)) == 1 else None
-        timetable = None if found is None else construct(instance, list_schedule)
-        if found is not None and timetable is not None:
-            there = found.project(timetable)
+        schedule = None if found is None else construct(instance, list_schedule)
+        if found is not None and schedule is not None:
+            there = found.project(schedule)
             assert not broken_rules(found.reduced, there), seed
-            assert there.makespan <= timetable.makespan, seed
+            assert there.makespan <= schedule.makespan, seed
             back = found.expand(there)
             assert not broken_rules(instance, back), seed
             assert back.makespan <= there.makespan, seed
@@ -113,12 +113,12 @@ def test_what_the_reduced_instance_reaches_reaches_the_original() -> None:
     graph = make_graph({"w": 0, "a": 3, "b": 4, "view": 0}, [("w", "a", 8), ("b", "view", 8)])
     instance = make_instance(graph, make_machine(2))
     outer = Incumbent(one_worker())
-    outer.offer(Timetable((0, 0, 0, 0), (0, 0, 3, 7), 7))
+    outer.offer(Schedule((0, 0, 0, 0), (0, 0, 3, 7), 7))
     inner = Contracted(_reduced(instance), outer)
     assert inner.best is not None
     assert inner.best.makespan == 7
     # a and b side by side.
-    assert inner.offer(Timetable((0, 1), (0, 0), 4))
+    assert inner.offer(Schedule((0, 1), (0, 0), 4))
     inner.raise_bound(4)
     assert outer.closed
     assert outer.best is not None

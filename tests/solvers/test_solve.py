@@ -21,17 +21,17 @@ from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import Timetable, compact
+from dlplacer.solvers.timetable import Schedule, compact
 
 
 def _hard() -> Problem:
     return make_problem(inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6))
 
 
-def _timetable(problem: Problem, method: str = "ilp", seconds: float = 60.0) -> Timetable:
+def _timetable(problem: Problem, method: str = "ilp", seconds: float = 60.0) -> Schedule:
     outcome = METHODS[method](problem, one_worker(seconds))
     assert outcome.schedule is not None
-    return Timetable(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+    return Schedule(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
 
 
 # Without a limit the search goes on for hours. How exactly it is kept depends on how busy the machine is.
@@ -39,7 +39,7 @@ def test_the_time_limit_ends_the_search_with_the_best_plan() -> None:
     problem = _hard()
     outcome = METHODS["ilp"](problem, one_worker(1.5))
     assert outcome.schedule is not None
-    found = Timetable(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+    found = Schedule(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
     assert not broken_rules(build_instance(problem), found)
     assert outcome.lower_bound <= found.makespan
 
@@ -100,7 +100,7 @@ def test_no_plan_is_worse_than_the_heuristics() -> None:
 
 def test_a_bound_above_a_schedule_is_an_internal_error() -> None:
     incumbent = Incumbent(one_worker())
-    incumbent.offer(Timetable((0,), (0,), 5))
+    incumbent.offer(Schedule((0,), (0,), 5))
     with pytest.raises(InternalError, match="lower bound of 6 ticks is above the makespan of 5 ticks"):
         incumbent.raise_bound(6)
 
@@ -126,7 +126,7 @@ def test_pushing_late_and_early_again_closes_gaps() -> None:
     instance = build_instance(make_problem(graph, make_machine(2)))
     # d0: a 0-4, c 4-8; d1: d 0-3, b 3-4. Late by ends: c ends at 8, a before it; b ends at 4, d at 8.
     # Early again by those starts: b first on d1, then c is free to follow a or b.
-    given = Timetable((0, 1, 0, 1), (0, 3, 4, 0), 8)
+    given = Schedule((0, 1, 0, 1), (0, 3, 4, 0), 8)
     better = justified(instance, given)
     assert not broken_rules(instance, better)
     assert better.makespan <= given.makespan
@@ -137,4 +137,4 @@ def test_compacting_moves_a_sink_out_of_the_op_around_it() -> None:
     graph = make_graph({"a": 5, "b": 2, "out": 0}, [("b", "out", 0)])
     instance = build_instance(make_problem(graph, make_machine(2)))
     # out at 2 lies inside a (0-5) on d0: it moves to 5.
-    assert compact(instance, (0, 1, 0), (0, 0, 2)) == Timetable((0, 1, 0), (0, 0, 5), 5)
+    assert compact(instance, (0, 1, 0), (0, 0, 2)) == Schedule((0, 1, 0), (0, 0, 5), 5)

@@ -1,4 +1,4 @@
-"""Windows of a timetable: what their solutions promise is what the whole becomes."""
+"""Windows of a schedule: what their solutions promise is what the whole becomes."""
 
 from random import Random
 
@@ -10,32 +10,32 @@ from solvers.random_problems import random_fork_join, random_problem
 from dlplacer.solvers.construct import construct
 from dlplacer.solvers.ilp.model import build_model, build_window_model
 from dlplacer.solvers.ilp.repair import _combined, repair
-from dlplacer.solvers.ilp.search import new_solver, read_timetable, search
+from dlplacer.solvers.ilp.search import new_solver, read_schedule, search
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.list_schedule import list_schedule
-from dlplacer.solvers.timetable import Timetable
-from dlplacer.solvers.windows import Timeline, Window, replaced
+from dlplacer.solvers.timetable import Schedule
+from dlplacer.solvers.windows import Window, WindowSequence, replaced
 
 
-def _solved(window: Window, upper: int) -> tuple[Timetable | None, int]:
+def _solved(window: Window, upper: int) -> tuple[Schedule | None, int]:
     model, variables = build_window_model(window, upper)
     solver = new_solver(1, 0, 60.0)
     if solver.solve(model) != cp_model.OPTIMAL:
         return None, 0
-    found = read_timetable(variables, window.instance, solver.boolean_value, solver.value)
+    found = read_schedule(variables, window.instance, solver.boolean_value, solver.value)
     return found, round(solver.objective_value)
 
 
-def _instances(first: int, last: int) -> list[tuple[int, Instance, Timetable]]:
+def _instances(first: int, last: int) -> list[tuple[int, Instance, Schedule]]:
     found = []
     for seed in range(first, last):
         make = random_problem if seed % 2 else lambda seed: random_fork_join(seed, 3, plain=False)
         instance = build_instance(make_problem(*make(seed)))
         if all(instance.allowed) and len(set(instance.component)) == 1:
-            timetable = construct(instance, list_schedule)
-            if timetable is not None:
-                found.append((seed, instance, timetable))
+            schedule = construct(instance, list_schedule)
+            if schedule is not None:
+                found.append((seed, instance, schedule))
     return found
 
 
@@ -46,8 +46,8 @@ def test_a_window_sees_what_is_before_and_after_it() -> None:
     )
     instance = make_instance(graph, make_machine(2))
     # a 0-2, b 2-5, c 5-9, e 9-15 on d0 would leave d at 5 + 6 on d1; here all five run on d0, d after c.
-    timetable = Timetable((0, 0, 0, 0, 0), (0, 2, 5, 9, 14), 15)
-    window = Timeline(instance, timetable).window(1, 2)
+    schedule = Schedule((0, 0, 0, 0, 0), (0, 2, 5, 9, 14), 15)
+    window = WindowSequence(instance, schedule).window(1, 2)
     assert window.ops == (1, 2)
     # b has a's data at 2 on d0, and 1 s later on d1; c has no data from outside, and d0 is free from 2 on.
     assert window.release == ((2, 3), (2, 0))
@@ -58,13 +58,13 @@ def test_a_window_sees_what_is_before_and_after_it() -> None:
 
 
 def test_a_window_over_everything_is_the_problem() -> None:
-    for seed, instance, timetable in _instances(0, 60):
-        timeline = Timeline(instance, timetable)
+    for seed, instance, schedule in _instances(0, 60):
+        timeline = WindowSequence(instance, schedule)
         window = timeline.window(timeline.first, len(timeline.ops) - timeline.first)
-        found, value = _solved(window, timetable.makespan)
+        found, value = _solved(window, schedule.makespan)
         assert found is not None, seed
         incumbent = Incumbent(one_worker())
-        model, variables = build_model(instance, no_bounds(instance), timetable.makespan)
+        model, variables = build_model(instance, no_bounds(instance), schedule.makespan)
         assert search(model, variables, instance, incumbent, 60.0), seed
         # Sources that nothing reads stay where they are, which only memory can make felt.
         assert value == incumbent.bound or instance.memory_binds, seed
@@ -73,30 +73,30 @@ def test_a_window_over_everything_is_the_problem() -> None:
 @pytest.mark.parametrize("first", range(100, 400, 100))
 def test_the_whole_becomes_what_the_window_promises(first: int) -> None:
     random = Random(first)
-    for seed, instance, timetable in _instances(first, first + 100):
-        timeline = Timeline(instance, timetable)
+    for seed, instance, schedule in _instances(first, first + 100):
+        timeline = WindowSequence(instance, schedule)
         if timeline.first == len(timeline.ops):
             continue
         place = random.randint(timeline.first, len(timeline.ops) - 1)
         window = timeline.window(place, random.randint(1, 5))
-        assert window.bounds.makespan <= timetable.makespan, seed
-        found, value = _solved(window, timetable.makespan)
+        assert window.bounds.makespan <= schedule.makespan, seed
+        found, value = _solved(window, schedule.makespan)
         assert found is not None, seed
-        changed, ops = replaced(timeline, timetable, timeline.ops, window, found)
+        changed, ops = replaced(timeline, schedule, timeline.ops, window, found)
         assert sorted(ops) == list(range(instance.op_count)), seed
         assert not broken_rules(instance, changed), seed
-        assert changed.makespan <= value <= timetable.makespan, seed
+        assert changed.makespan <= value <= schedule.makespan, seed
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_repair_keeps_the_rules_and_never_worsens(workers: int) -> None:
-    for seed, instance, timetable in _instances(500, 540):
+    for seed, instance, schedule in _instances(500, 540):
         incumbent = Incumbent(one_worker())
         object.__setattr__(incumbent.budget, "workers", workers)
-        incumbent.offer(timetable)
+        incumbent.offer(schedule)
         repair(instance, incumbent, 0.3, 12)
         assert incumbent.best is not None
-        assert incumbent.best.makespan <= timetable.makespan, seed
+        assert incumbent.best.makespan <= schedule.makespan, seed
         assert not broken_rules(instance, incumbent.best), seed
 
 
@@ -116,10 +116,10 @@ def test_repair_with_one_worker_is_deterministic() -> None:
 def test_windows_side_by_side_keep_a_group_together() -> None:
     graph = make_graph({"p": 0, "x": 4, "y": 3}, [("p", "x", 0), ("p", "y", 0)], colocate={"p": "g", "x": "g"})
     instance = make_instance(graph, make_machine(2))
-    timeline = Timeline(instance, Timetable((0, 0, 0), (0, 0, 4), 7))
+    timeline = WindowSequence(instance, Schedule((0, 0, 0), (0, 0, 4), 7))
     windows = [timeline.window(1, 1), timeline.window(2, 1)]
     assert [window.ops for window in windows] == [(0, 1), (0, 2)]
-    moved, kept = Timetable((1, 1), (0, 0), 4), Timetable((0, 0), (0, 4), 7)
+    moved, kept = Schedule((1, 1), (0, 0), 4), Schedule((0, 0), (0, 4), 7)
     combined = _combined(timeline, windows, [moved, kept])
-    assert combined == Timetable((1, 1, 0), (0, 0, 0), 4)
+    assert combined == Schedule((1, 1, 0), (0, 0, 0), 4)
     assert not broken_rules(instance, combined)

@@ -11,7 +11,7 @@ from torch.nn import functional
 import dlplacer as dp
 from dlplacer.errors import InputError
 from dlplacer.frontend import Job
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.graph import OpGraph
 from dlplacer.options import Options
 from dlplacer.splitting.axes import neighbours, splits_of
@@ -51,7 +51,7 @@ def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
     # 0.1 s of 0.1 s in one convolution: halves of 0.05 s each and 3 % more for the parts
     evaluate = evaluator(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core"), Options(), None)
     choice = choose_splits(evaluate, 120.0)
-    assert Split("convolution", "batch", 2) in choice.splits
+    assert OpSplit("convolution", "batch", 2) in choice.splits
     assert choice.whole_s == pytest.approx(0.1, rel=0.01)
     assert choice.split_s == pytest.approx(0.05 * 1.03, rel=0.02)
     assert choice.graph.index.keys() >= {"convolution_part0", "convolution_part1"}
@@ -80,7 +80,7 @@ def test_parts_follow_their_producers_axis(step: TracedStep) -> None:
 
 
 def test_ops_with_too_few_elements_are_left_out(step: TracedStep) -> None:
-    assert splits_of(step.nodes, {"convolution"}, 7) == [Split("convolution", "channel", 7)]
+    assert splits_of(step.nodes, {"convolution"}, 7) == [OpSplit("convolution", "channel", 7)]
     assert splits_of(step.nodes, {"convolution"}, 9) == []
 
 
@@ -92,13 +92,13 @@ def test_neighbours_see_through_tuples(step: TracedStep) -> None:
 
 def test_a_traced_step_is_not_changed_by_rewrites(step: TracedStep) -> None:
     before = step.captured().graph
-    step.captured([Split("convolution", "batch", 2)])
+    step.captured([OpSplit("convolution", "batch", 2)])
     assert step.captured().graph == before
 
 
 def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.12})
-    graph = with_estimates(step.captured([Split("convolution", "batch", 3)]).graph, whole, tables_of(whole), 0.1)
+    graph = with_estimates(step.captured([OpSplit("convolution", "batch", 3)]).graph, whole, tables_of(whole), 0.1)
     parts = [op.time_on(TYPE) for op in graph.ops if op.origin == ("convolution",) and op.kind == "aten.convolution"]
     assert parts == pytest.approx([0.044] * 3)
     assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)
@@ -106,7 +106,7 @@ def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
 
 def test_what_was_measured_replaces_estimates(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1})
-    split = step.captured([Split("convolution", "batch", 2)]).graph
+    split = step.captured([OpSplit("convolution", "batch", 2)]).graph
     measured = replace(split, ops=tuple(replace(op, time_s={TYPE: 0.07}) for op in split.ops))
     tables = tables_of(whole)
     tables[0].learn(measured)
@@ -118,7 +118,7 @@ def test_what_was_measured_replaces_estimates(step: TracedStep) -> None:
 
 def test_drift_between_profiles_is_taken_out(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1}, 1e-3)
-    split = step.captured([Split("convolution", "batch", 2)]).graph
+    split = step.captured([OpSplit("convolution", "batch", 2)]).graph
     slower = [replace(op, time_s={TYPE: 0.1 if op.origin else 2e-3 * bool(op.attrs)}) for op in split.ops]
     graph = replace(split, ops=tuple(slower), capture={**(split.capture or {}), "measured_on": [TYPE]})
     found = on_time_base_of(whole, graph)
@@ -127,7 +127,7 @@ def test_drift_between_profiles_is_taken_out(step: TracedStep) -> None:
 
 
 def test_equal_shapes_have_equal_signatures(step: TracedStep) -> None:
-    graph = step.captured([Split("relu", "batch", 2)]).graph
+    graph = step.captured([OpSplit("relu", "batch", 2)]).graph
     assert signature(graph.op("relu_part0")) == signature(graph.op("relu_part1"))
     assert signature(graph.op("relu_part0")) != signature(step.captured().graph.op("relu"))
 

@@ -12,7 +12,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
-class Chain:
+class LayerChain:
     """Layers 1..L in the order of the forward pass.
 
     Forward: a group of layers is pulled, then its layers compute. Backward: layers compute from L down to 1, and a
@@ -97,7 +97,7 @@ class Chain:
         if cap_bytes is None:
             return (count,) * count
         if not self.bytes:
-            raise InputError("a cap on the bytes of a group needs the bytes of every layer; give Chain(bytes=...)")
+            raise InputError("a cap on the bytes of a group needs the bytes of every layer; give LayerChain(bytes=...)")
         sums = tuple(accumulate(self.bytes, initial=0))
         last, found = count, []
         for start in reversed(range(count)):
@@ -107,7 +107,7 @@ class Chain:
         return tuple(reversed(found))
 
 
-def require_cuts(chain: Chain, cuts: Sequence[int]) -> None:
+def require_cuts(chain: LayerChain, cuts: Sequence[int]) -> None:
     """Raise InputError unless cuts are the last layers of contiguous groups that cover the chain."""
     rising = all(before < after for before, after in zip((0, *cuts), cuts, strict=False))
     if not cuts or not rising or cuts[-1] != chain.layer_count:

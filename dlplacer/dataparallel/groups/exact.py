@@ -13,19 +13,19 @@ value moves by exactly the first group's message, hence no count of groups is ne
 from bisect import bisect_right
 from collections import deque
 
-from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.errors import InputError
 
 _SLACK = 1e-12
 """Relative rounding that sums of thousands of layers may leave between two ways to the same makespan."""
 
 
-def best_groups(chain: Chain, cap_bytes: int | None = None) -> tuple[int, ...]:
+def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
     """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L)."""
     return fewest_groups(chain, least_makespan_s(chain, cap_bytes) * (1 + _SLACK), cap_bytes)
 
 
-def fewest_groups(chain: Chain, within_s: float, cap_bytes: int | None = None) -> tuple[int, ...]:
+def fewest_groups(chain: LayerChain, within_s: float, cap_bytes: int | None = None) -> tuple[int, ...]:
     """The fewest groups of at most this makespan: every group as long as its arrival leaves time for what follows.
 
     A grouping keeps to the makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
@@ -50,7 +50,7 @@ def fewest_groups(chain: Chain, within_s: float, cap_bytes: int | None = None) -
     return tuple(cuts[1:])
 
 
-def least_makespan_s(chain: Chain, cap_bytes: int | None = None) -> float:
+def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
     """W(0), in O(L).
 
     W does not rise with j, so the candidates l split where W(l) ≤ S_j first holds: from there on the earliest l is
@@ -83,7 +83,7 @@ def least_makespan_s(chain: Chain, cap_bytes: int | None = None) -> float:
     return rest_s[0]
 
 
-def least_makespan_quadratic_s(chain: Chain, cap_bytes: int | None = None) -> float:
+def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
     """W(0) in O(L²), as the recurrence is written: the oracle for `least_makespan_s`."""
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)

@@ -6,10 +6,10 @@ into one group); no feasible first pair (here everything goes into one group).
 
 from bisect import bisect_left
 
-from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.chain import LayerChain
 
 
-def greedy_front(chain: Chain) -> tuple[int, ...]:
+def greedy_front(chain: LayerChain) -> tuple[int, ...]:
     """Algorithm 1: the first group computes as long as a second can hide behind it, then each group hides the next.
 
     Among pairs l1 < l2 with T_s + T(l1+1..l2) ≥ C(1..l1) it takes the one of largest C(1..l1), then of least T(1..l1);
@@ -29,7 +29,7 @@ def greedy_front(chain: Chain) -> tuple[int, ...]:
     return tuple(cuts)
 
 
-def greedy_back(chain: Chain) -> tuple[int, ...]:
+def greedy_back(chain: LayerChain) -> tuple[int, ...]:
     """Algorithm 2, the mirror image: fix the last two groups, then go to the front.
 
     Among pairs (l_{N−2}, l_{N−1}) with T_s + T(last group) ≥ C(the group before it) it takes the one of largest C of

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.dataparallel.groups.chain import Chain
+from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
 from dlplacer.dataparallel.groups.timeline import makespan_s
@@ -21,17 +21,17 @@ class Grouping:
     makespan_s: float
 
 
-def per_layer(chain: Chain) -> tuple[int, ...]:
+def per_layer(chain: LayerChain) -> tuple[int, ...]:
     """Every layer in a message of its own."""
     return tuple(range(1, chain.layer_count + 1))
 
 
-def single_group(chain: Chain) -> tuple[int, ...]:
+def single_group(chain: LayerChain) -> tuple[int, ...]:
     """All layers in one message: no overlap."""
     return (chain.layer_count,)
 
 
-def every(chain: Chain, size: int) -> tuple[int, ...]:
+def every(chain: LayerChain, size: int) -> tuple[int, ...]:
     """Groups of `size` layers, the last one smaller where they do not divide.
 
     Raises
@@ -44,14 +44,14 @@ def every(chain: Chain, size: int) -> tuple[int, ...]:
     return (*range(size, chain.layer_count, size), chain.layer_count)
 
 
-def best_fixed_size(chain: Chain) -> tuple[int, ...]:
+def best_fixed_size(chain: LayerChain) -> tuple[int, ...]:
     """The best of `every` over all sizes: the tuned knob that the optimum has to beat."""
     return min(
         (every(chain, size) for size in range(1, chain.layer_count + 1)), key=lambda cuts: makespan_s(chain, cuts)
     )
 
 
-def by_bytes(chain: Chain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...]:
+def by_bytes(chain: LayerChain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...]:
     """Groups filled up to a number of bytes; filling starts at the last layer, whose gradient is there first.
 
     Raises
@@ -60,7 +60,7 @@ def by_bytes(chain: Chain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...
         If the chain does not know its layers' bytes.
     """
     if not chain.bytes:
-        raise InputError("groups by bytes need the bytes of every layer; give Chain(bytes=...)")
+        raise InputError("groups by bytes need the bytes of every layer; give LayerChain(bytes=...)")
     cuts, filled = [chain.layer_count], 0
     for layer in range(chain.layer_count, 0, -1):
         if filled and filled + chain.bytes[layer - 1] > cap_bytes:
@@ -70,7 +70,7 @@ def by_bytes(chain: Chain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...
     return tuple(reversed(cuts))
 
 
-POLICIES: Mapping[str, Callable[[Chain], tuple[int, ...]]] = {
+POLICIES: Mapping[str, Callable[[LayerChain], tuple[int, ...]]] = {
     "per-layer": per_layer,
     "single": single_group,
     "fixed-size": best_fixed_size,
@@ -80,7 +80,9 @@ POLICIES: Mapping[str, Callable[[Chain], tuple[int, ...]]] = {
 }
 
 
-def compare_groupings(chain: Chain, direction: str = "forward", cap_bytes: int | None = None) -> tuple[Grouping, ...]:
+def compare_groupings(
+    chain: LayerChain, direction: str = "forward", cap_bytes: int | None = None
+) -> tuple[Grouping, ...]:
     """Every policy's groups and makespan; the optimum comes last.
 
     With a cap, ``optimal`` keeps to it and the other policies do not. Where the layers' bytes are known, groups of

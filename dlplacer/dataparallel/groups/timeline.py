@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.dataparallel.groups.chain import DIRECTIONS, Chain, require_cuts
+from dlplacer.dataparallel.groups.chain import DIRECTIONS, LayerChain, require_cuts
 from dlplacer.errors import InputError
 
 
@@ -25,7 +25,7 @@ class GroupTimes:
     compute_end_s: float
 
 
-def timeline(chain: Chain, cuts: Sequence[int], direction: str = "forward") -> tuple[GroupTimes, ...]:
+def timeline(chain: LayerChain, cuts: Sequence[int], direction: str = "forward") -> tuple[GroupTimes, ...]:
     """Every group's times, in the order in which the groups travel.
 
     Forward: the channel sends group after group without a pause; a group computes once it has arrived and the group
@@ -44,13 +44,13 @@ def timeline(chain: Chain, cuts: Sequence[int], direction: str = "forward") -> t
     return _pulls(chain, groups) if direction == "forward" else _pushes(chain, groups)
 
 
-def makespan_s(chain: Chain, cuts: Sequence[int], direction: str = "forward") -> float:
+def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward") -> float:
     """Seconds until the last layer has computed (forward) or the last gradient has arrived (backward)."""
     times = timeline(chain, cuts, direction)
     return times[-1].compute_end_s if direction == "forward" else times[-1].send_end_s
 
 
-def _pulls(chain: Chain, groups: Sequence[tuple[int, int]]) -> tuple[GroupTimes, ...]:
+def _pulls(chain: LayerChain, groups: Sequence[tuple[int, int]]) -> tuple[GroupTimes, ...]:
     times: list[GroupTimes] = []
     channel_s = device_s = 0.0
     for first, last in groups:
@@ -62,7 +62,7 @@ def _pulls(chain: Chain, groups: Sequence[tuple[int, int]]) -> tuple[GroupTimes,
     return tuple(times)
 
 
-def _pushes(chain: Chain, groups: Sequence[tuple[int, int]]) -> tuple[GroupTimes, ...]:
+def _pushes(chain: LayerChain, groups: Sequence[tuple[int, int]]) -> tuple[GroupTimes, ...]:
     times: list[GroupTimes] = []
     channel_s = device_s = 0.0
     for first, last in reversed(groups):

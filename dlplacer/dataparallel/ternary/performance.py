@@ -34,7 +34,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Workload:
+class GpuWorkload:
     """A model's step on one GPU.
 
     Attributes
@@ -73,7 +73,7 @@ def communication_s(cluster: Cluster, gradient_bytes: float, gpus: int) -> float
     return within_s + between_s
 
 
-def step_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong", ternary: bool = False) -> float:
+def step_s(cluster: Cluster, work: GpuWorkload, gpus: int, scaling: str = "strong", ternary: bool = False) -> float:
     """Seconds of a step on this many GPUs (eq. 27 strong, eq. 29 weak).
 
     Strong scaling shares `work.batch` samples out, weak scaling gives that many to every GPU. With ternary gradients a
@@ -98,14 +98,16 @@ def step_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong",
     return compute_s / (gpus if scaling == "strong" else 1) + communication_s(cluster, sent_bytes, gpus)
 
 
-def samples_per_s(cluster: Cluster, work: Workload, gpus: int, scaling: str = "strong", ternary: bool = False) -> float:
+def samples_per_s(
+    cluster: Cluster, work: GpuWorkload, gpus: int, scaling: str = "strong", ternary: bool = False
+) -> float:
     """Throughput (eq. 28 strong, eq. 30 weak); raises as `step_s`."""
     batch = work.batch * (gpus if scaling == "weak" else 1)
     return batch / step_s(cluster, work, gpus, scaling, ternary)
 
 
 def ternary_speedups(
-    cluster: Cluster, work: Workload, gpu_counts: Sequence[int], scaling: str = "strong"
+    cluster: Cluster, work: GpuWorkload, gpu_counts: Sequence[int], scaling: str = "strong"
 ) -> dict[int, float]:
     """GPUs → throughput with ternary gradients ÷ without."""
     return {

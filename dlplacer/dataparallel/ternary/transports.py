@@ -2,7 +2,7 @@
 
 import math
 
-from dlplacer.costs.exchange import Exchange, exchanges
+from dlplacer.costs.exchange import GradientExchange, exchanges
 from dlplacer.errors import InputError
 
 _FLOAT_BYTES = 4
@@ -26,7 +26,7 @@ def ideal_pull_ratio(ranks: int) -> float:
     return 32 / math.log2(2 * ranks + 1)
 
 
-def exchange_named(name: str) -> Exchange:
+def exchange_named(name: str) -> GradientExchange:
     """The exchange of `dlplacer.costs.exchange` of this name, as in ``ternary/all-gather``; coding costs no time.
 
     Raises

@@ -10,13 +10,13 @@ from torch import fx
 from dlplacer.errors import CaptureError
 from dlplacer.frontend import joint
 from dlplacer.frontend.nodes import is_folded, is_random, picked_output
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.pattern import SUM, Pattern, bounds, is_tensor, value
 from dlplacer.frontend.splitting.rules import patterns_of
 from dlplacer.frontend.splitting.views import view_of_piece
 
 
-def micro_batches(graph: fx.Graph, samples: Collection[str], parts: int) -> list[Split]:
+def micro_batches(graph: fx.Graph, samples: Collection[str], parts: int) -> list[OpSplit]:
     """The splits that run a step as so many micro-batches with gradient accumulation.
 
     Samples are followed from the inputs through the graph. The loss, one value of all samples, stays one op, and so
@@ -42,9 +42,9 @@ class _Walk:
         self.parts = parts
         self.lies = lies
         self.outputs: dict[str, tuple[int | None, ...]] = {}
-        self.splits: list[Split] = []
+        self.splits: list[OpSplit] = []
 
-    def run(self, graph: fx.Graph) -> list[Split]:
+    def run(self, graph: fx.Graph) -> list[OpSplit]:
         for node in graph.nodes:
             if node.op == "call_function":
                 (self._fold if is_folded(node) else self._call)(node)
@@ -77,20 +77,20 @@ class _Walk:
         if not wanted:
             return
         named = {name: dim for name, entry in node.kwargs.items() if (dim := self._dim_of(entry)) is not None}
-        ways = patterns_of(node).items()
-        found = next(((axis, way) for axis, way in ways if _reads(way, wanted, named)), None)
+        cuts = patterns_of(node).items()
+        found = next(((axis, cut) for axis, cut in cuts if _reads(cut, wanted, named)), None)
         if found is None:
             self._leave_whole(node)
             return
-        axis, way = found
-        if way.extent(node) < self.parts:
+        axis, cut = found
+        if cut.extent(node) < self.parts:
             raise CaptureError(
-                f"op {node.name!r} has {way.extent(node)} samples, fewer than {self.parts} micro-batches; give fewer"
+                f"op {node.name!r} has {cut.extent(node)} samples, fewer than {self.parts} micro-batches; give fewer"
             )
-        self.splits.append(Split(node.name, axis, self.parts))
-        self.outputs[node.name] = way.outputs
-        if isinstance(node.meta["val"], torch.Tensor) and way.outputs[0] not in (None, SUM):
-            self.lies[node.name] = way.outputs[0]
+        self.splits.append(OpSplit(node.name, axis, self.parts))
+        self.outputs[node.name] = cut.outputs
+        if isinstance(node.meta["val"], torch.Tensor) and cut.outputs[0] not in (None, SUM):
+            self.lies[node.name] = cut.outputs[0]
 
     def _dim_of(self, argument: Any) -> int | None:
         if isinstance(argument, (list, tuple)):
@@ -109,9 +109,9 @@ class _Walk:
             raise _mixes(node, "mixes samples, as batch norm in training mode does")
 
 
-def _reads(way: Pattern, wanted: Mapping[int, int], named: Mapping[str, int]) -> bool:
-    return all(way.inputs.get(index) == dim for index, dim in wanted.items()) and all(
-        way.named.get(name) == dim for name, dim in named.items()
+def _reads(cut: Pattern, wanted: Mapping[int, int], named: Mapping[str, int]) -> bool:
+    return all(cut.inputs.get(index) == dim for index, dim in wanted.items()) and all(
+        cut.named.get(name) == dim for name, dim in named.items()
     )
 
 

@@ -11,7 +11,7 @@ _PREFIX = "split:"
 
 
 @dataclass(frozen=True, order=True)
-class Split:
+class OpSplit:
     """An op, the axis along which it is cut, and into how many parts.
 
     Attributes
@@ -37,7 +37,7 @@ def is_split(rewrite: str) -> bool:
     return rewrite.startswith(_PREFIX)
 
 
-def parse_split(rewrite: str) -> Split:
+def parse_split(rewrite: str) -> OpSplit:
     """The split that a name means.
 
     Raises
@@ -48,10 +48,10 @@ def parse_split(rewrite: str) -> Split:
     match = _SPLIT.fullmatch(rewrite)
     if match is None:
         raise CaptureError(f"rewrite {rewrite!r} is not understood; write split:OP:AXIS:PARTS, as in split:mm:batch:2")
-    return Split(match["op"], match["axis"], int(match["parts"]))
+    return OpSplit(match["op"], match["axis"], int(match["parts"]))
 
 
-def parse_splits(rewrites: Sequence[str]) -> tuple[Split, ...]:
+def parse_splits(rewrites: Sequence[str]) -> tuple[OpSplit, ...]:
     """The splits among the names of rewrites, in order.
 
     Raises

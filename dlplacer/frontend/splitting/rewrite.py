@@ -1,4 +1,4 @@
-"""Split ops of a traced graph: every part reads slices, and what is read whole is joined as late as possible."""
+"""OpSplit ops of a traced graph: every part reads slices, and what is read whole is joined as late as possible."""
 
 import operator
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from torch import fx
 
 from dlplacer.errors import CaptureError
 from dlplacer.frontend.nodes import picked_output
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.pattern import SUM, Pattern, bounds
 from dlplacer.frontend.splitting.pieces import Pieces, PieceTable
 from dlplacer.frontend.splitting.rules import patterns_of
 
 
-def split_ops(graph: fx.Graph, splits: Sequence[Split]) -> None:
+def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     """Cut the named ops. Parts pass their results on to parts directly where they are cut alike.
 
     Raises
@@ -42,7 +42,7 @@ def split_ops(graph: fx.Graph, splits: Sequence[Split]) -> None:
             graph.erase_node(node)
 
 
-def pattern_for(node: fx.Node, split: Split) -> Pattern:
+def pattern_for(node: fx.Node, split: OpSplit) -> Pattern:
     """The pattern that a split means.
 
     Raises
@@ -54,10 +54,10 @@ def pattern_for(node: fx.Node, split: Split) -> Pattern:
     pattern = patterns.get(split.axis)
     kind = str(node.target)
     if pattern is None:
-        ways = f"along {', '.join(patterns)} only" if patterns else "at all"
+        cuts = f"along {', '.join(patterns)} only" if patterns else "at all"
         raise CaptureError(
             f"op {split.op!r} ({kind}) cannot be split along {split.axis!r}: its parts would mix; it can be split "
-            + ways.replace("at all", "along no axis")
+            + cuts.replace("at all", "along no axis")
         )
     extent = pattern.extent(node)
     if extent < split.parts:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.scaling.advise.choice import Choice, Way, choose_ways
+from dlplacer.scaling.advise.choice import Alternative, LayerAlternatives, choose_alternatives
 from dlplacer.scaling.advise.recompute import RECOMPUTE, StepChoices
 
 
@@ -19,7 +19,7 @@ class BatchPlan:
     step_s
         T*(X); None where the batch does not fit.
     memory_bytes
-        What the step needs with the chosen ways.
+        What the step needs with the chosen alternatives.
     recomputed
         Modules that compute their inner activations again.
     epochs, training_s
@@ -48,7 +48,7 @@ def plan_batches(
     dataset_size: int = 1,
     epochs: Callable[[int], float | None] = lambda batch: 1.0,
 ) -> tuple[BatchPlan, ...]:
-    """Every mini-batch with its best ways, the one of least training time first, those that do not fit last.
+    """Every mini-batch with its best alternatives, the one of least training time first, those that do not fit last.
 
     Parameters
     ----------
@@ -85,30 +85,38 @@ def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int
         return BatchPlan(batch, None, None, (), epochs, None, reason)
     chosen, room_bytes = _chosen(step, memory_bytes)
     step_s = step.fixed_s + chosen.time_s
-    recomputed = tuple(module for module, way in zip(step.ways, chosen.ways, strict=True) if way.name == RECOMPUTE)
+    recomputed = tuple(
+        module
+        for module, alternative in zip(step.alternatives, chosen.alternatives, strict=True)
+        if alternative.name == RECOMPUTE
+    )
     training_s = math.ceil(dataset_size / batch) * step_s * epochs
     needed_bytes = step.fixed_bytes - step.room_bytes + room_bytes + chosen.memory_bytes
     return BatchPlan(batch, step_s, needed_bytes, recomputed, epochs, training_s)
 
 
-def _chosen(step: StepChoices, memory_bytes: int) -> tuple[Choice, int]:
-    """The ways of least time, and the room for the largest module that is computed again.
+def _chosen(step: StepChoices, memory_bytes: int) -> tuple[LayerAlternatives, int]:
+    """The alternatives of least time, and the room for the largest module that is computed again.
 
     For each size of that room, modules that need more of it are stored; the rest is a knapsack.
     """
     held_bytes = step.fixed_bytes - step.room_bytes
-    found: list[tuple[Choice, int]] = []
-    for room_bytes in sorted({0, *map(_stored_bytes, step.ways.values())}):
+    found: list[tuple[LayerAlternatives, int]] = []
+    for room_bytes in sorted({0, *map(_stored_bytes, step.alternatives.values())}):
         layers = [
-            [way for way in ways if way.name != RECOMPUTE or _stored_bytes(ways) <= room_bytes]
-            for ways in step.ways.values()
+            [
+                alternative
+                for alternative in alternatives
+                if alternative.name != RECOMPUTE or _stored_bytes(alternatives) <= room_bytes
+            ]
+            for alternatives in step.alternatives.values()
         ]
         with suppress(InfeasibleError):
-            found.append((choose_ways(layers, memory_bytes - held_bytes - room_bytes), room_bytes))
+            found.append((choose_alternatives(layers, memory_bytes - held_bytes - room_bytes), room_bytes))
             if not found[-1][0].time_s:
                 break
     return min(found, key=lambda pair: (pair[0].time_s, pair[0].memory_bytes + pair[1]))
 
 
-def _stored_bytes(ways: Sequence[Way]) -> int:
-    return max(way.memory_bytes for way in ways)
+def _stored_bytes(alternatives: Sequence[Alternative]) -> int:
+    return max(alternative.memory_bytes for alternative in alternatives)

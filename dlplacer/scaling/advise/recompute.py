@@ -1,7 +1,7 @@
 """Store or recompute: each module of a training step either keeps its inner activations or computes them again.
 
 What other modules read in the forward pass is always stored, so that modules can choose independently and the choice is
-the multiple-choice knapsack of eq. 6 with two ways for every module.
+the multiple-choice knapsack of eq. 6 with two alternatives for every module.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dlplacer.costs.times import required_time_s
 from dlplacer.errors import InputError
 from dlplacer.graph import Op, OpGraph
-from dlplacer.scaling.advise.choice import Way
+from dlplacer.scaling.advise.choice import Alternative
 
 STORE, RECOMPUTE = "store", "recompute"
 _GIVEN = ("parameter", "buffer", "input", "constant")
@@ -28,15 +28,15 @@ class StepChoices:
     fixed_bytes
         Weights, gradients, state, inputs, activations read across modules, the largest workspace, and room for the
         inner activations of the largest module while it is computed again.
-    ways
-        Module path → its ways; modules without inner activations are left out.
+    alternatives
+        Module path → its alternatives; modules without inner activations are left out.
     room_bytes
         Of `fixed_bytes`, that room: where smaller modules alone are computed again, less will do.
     """
 
     fixed_s: float
     fixed_bytes: int
-    ways: Mapping[str, tuple[Way, ...]]
+    alternatives: Mapping[str, tuple[Alternative, ...]]
     room_bytes: int = 0
 
 
@@ -61,11 +61,11 @@ def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
             inner[block_of(op)][op.id] = saved_bytes
         else:
             crossing_bytes += saved_bytes
-    ways = {block: _ways(graph, time_s, saved) for block, saved in inner.items()}
+    alternatives = {block: _alternatives(graph, time_s, saved) for block, saved in inner.items()}
     held = sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     workspace = max(op.workspace_bytes for op in graph.ops)
     room = max((sum(saved.values()) for saved in inner.values()), default=0)
-    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace + room, ways, room)
+    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace + room, alternatives, room)
 
 
 def block_of(op: Op) -> str:
@@ -92,7 +92,7 @@ def _is_held(graph: OpGraph, op: Op) -> bool:
     return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
 
 
-def _ways(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int]) -> tuple[Way, ...]:
+def _alternatives(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int]) -> tuple[Alternative, ...]:
     block = block_of(graph.op(next(iter(saved))))
     again: set[str] = set()
     waiting = list(saved)
@@ -102,4 +102,4 @@ def _ways(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int])
             again.add(name)
             sources = (graph.op(edge.source) for edge in graph.edges_into[name])
             waiting.extend(source.id for source in sources if block_of(source) == block and not _is_held(graph, source))
-    return Way(STORE, 0.0, sum(saved.values())), Way(RECOMPUTE, sum(time_s[name] for name in again), 0)
+    return Alternative(STORE, 0.0, sum(saved.values())), Alternative(RECOMPUTE, sum(time_s[name] for name in again), 0)

@@ -1,6 +1,6 @@
-"""Lemma 3.2 of Zou et al. 2017: how many lanes hide a load behind computation.
+"""Lemma 3.2 of Zou et al. 2017: how many channels hide a load behind computation.
 
-Parameter servers are the paper's case; data-loading workers, offload lanes and shards of an averaging centre are
+Parameter servers are the paper's case; data-loading workers, offload channels and shards of an averaging centre are
 others.
 """
 
@@ -12,8 +12,8 @@ from dlplacer.errors import InputError
 _MOST = 10**9
 
 
-def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_s: float) -> int:
-    """⌈load ÷ (rate · T_C)⌉: the fewest lanes that move a load while a step computes, and at least 1.
+def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
+    """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
 
     Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
     The load is shared out evenly and moves beside the computation of the step before (asynchronously).
@@ -21,18 +21,19 @@ def fewest_lanes(load_bytes: float | Fraction, lane_bytes_per_s: float, compute_
     Raises
     ------
     InputError
-        If the load is negative, the rate or the computation is not positive, or more than a billion lanes are needed.
+        If the load is negative, the rate or the computation is not positive, or more than a billion channels are
+        needed.
     """
-    for name, value in (("lane_bytes_per_s", lane_bytes_per_s), ("compute_s", compute_s)):
+    for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
         if not (value > 0 and math.isfinite(value)):
             raise InputError(f"{name} is {value:g}; it must be positive and finite")
     if not (load_bytes >= 0 and math.isfinite(load_bytes)):
         raise InputError(f"load_bytes is {float(load_bytes):g}; it must be finite and at least 0")
-    exact = Fraction(str(load_bytes)) / (Fraction(str(lane_bytes_per_s)) * Fraction(str(compute_s)))
+    exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
     if exact > _MOST:
         raise InputError(
-            f"{float(load_bytes):g} bytes at {lane_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
-            f"computation, even with {_MOST:,} lanes: compute longer, or load less"
+            f"{float(load_bytes):g} bytes at {channel_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
+            f"computation, even with {_MOST:,} channels: compute longer, or load less"
         )
     return max(1, math.ceil(exact))
 
@@ -43,13 +44,13 @@ def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: flo
     Raises
     ------
     InputError
-        If there are no workers; else as `fewest_lanes` does.
+        If there are no workers; else as `fewest_channels` does.
     """
     if workers < 1:
         raise InputError(f"there are {workers} workers; give at least 1")
     if not (parameter_bytes >= 0 and math.isfinite(parameter_bytes)):
         raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
-    return fewest_lanes(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
+    return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
 
 
 def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:

@@ -1,4 +1,4 @@
-"""Series that share blocks must agree on devices: the best agreement, with only those patterns solved that matter.
+"""Placing the blocks that series share: a master problem over patterns, of which only those that matter are solved.
 
 Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
 Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
@@ -14,19 +14,19 @@ from itertools import combinations, product
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.ilp.search import new_solver
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.segments import Series
 from dlplacer.solvers.symmetry import interchangeable, relabelled
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 
 Pattern = tuple[int, ...]
 """Device of each shared block of a series, relabelled in order of appearance where devices can be swapped."""
 
-Solve = Callable[[Chain, Series, float, int], None]
-"""Improves the best timetable of a series' instance and proves it, or that none takes at most so many ticks; with some
+Solve = Callable[[SegmentChain, Series, float, int], None]
+"""Improves the best schedule of a series' instance and proves it, or that none takes at most so many ticks; with some
 deterministic seconds of work."""
 
 _MASTER_S = 5.0
@@ -39,17 +39,17 @@ _SCALE, _TRY = 10**6, 5 * 10**3
 
 
 @dataclass(frozen=True)
-class Choice:
+class MasterSolution:
     """What the master chose: device of every shared block, and no sum of the series' makespans is less than `ticks`."""
 
     ticks: int
-    site: dict[int, int]
+    assigned: dict[int, int]
 
 
-class Agreement:
+class MasterProblem:
     """The series of a chain, the blocks that they share, and what is known of each under each pattern."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: SegmentChain) -> None:
         self.chain = chain
         self.blocks = [self._own_blocks(series) for series in chain.series]
         users: dict[int, int] = {}
@@ -72,13 +72,13 @@ class Agreement:
                 placed = self._local(number, incumbent.best)
                 self.known[number][self.pattern(number, placed)] = incumbent
 
-    def reach(self, solve: Solve, offer: Callable[[int, list[Timetable]], int | None], stop_at: float) -> None:
+    def reach(self, solve: Solve, offer: Callable[[int, list[Schedule]], int | None], stop_at: float) -> None:
         """Choose and solve until the chain's optimum is known, all is closed, or a moment of `time.monotonic` has come.
 
         Parameters
         ----------
         offer
-            Takes a lower bound on the ticks of the chain and timetables of the whole; gives the most ticks of a chain
+            Takes a lower bound on the ticks of the chain and schedules of the whole; gives the most ticks of a chain
             that is better than all known ones, or None to stop.
         """
         self._survey(time.monotonic() + _SURVEY_SHARE * (stop_at - time.monotonic()))
@@ -86,7 +86,7 @@ class Agreement:
             choice = self._choose(min(_MASTER_S, left))
             if choice is None:
                 return
-            patterns = [self.pattern(number, choice.site) for number in range(len(self.chain.series))]
+            patterns = [self.pattern(number, choice.assigned) for number in range(len(self.chain.series))]
             chosen = [self._seen(number, pattern) for number, pattern in enumerate(patterns)]
             most = offer(choice.ticks, self._combined(choice, patterns))
             least = [self.chain.incumbents[limited.instance].bound for limited in chosen]
@@ -100,9 +100,9 @@ class Agreement:
     def _closed(self, limited: Series) -> bool:
         return self.chain.incumbents[limited.instance].closed
 
-    def pattern(self, number: int, site: dict[int, int]) -> Pattern:
+    def pattern(self, number: int, assigned: dict[int, int]) -> Pattern:
         """The pattern of a series under a placement of its shared blocks."""
-        placed = [site[block] for block in self.shared[number]]
+        placed = [assigned[block] for block in self.shared[number]]
         if not self._all_equal:
             return tuple(placed)
         name = relabelled(placed, self.classes, range(len(placed)))
@@ -114,10 +114,10 @@ class Agreement:
         ops = (op for number in series.segments for op in self.chain.segments[number].ops)
         return {block: number for number, block in enumerate(dict.fromkeys(whole.block[op] for op in ops))}
 
-    def _local(self, number: int, timetable: Timetable) -> dict[int, int]:
-        """Block → its device in a timetable of a series."""
+    def _local(self, number: int, schedule: Schedule) -> dict[int, int]:
+        """Block → its device in a schedule of a series."""
         members = self.chain.series[number].instance.members
-        return {block: timetable.device[members[own][0]] for block, own in self.blocks[number].items()}
+        return {block: schedule.device[members[own][0]] for block, own in self.blocks[number].items()}
 
     def _survey(self, stop_at: float) -> None:
         """Bounds and list schedules of all patterns, where they are few: they tell which ones are worth more work."""
@@ -127,10 +127,10 @@ class Agreement:
                 for placed in product(devices, repeat=len(blocks)):
                     if time.monotonic() > stop_at or not self.chain.budget.left_s:
                         return
-                    site = dict(zip(blocks, placed, strict=True))
-                    pattern = self.pattern(number, site)
+                    assigned = dict(zip(blocks, placed, strict=True))
+                    pattern = self.pattern(number, assigned)
                     if pattern not in self.known[number] and all(
-                        site[block] in self._allowed(block) for block in blocks
+                        assigned[block] in self._allowed(block) for block in blocks
                     ):
                         self._seen(number, pattern)
 
@@ -166,20 +166,22 @@ class Agreement:
             known = id(chain.incumbents[limited.instance])
             self.tries[known] = self.tries.get(known, 0) + 1
 
-    def _combined(self, choice: Choice, patterns: Sequence[Pattern]) -> list[Timetable]:
-        """Timetables of the whole from those of the series under the chosen patterns."""
+    def _combined(self, choice: MasterSolution, patterns: Sequence[Pattern]) -> list[Schedule]:
+        """Schedules of the whole from those of the series under the chosen patterns."""
         parts = []
         for number, pattern in enumerate(patterns):
-            timetable = self.known[number][pattern].best
-            if timetable is None:
+            schedule = self.known[number][pattern].best
+            if schedule is None:
                 return []
-            there = self._local(number, timetable)
-            name = dict(zip((there[block] for block in self.shared[number]), self._sites(number, choice), strict=True))
-            parts.append((timetable, self._completed(name)))
+            there = self._local(number, schedule)
+            name = dict(
+                zip((there[block] for block in self.shared[number]), self._assigned(number, choice), strict=True)
+            )
+            parts.append((schedule, self._completed(name)))
         return self.chain.combined(parts)
 
-    def _sites(self, number: int, choice: Choice) -> list[int]:
-        return [choice.site[block] for block in self.shared[number]]
+    def _assigned(self, number: int, choice: MasterSolution) -> list[int]:
+        return [choice.assigned[block] for block in self.shared[number]]
 
     def _completed(self, name: dict[int, int]) -> list[int]:
         """New names of all devices, each in its class."""
@@ -191,8 +193,8 @@ class Agreement:
                 names[device] = given[device] if device in given else rest.pop(0)
         return names
 
-    def _choose(self, seconds: float) -> Choice | None:
-        """The best placement of the shared blocks by what is known; of equals that whose known timetables are best."""
+    def _choose(self, seconds: float) -> MasterSolution | None:
+        """The best placement of the shared blocks by what is known; of equals that whose known schedules are best."""
         model = cp_model.CpModel()
         shared = dict.fromkeys(block for blocks in self.shared for block in blocks)
         place = {block: {d: model.new_bool_var("") for d in self._allowed(block)} for block in shared}
@@ -222,11 +224,11 @@ class Agreement:
         solver = new_solver(1, self.chain.budget.seed, seconds)
         if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
-        site = {
+        assigned = {
             block: next(device for device, there in row.items() if solver.boolean_value(there))
             for block, row in place.items()
         }
-        return Choice(int(solver.best_objective_bound + 1e-3) // (2 * _SCALE * (len(guesses) + 1)), site)
+        return MasterSolution(int(solver.best_objective_bound + 1e-3) // (2 * _SCALE * (len(guesses) + 1)), assigned)
 
     @property
     def _all_equal(self) -> bool:

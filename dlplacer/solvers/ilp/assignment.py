@@ -1,4 +1,4 @@
-"""Placement alone: is there any that memory, pins, groups and ways allow? Times play no part in it.
+"""Placement alone: is there any that memory, pins, groups and routes allow? Times play no part in it.
 
 Every placement can be scheduled, one op after another, so a problem is infeasible exactly if no placement exists.
 """
@@ -9,8 +9,8 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem import Problem
 
-FAMILIES = ("memory", "pins", "colocation", "ways")
-"""What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no way joins)."""
+FAMILIES = ("memory", "pins", "colocation", "routes")
+"""What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
 
 
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
@@ -33,7 +33,7 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
         for group in problem.groups:
             for op in group[1:]:
                 _keep_together(model, place[group[0]], place[op])
-    if "ways" not in without:
+    if "routes" not in without:
         _join(model, problem, place)
     if "memory" not in without:
         for device, capacity in enumerate(problem.capacity_bytes):

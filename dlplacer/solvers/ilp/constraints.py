@@ -14,7 +14,7 @@ from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance import FAR, Delay, Instance
-from dlplacer.solvers.segments import Segment
+from dlplacer.solvers.segments import GraphSegment
 from dlplacer.solvers.symmetry import interchangeable
 from dlplacer.solvers.windows import Window
 
@@ -29,7 +29,7 @@ def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Varia
 
 
 def join_communicating_ops(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
-    """Eq. 8 and 9: a tensor needs a way from its producer's device to its consumer's; other pairs are forbidden."""
+    """Eq. 8 and 9: a tensor needs a route from its producer's device to its consumer's; other pairs are forbidden."""
     done = set()
     for op, arcs in enumerate(instance.successors):
         for target, delay in arcs:
@@ -74,18 +74,20 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
 
     Sources and sinks of zero time need no interval. A source starts at 0, where nothing can be around it. A sink inside
     another op can be moved to that op's end: nothing reads it, and the makespan is no earlier than that end
-    (`dlplacer.solvers.timetable.compact` moves it).
+    (`dlplacer.solvers.schedule.compact` moves it).
     """
-    lanes: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
+    resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):
         if op in instance.sources or op in instance.sinks:
             continue
         for device, literal in variables.place[instance.block[op]].items():
             ticks = instance.duration[op][device]
-            lanes[device].append(model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}"))
-    for lane in lanes:
-        if len(lane) > 1:
-            model.add_no_overlap(lane)
+            resources[device].append(
+                model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
+            )
+    for resource in resources:
+        if len(resource) > 1:
+            model.add_no_overlap(resource)
 
 
 def fit_into_memory(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
@@ -137,7 +139,12 @@ def join_surroundings(model: cp_model.CpModel, window: Window, variables: Variab
 
 
 def charge_idle_ends(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, segment: Segment, bounds: Bounds, offset: int
+    model: cp_model.CpModel,
+    instance: Instance,
+    variables: Variables,
+    segment: GraphSegment,
+    bounds: Bounds,
+    offset: int,
 ) -> None:
     """Redundant, for a segment between cut ops: a device idles at its start if it is not the first cut op's, and so on.
 
@@ -241,7 +248,7 @@ def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tu
 
 
 def _levels(instance: Instance, op: int, target: int, delay: Delay) -> list[int]:
-    """The distinct delays of an arc over the allowed pairs that a way joins, ascending."""
+    """The distinct delays of an arc over the allowed pairs that a route joins, ascending."""
     found = {delay[a][b] for a in instance.allowed[op] for b in instance.allowed[target]}
     return sorted(ticks for ticks in found if ticks < FAR) or [0]
 

@@ -9,7 +9,7 @@ from math import gcd
 from ortools.sat.python import cp_model
 
 from dlplacer.problem import Problem
-from dlplacer.solvers.ilp.variables import Lift, Linear, Literal, Variables, duration
+from dlplacer.solvers.ilp.variables import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance import Instance
 from dlplacer.traffic import Traffic
 
@@ -33,8 +33,8 @@ def fit_into_memory_at_all_times(
             store.put(device, size, 0, upper, here)
     for op in range(problem.op_count):
         store.op(op, traffic)
-    for lift in variables.lifts:
-        store.lift(lift, traffic)
+    for optional in variables.optional_transfers:
+        store.optional(optional, traffic)
     for shelf, capacity in zip(shelves, instance.capacity, strict=True):
         if capacity is not None and sum(shelf.sizes) > capacity:
             unit = gcd(*shelf.sizes)
@@ -64,28 +64,38 @@ class _Store:
     def op(self, op: int, traffic: Traffic) -> None:
         """Each output, from the op's start to its last reader or transfer; workspace, while it runs."""
         start, end = self.variables.start[op], self._end(op)
-        leaving = [lift for lift in self.variables.lifts if traffic.parcels[lift.parcel].source == op]
+        leaving = [
+            optional
+            for optional in self.variables.optional_transfers
+            if traffic.requests[optional.request].source == op
+        ]
         for device, here in self.variables.place[self.instance.block[op]].items():
             self.put(device, self.problem.workspace_bytes[op], start, end, here)
             for part in self.problem.graph.output_parts.get(self.problem.graph.ops[op].id, ()):
                 readers = [reader for output in part.outputs for reader in self.readers[op, output]]
                 until = self._until(end, here, readers, device)
-                for lift in leaving:
-                    output = self.output_of[traffic.parcels[lift.parcel].tensor]
-                    if lift.source == device and output in part.outputs:
-                        self.model.add(until >= lift.start[0] + lift.way[0].ticks).only_enforce_if(lift.used)
+                for optional in leaving:
+                    output = self.output_of[traffic.requests[optional.request].tensor]
+                    if optional.source == device and output in part.outputs:
+                        self.model.add(until >= optional.start[0] + optional.route[0].ticks).only_enforce_if(
+                            optional.used
+                        )
                 self.put(device, part.bytes, start, until, here)
 
-    def lift(self, lift: Lift, traffic: Traffic) -> None:
-        """The copy, from its last stretch to its last reader; what relays hold."""
-        parcel = traffic.parcels[lift.parcel]
-        size = self.problem.sizes_bytes[parcel.size]
-        steps = list(zip(lift.start, lift.way, strict=True))
-        for (begin, stretch), (later, onward) in pairwise(steps):
-            self.put(stretch.target, size, begin, later + onward.ticks, lift.used)
-        arrival = lift.start[-1] + lift.way[-1].ticks
+    def optional(self, optional: OptionalTransfer, traffic: Traffic) -> None:
+        """The copy, from its last route segment to its last reader; what relays hold."""
+        request = traffic.requests[optional.request]
+        size = self.problem.sizes_bytes[request.size]
+        steps = list(zip(optional.start, optional.route, strict=True))
+        for (begin, segment), (later, onward) in pairwise(steps):
+            self.put(segment.target, size, begin, later + onward.ticks, optional.used)
+        arrival = optional.start[-1] + optional.route[-1].ticks
         self.put(
-            lift.target, size, lift.start[-1], self._until(arrival, lift.used, parcel.keepers, lift.target), lift.used
+            optional.target,
+            size,
+            optional.start[-1],
+            self._until(arrival, optional.used, request.keepers, optional.target),
+            optional.used,
         )
 
     def put(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from dlplacer.errors import InternalError
 from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.decompose import Chain
+from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
-from dlplacer.solvers.ilp.frugal import frugal
+from dlplacer.solvers.ilp.frugal import low_traffic
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search
 from dlplacer.solvers.improve import improve
@@ -21,35 +21,35 @@ _SLACKS, _THRIFT, _PATIENCE = (0.0, 0.01, 0.03), 0.12, 2
 _BOUND_SHARE = 0.05
 
 
-def solve_loaded(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
+def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
     """Solve the series of a chain with their traffic, in rounds of growing length; the bounds that follow.
 
-    Of their best timetables those that send little make up timetables of the whole, others in every round: it ends
-    when several rounds in a row have brought nothing. The bounds count only if no way that a transfer may take is left
-    out.
+    Of their best schedules those that send little make up schedules of the whole, others in every round: it ends
+    when several rounds in a row have brought nothing. The bounds count only if no route that a transfer may take is
+    left out.
     """
     loaded, budget = with_load(chain), incumbent.budget
-    complete = chain.instance.traffic is not None and chain.instance.traffic.ways.complete
+    complete = chain.instance.traffic is not None and chain.instance.traffic.routes.complete
     work, idle, number = _WORK, 0, 0
     while idle < _PATIENCE and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
         loaded.budget = loaded.budget_of(min(stop_at - now, budget.left_s))
         if not number or (complete and loaded.open):
-            loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_loaded)
+            loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_with_transfers)
             if complete:
                 bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
                 incumbent.raise_bound(bounds.makespan)
-            for timetable in loaded.candidates():
-                incumbent.offer(timetable)
+            for schedule in loaded.candidates():
+                incumbent.offer(schedule)
         for slack in _SLACKS:
-            for timetable in frugal(loaded, slack, _THRIFT, budget.seed + number):
-                incumbent.offer(timetable)
+            for schedule in low_traffic(loaded, slack, _THRIFT, budget.seed + number):
+                incumbent.offer(schedule)
         idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
         work, number = work * _GROWTH, number + 1
     return bounds
 
 
-def with_load(chain: Chain) -> Chain:
+def with_load(chain: SegmentChain) -> SegmentChain:
     """A chain whose series have traffic, and begin with what is known of them without."""
     loaded = copy(chain)
     loaded.__dict__.pop("_position", None)
@@ -68,8 +68,8 @@ def with_load(chain: Chain) -> Chain:
     return loaded
 
 
-def search_loaded(chain: Chain, series: Series, work: float) -> None:
-    """Improve and prove the best timetable of a series with its traffic."""
+def search_with_transfers(chain: SegmentChain, series: Series, work: float) -> None:
+    """Improve and prove the best schedule of a series with its traffic."""
     instance, incumbent = series.instance, chain.incumbents[series.instance]
     improve(instance, incumbent, incumbent.budget.left_s, _ROUNDS)
     best = incumbent.best
@@ -78,7 +78,7 @@ def search_loaded(chain: Chain, series: Series, work: float) -> None:
     model, variables = build_model(instance, chain.bounds[instance], best.makespan, best, with_transfers=True)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-    complete = instance.traffic is None or instance.traffic.ways.complete
+    complete = instance.traffic is None or instance.traffic.routes.complete
     known = incumbent if complete else Incumbent(incumbent.budget)
     solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)

@@ -10,7 +10,7 @@ from dlplacer.solvers.ilp.objective import minimize_makespan
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.symmetry import interchangeable, relabelled
-from dlplacer.solvers.timetable import Timetable
+from dlplacer.solvers.timetable import Schedule
 from dlplacer.solvers.windows import Window
 
 
@@ -18,11 +18,11 @@ def build_model(
     instance: Instance,
     bounds: Bounds,
     upper: int,
-    start_from: Timetable | None = None,
+    start_from: Schedule | None = None,
     with_transfers: bool = False,
     symmetric: bool = True,
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of all schedules of at most `upper` ticks, hinted with a timetable if one is given.
+    """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def build_model(
     if symmetric:
         constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None and with_transfers:
-        transfers.send_parcels(model, instance, instance.traffic, variables, bounds, upper)
+        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper)
         transfers.one_transfer_at_a_time(model, variables)
     minimize_makespan(model, variables)
     if start_from is not None:
@@ -47,9 +47,9 @@ def build_model(
 
 
 def build_exact_model(
-    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Timetable | None
+    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included; of all ways those that `Ways.between` lists.
+    """The model of a problem with traffic, memory over time included; of all routes those that `Ways.between` lists.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def build_exact_model(
 
 
 def build_window_model(window: Window, upper: int) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a window of a timetable: the same rules, between what comes before and what comes after."""
+    """The model of a window of a schedule: the same rules, between what comes before and what comes after."""
     model, bounds = cp_model.CpModel(), window.bounds
     variables = create_variables(model, window.instance, bounds, upper)
     add_constraints(model, window.instance, variables, bounds, upper)
@@ -85,11 +85,11 @@ def add_constraints(
     constraints.bound_loads(model, instance, variables, bounds)
 
 
-def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, timetable: Timetable) -> None:
+def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, schedule: Schedule) -> None:
     """Hint with swappable devices renamed, since a hint that breaks the symmetry breaking is of no use."""
-    placement = [timetable.device[ops[0]] for ops in instance.members]
+    placement = [schedule.device[ops[0]] for ops in instance.members]
     name = relabelled(placement, interchangeable(instance), constraints.symmetry_blocks(instance))
-    hint(model, instance, variables, [name[device] for device in timetable.device], timetable.start)
-    if instance.traffic is not None and variables.lifts:
+    hint(model, instance, variables, [name[device] for device in schedule.device], schedule.start)
+    if instance.traffic is not None and variables.optional_transfers:
         names = {device: name.get(device, device) for device in range(instance.device_count)}
-        transfers.hint_transfers(model, instance.traffic, variables, timetable, names)
+        transfers.hint_transfers(model, instance.traffic, variables, schedule, names)

@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: windows of the best timetable solved exactly, one batch after another."""
+"""Large-neighbourhood search: windows of the best schedule solved exactly, one batch after another."""
 
 import time
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from random import Random
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.ilp.model import build_window_model
-from dlplacer.solvers.ilp.search import new_solver, read_timetable
+from dlplacer.solvers.ilp.search import new_solver, read_schedule
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.timetable import Timetable, keeps_blocks_and_memory
-from dlplacer.solvers.windows import Timeline, Window, replaced
+from dlplacer.solvers.timetable import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.windows import Window, WindowSequence, replaced
 
 _FIRST_SIZE, _LEAST_SIZE, _LARGEST_SIZE = 12.0, 6.0, 80.0
 _GROW, _SHRINK = 1.03, 0.85
@@ -23,7 +23,7 @@ _SECONDS = 5.0
 
 
 def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: int) -> None:
-    """Offer better timetables until the gap is closed, the time is up, or `patience` windows in a row bring nothing.
+    """Offer better schedules until the gap is closed, the time is up, or `patience` windows in a row bring nothing.
 
     Windows lie at random places. They grow while they are solved with little work and shrink where they are not solved.
     After some windows without success, solutions as good as the present one are taken too, to move on.
@@ -37,7 +37,7 @@ def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: i
         while current is not None and idle < patience and not incumbent.closed:
             if not budget.left_s or time.monotonic() > stop_at:
                 return
-            timeline = Timeline(instance, current)
+            timeline = WindowSequence(instance, current)
             windows = _choose(timeline, round(size), budget.workers, random)
             upper = current.makespan - (idle < _STUCK)
             left = min(_SECONDS, budget.left_s, max(0.0, stop_at - time.monotonic()))
@@ -52,7 +52,7 @@ def repair(instance: Instance, incumbent: Incumbent, seconds: float, patience: i
                 size = min(_LARGEST_SIZE, max(_LEAST_SIZE, size * factor))
 
 
-def _choose(timeline: Timeline, size: int, count: int, random: Random) -> list[Window]:
+def _choose(timeline: WindowSequence, size: int, count: int, random: Random) -> list[Window]:
     """Windows at random places that do not overlap."""
     size = max(1, min(size, len(timeline.ops) - timeline.first))
     places: list[int] = []
@@ -63,28 +63,28 @@ def _choose(timeline: Timeline, size: int, count: int, random: Random) -> list[W
     return [timeline.window(place, size) for place in places]
 
 
-def _solve(window: Window, upper: int, seed: int, seconds: float) -> tuple[Timetable | None, float]:
-    """A timetable of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
+def _solve(window: Window, upper: int, seed: int, seconds: float) -> tuple[Schedule | None, float]:
+    """A schedule of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
     if window.bounds.makespan > upper:
         return None, 0.0
     model, variables = build_window_model(window, upper)
     solver = new_solver(1, seed, seconds)
     solver.parameters.max_deterministic_time = _WORK
     found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    timetable = read_timetable(variables, window.instance, solver.boolean_value, solver.value) if found else None
-    return timetable, solver.deterministic_time
+    schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value) if found else None
+    return schedule, solver.deterministic_time
 
 
-def _combined(timeline: Timeline, windows: Sequence[Window], found: Sequence[Timetable | None]) -> Timetable:
-    """The timetable after all solutions that make it no worse.
+def _combined(timeline: WindowSequence, windows: Sequence[Window], found: Sequence[Schedule | None]) -> Schedule:
+    """The schedule after all solutions that make it no worse.
 
     Each window was solved as if the others stayed as they are: two may move a source that both read, or fill the same
     memory, so what they come to together is looked at again.
     """
-    current, ops = timeline.timetable, timeline.ops
-    for window, timetable in zip(windows, found, strict=True):
-        if timetable is not None:
-            changed, order = replaced(timeline, current, ops, window, timetable)
+    current, ops = timeline.schedule, timeline.ops
+    for window, schedule in zip(windows, found, strict=True):
+        if schedule is not None:
+            changed, order = replaced(timeline, current, ops, window, schedule)
             if changed.makespan <= current.makespan and keeps_blocks_and_memory(timeline.instance, changed):
                 current, ops = changed, order
     return current

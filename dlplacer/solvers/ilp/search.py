@@ -12,9 +12,9 @@ from dlplacer.errors import InternalError
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
-from dlplacer.solvers.sending import with_sends
-from dlplacer.solvers.timetable import Timetable, compact
-from dlplacer.traffic import Send
+from dlplacer.solvers.sending import with_transfers
+from dlplacer.solvers.timetable import Schedule, compact
+from dlplacer.traffic import ScheduledTransfer
 
 _POLL_S = 0.05
 _GRACE_SHARE, _GRACE_S = 0.02, 0.2
@@ -41,43 +41,43 @@ def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
     return solver
 
 
-def read_timetable(
+def read_schedule(
     variables: Variables,
     instance: Instance,
     is_true: Callable[[Literal], bool],
     value: Callable[[cp_model.IntVar], int],
-) -> Timetable:
-    """The timetable of a solution, every op as early as its placement and order allow."""
+) -> Schedule:
+    """The schedule of a solution, every op as early as its placement and order allow."""
     place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
     start = [value(variable) for variable in variables.start]
     return compact(instance, [place[block] for block in instance.block], start)
 
 
-def read_timetables(
+def read_schedules(
     variables: Variables,
     instance: Instance,
     is_true: Callable[[Literal], bool],
     value: Callable[[cp_model.IntVar], int],
-) -> list[Timetable]:
-    """The timetables that a solution suggests.
+) -> list[Schedule]:
+    """The schedules that a solution suggests.
 
     Where transfers are part of the model: with transfers decided anew, with all things moved early in the order that
     the solution has, and as it is, which may be needed where waiting saves memory.
     """
-    found = read_timetable(variables, instance, is_true, value)
-    if instance.traffic is None or not variables.lifts:
+    found = read_schedule(variables, instance, is_true, value)
+    if instance.traffic is None or not variables.optional_transfers:
         return [found]
     start = tuple(map(value, variables.start))
-    sends = [
-        Send(lift.parcel, lift.target, lift.way, tuple(map(value, lift.start)))
-        for lift in variables.lifts
-        if is_true(lift.used)
+    transfers = [
+        ScheduledTransfer(optional.request, optional.target, optional.route, tuple(map(value, optional.start)))
+        for optional in variables.optional_transfers
+        if is_true(optional.used)
     ]
-    early = with_sends(instance, instance.traffic, found.device, start, sends)
-    wanted = {(send.parcel, send.target): send for send in reversed(sends)}
-    kept = tuple(wanted[send.parcel, send.target] for send in early.sends)
+    early = with_transfers(instance, instance.traffic, found.device, start, transfers)
+    wanted = {(send.request, send.target): send for send in reversed(transfers)}
+    kept = tuple(wanted[send.request, send.target] for send in early.transfers)
     makespan = max(begin + instance.duration[op][found.device[op]] for op, begin in enumerate(start))
-    return [early, found, Timetable(found.device, start, makespan, kept)]
+    return [early, found, Schedule(found.device, start, makespan, kept)]
 
 
 def search(
@@ -88,7 +88,7 @@ def search(
     seconds: float,
     work: float = math.inf,
 ) -> bool:
-    """Solve a model for some time; better timetables and bounds go to the incumbent. False if it has no solution.
+    """Solve a model for some time; better schedules and bounds go to the incumbent. False if it has no solution.
 
     The solver runs in a thread of its own, so that `Budget.stop` can end it with what it has. A solver that does not
     heed the time limit is left behind.
@@ -140,19 +140,19 @@ class _Listener(cp_model.CpSolverSolutionCallback):
     def __init__(self, variables: Variables, instance: Instance) -> None:
         super().__init__()
         self.variables, self.instance = variables, instance
-        self.found: list[Timetable] = []
+        self.found: list[Schedule] = []
         self.bound = 0
 
     def on_solution_callback(self) -> None:
-        self.found = read_timetables(self.variables, self.instance, self.boolean_value, self.value)
+        self.found = read_schedules(self.variables, self.instance, self.boolean_value, self.value)
 
     def on_bound(self, bound: float) -> None:
         self.bound = max(self.bound, _whole(bound))
 
     def deliver(self, incumbent: Incumbent) -> None:
         found, self.found = self.found, []
-        for timetable in found:
-            incumbent.offer(timetable)
+        for schedule in found:
+            incumbent.offer(schedule)
         incumbent.raise_bound(self.bound)
 
 

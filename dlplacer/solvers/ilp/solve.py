@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from dlplacer.errors import InternalError
 from dlplacer.problem import Problem
-from dlplacer.solvers.admission import admission, stricter
+from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import DELAY_WEIGHTS, construct, construct_on_placement
-from dlplacer.solvers.decompose import Chain
-from dlplacer.solvers.endings import endings
+from dlplacer.solvers.decompose import SegmentChain
+from dlplacer.solvers.endings import suffixes
 from dlplacer.solvers.feasibility import explain_overflow
-from dlplacer.solvers.few import Aside, on_few_devices
-from dlplacer.solvers.ilp.agreement import Agreement
+from dlplacer.solvers.few import SubsetIncumbent, on_device_subset
+from dlplacer.solvers.ilp.agreement import MasterProblem
 from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.exact import solve_exactly
-from dlplacer.solvers.ilp.loaded import solve_loaded
+from dlplacer.solvers.ilp.loaded import solve_with_transfers
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.repair import repair
 from dlplacer.solvers.ilp.search import search
@@ -27,9 +27,9 @@ from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.packing import choose_components
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.reduction import Contracted, reduction
-from dlplacer.solvers.schedule import Budget, Outcome, Schedule
+from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.segments import Series, find_segments
-from dlplacer.solvers.timetable import Timetable, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.timetable import Schedule, in_sequence, keeps_blocks_and_memory
 
 _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.1, 0.02, 2.5e-4
 _START_SHARE = 0.1
@@ -37,21 +37,21 @@ _SURE, _MANY = 2, 1000
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
 _SEGMENT_SHARE, _SEGMENT_WORK, _SEGMENT_GROWTH, _SEGMENT_ROUNDS = 0.5, 0.1, 4.0, 30
-_ENDINGS, _ENDING_SHARE, _ENDING_WORK = (15, 30, 60), 0.05, 1.0
-_AGREE_SHARE = 0.6
+_SUFFIX_SIZES, _SUFFIX_SHARE, _SUFFIX_WORK = (15, 30, 60), 0.05, 1.0
+_MASTER_SHARE = 0.6
 _TINY, _LARGE, _LARGEST_CHAIN, _LARGEST_SERIES = 40, 600, 6000, 250
-_LOADED_SHARE = 0.6
-_FEW_SHARE = 0.5
+_TRANSFER_SHARE = 0.6
+_SUBSET_SHARE = 0.5
 _WHOLE_SHARE, _REPAIR_SHARE, _PATIENCE = 0.8, 0.3, 200
 
-Start = Callable[[Problem, Instance], Timetable | None]
+Start = Callable[[Problem, Instance], Schedule | None]
 """A heuristic; None where it runs out of memory."""
 
 
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]]) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
-    It begins with the timetables of all heuristics that fit into a tenth of the time, at least two, so that no plan is
+    It begins with the schedules of all heuristics that fit into a tenth of the time, at least two, so that no plan is
     worse than theirs.
 
     Parameters
@@ -72,24 +72,24 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     incumbent = Incumbent(replace(budget, deadline=budget.deadline - reserve), admission(problem, instance))
     _solve(problem, instance, incumbent, starts)
     best = incumbent.best
-    return Outcome(None if best is None else Schedule.of(problem, instance, best), incumbent.bound)
+    return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
 
 def _solve(problem: Problem, instance: Instance, incumbent: Incumbent, starts: Iterable[tuple[float, Start]]) -> None:
     budget = incumbent.budget
-    guide = _begin(problem, instance, incumbent, list(starts))
-    _try_few_devices(guide, incumbent)
+    surrogate = _begin(problem, instance, incumbent, list(starts))
+    _try_device_subset(surrogate, incumbent)
     found = reduction(instance) if problem.options.memory == "sum" else None
     if found is not None and incumbent.best is not None:
-        instance = guide = found.reduced
+        instance = surrogate = found.reduced
         incumbent = Contracted(found, incumbent)
     bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
     incumbent.raise_bound(bounds.makespan)
     if not incumbent.closed and instance.op_count <= _LARGEST_CHAIN:
         bounds, chain = _solve_segments(instance, bounds, incumbent)
         if chain is not None and not incumbent.closed:
-            _agree(chain, bounds, incumbent, time.monotonic() + _AGREE_SHARE * budget.left_s)
-    improve(guide, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
+            _solve_master(chain, bounds, incumbent, time.monotonic() + _MASTER_SHARE * budget.left_s)
+    improve(surrogate, incumbent, _IMPROVE_SHARE * budget.left_s, _IMPROVE_ROUNDS)
     working = sum(ticks > 0 for ticks in instance.longest)
     if working <= _TINY:
         _solve_whole(instance, bounds, incumbent, _WHOLE_SHARE * budget.left_s)
@@ -113,53 +113,55 @@ def _offer_single(instance: Instance, incumbent: Incumbent) -> None:
 def _begin(
     problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[tuple[float, Start]]
 ) -> Instance:
-    """Offer first timetables; the instance that heuristics do well to search on."""
+    """Offer first schedules; the instance that heuristics do well to search on."""
     budget = incumbent.budget
     start_until = time.monotonic() + _START_SHARE * budget.left_s
-    for guide in (instance, *stricter(problem)):
-        _offer_single(guide, incumbent)
+    for surrogate in (instance, *surrogates(problem)):
+        _offer_single(surrogate, incumbent)
         pace, sure = 0.0, _SURE
-        if guide.op_count > _MANY:
+        if surrogate.op_count > _MANY:
             began, sure = time.monotonic(), 0
-            incumbent.offer(list_schedule(choose_components(guide), by_rank(guide, upward_ranks(guide))))
+            incumbent.offer(list_schedule(choose_components(surrogate), by_rank(surrogate, upward_ranks(surrogate))))
             pace = len(DELAY_WEIGHTS) * (time.monotonic() - began)
         for number, (cost, start) in enumerate(starts):
             began = time.monotonic()
             if number < sure or began + cost * pace < start_until:
-                incumbent.offer(start(problem, guide))
+                incumbent.offer(start(problem, surrogate))
                 pace = max(pace, (time.monotonic() - began) / cost)
         if incumbent.best is None:
-            incumbent.offer(construct_on_placement(problem, guide, list_schedule, budget.left_s / 2))
+            incumbent.offer(construct_on_placement(problem, surrogate, list_schedule, budget.left_s / 2))
         if incumbent.best is not None:
-            return guide
+            return surrogate
     return instance
 
 
-def _try_few_devices(instance: Instance, incumbent: Incumbent) -> None:
+def _try_device_subset(instance: Instance, incumbent: Incumbent) -> None:
     """Where links are contended on many devices, search on the best-connected few first."""
-    few = on_few_devices(instance) if instance.traffic is not None and instance.op_count <= _LARGEST_CHAIN else None
-    if few is None or incumbent.closed:
+    subset = (
+        on_device_subset(instance) if instance.traffic is not None and instance.op_count <= _LARGEST_CHAIN else None
+    )
+    if subset is None or incumbent.closed:
         return
-    aside = Aside(incumbent, time.monotonic() + _FEW_SHARE * incumbent.budget.left_s)
-    aside.offer(construct(few, list_schedule))
-    if aside.best is None:
+    subset_incumbent = SubsetIncumbent(incumbent, time.monotonic() + _SUBSET_SHARE * incumbent.budget.left_s)
+    subset_incumbent.offer(construct(subset, list_schedule))
+    if subset_incumbent.best is None:
         return
-    bounds = lower_bounds(few, _BOUND_SHARE * aside.budget.left_s)
-    aside.raise_bound(bounds.makespan)
-    _solve_segments(few, bounds, aside, loaded_share=1.0)
-    improve(few, aside, _IMPROVE_SHARE * aside.budget.left_s, _IMPROVE_ROUNDS)
+    bounds = lower_bounds(subset, _BOUND_SHARE * subset_incumbent.budget.left_s)
+    subset_incumbent.raise_bound(bounds.makespan)
+    _solve_segments(subset, bounds, subset_incumbent, transfer_share=1.0)
+    improve(subset, subset_incumbent, _IMPROVE_SHARE * subset_incumbent.budget.left_s, _IMPROVE_ROUNDS)
 
 
 def _solve_segments(
-    instance: Instance, bounds: Bounds, incumbent: Incumbent, loaded_share: float = _LOADED_SHARE
-) -> tuple[Bounds, Chain | None]:
+    instance: Instance, bounds: Bounds, incumbent: Incumbent, transfer_share: float = _TRANSFER_SHARE
+) -> tuple[Bounds, SegmentChain | None]:
     """Solve the segments between cut ops, in rounds of growing length; the bounds of the whole that follow.
 
     With the bounds comes the chain of the segments, None if the graph does not fall apart.
 
     Parameters
     ----------
-    loaded_share
+    transfer_share
         Share of the time that is left then for segments with their traffic, if there is any.
     """
     budget = incumbent.budget
@@ -170,55 +172,55 @@ def _solve_segments(
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     if instance.op_count > _LARGEST_SERIES and len(find_segments(instance, last)) < 2:
         return bounds, None
-    chain = Chain(instance, last, budget)
+    chain = SegmentChain(instance, last, budget)
     work = _SEGMENT_WORK
     while len(chain.segments) > 1 and budget.left_s:
         bounds = chain.raised(bounds, _BOUND_SHARE * budget.left_s)
         incumbent.raise_bound(bounds.makespan)
-        for timetable in chain.candidates():
-            incumbent.offer(timetable)
+        for schedule in chain.candidates():
+            incumbent.offer(schedule)
         if incumbent.closed or not chain.open or time.monotonic() > stop_at:
             break
         chain.advance(work, stop_at, search_series)
         work *= _SEGMENT_GROWTH
     if len(chain.segments) > 1 and not incumbent.closed:
-        bounds = solve_endings(chain, bounds, incumbent)
+        bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
-        bounds = solve_loaded(chain, bounds, incumbent, time.monotonic() + loaded_share * budget.left_s)
+        bounds = solve_with_transfers(chain, bounds, incumbent, time.monotonic() + transfer_share * budget.left_s)
     return bounds, chain if len(chain.series) > 1 else None
 
 
-def solve_endings(chain: Chain, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+def raise_suffix_bounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent) -> Bounds:
     """Bounds raised by what follows the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
-    for cut, part in endings(chain.instance, chain.segments, _ENDINGS):
-        stop_at = time.monotonic() + _ENDING_SHARE * budget.left_s
+    for cut, part in suffixes(chain.instance, chain.segments, _SUFFIX_SIZES):
+        stop_at = time.monotonic() + _SUFFIX_SHARE * budget.left_s
         chain.bounds[part] = lower_bounds(part, _BOUND_SHARE * (stop_at - time.monotonic()))
         known = chain.incumbents[part] = chain.begin(part)
         known.budget = chain.budget_of(stop_at - time.monotonic())
-        search_series(chain, Series((), part), _ENDING_WORK)
+        search_series(chain, Series((), part), _SUFFIX_WORK)
         tail[cut] = max(tail[cut], known.bound)
     bounds = lower_bounds(chain.instance, _BOUND_SHARE * budget.left_s, bounds.head, tail)
     incumbent.raise_bound(bounds.makespan)
     return bounds
 
 
-def _agree(chain: Chain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> None:
+def _solve_master(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> None:
     """Let the series agree on the devices of what they share."""
     last = chain.segments[-1].ops[-1]
     after = chain.instance.shortest[last] + bounds.tail[last]
 
-    def offer(ticks: int, timetables: list[Timetable]) -> int | None:
+    def offer(ticks: int, schedules: list[Schedule]) -> int | None:
         incumbent.raise_bound(ticks + after)
-        for timetable in timetables:
-            incumbent.offer(timetable)
+        for schedule in schedules:
+            incumbent.offer(schedule)
         return None if incumbent.closed or incumbent.best is None else incumbent.best.makespan - after - 1
 
-    Agreement(chain).reach(search_series, offer, stop_at)
+    MasterProblem(chain).reach(search_series, offer, stop_at)
 
 
-def search_series(chain: Chain, series: Series, work: float, most: int | None = None) -> None:
-    """Improve and prove the best timetable of a series of segments, with some deterministic seconds of CP-SAT.
+def search_series(chain: SegmentChain, series: Series, work: float, most: int | None = None) -> None:
+    """Improve and prove the best schedule of a series of segments, with some deterministic seconds of CP-SAT.
 
     Parameters
     ----------

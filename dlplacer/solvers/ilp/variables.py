@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance
-from dlplacer.traffic import Way
+from dlplacer.traffic import TimedRoute
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr
@@ -19,14 +19,14 @@ Pairs = frozenset[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Lift:
-    """One way that a parcel may take between two devices: whether it does, and when each stretch starts."""
+class OptionalTransfer:
+    """A route that a request may take between two devices: whether it does, and when each segment of it starts."""
 
-    parcel: int
+    request: int
     source: int
     target: int
     choice: int
-    way: Way
+    route: TimedRoute
     used: Literal
     start: tuple[cp_model.IntVar, ...]
 
@@ -51,7 +51,7 @@ class Variables:
     away
         (device, blocks, block) → literal that tells whether one of the blocks is there and the last one is not.
     lifts
-        All ways of all parcels, where transfers are part of the model. Filled by the constraints.
+        All routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -60,7 +60,7 @@ class Variables:
     far: dict[tuple[int, int, Pairs], cp_model.IntVar] = field(default_factory=dict)
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
     away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
-    lifts: list[Lift] = field(default_factory=list)
+    optional_transfers: list[OptionalTransfer] = field(default_factory=list)
 
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:
@@ -87,7 +87,7 @@ def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:
 def hint(
     model: cp_model.CpModel, instance: Instance, variables: Variables, device: Sequence[int], start: Sequence[int]
 ) -> None:
-    """Start the search at a timetable: every variable gets its value there, auxiliary ones too."""
+    """Start the search at a schedule: every variable gets its value there, auxiliary ones too."""
     placement = [device[ops[0]] for ops in instance.members]
     for block, literals in enumerate(variables.place):
         for there, literal in literals.items():

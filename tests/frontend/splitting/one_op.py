@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.rewrite import split_ops
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def run(graph: fx.Graph, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [entry for entry in entries if isinstance(entry, torch.Tensor)]
 
 
-def split_graph(call: Callable[..., Any], tensors: Sequence[torch.Tensor], splits: Sequence[Split]) -> fx.Graph:
+def split_graph(call: Callable[..., Any], tensors: Sequence[torch.Tensor], splits: Sequence[OpSplit]) -> fx.Graph:
     """The graph with splits, without what nothing reads."""
     graph = traced(call, tensors)
     split_ops(graph, splits)

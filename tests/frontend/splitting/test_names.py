@@ -3,11 +3,11 @@
 import pytest
 
 from dlplacer.errors import CaptureError
-from dlplacer.frontend.splitting.names import Split, is_split, parse_split, parse_splits
+from dlplacer.frontend.splitting.names import OpSplit, is_split, parse_split, parse_splits
 
 
 def test_a_split_prints_and_parses_back() -> None:
-    split = Split("convolution_4", "batch", 3)
+    split = OpSplit("convolution_4", "batch", 3)
     assert str(split) == "split:convolution_4:batch:3"
     assert parse_split(str(split)) == split
 
@@ -15,7 +15,7 @@ def test_a_split_prints_and_parses_back() -> None:
 def test_splits_among_other_rewrites_are_found() -> None:
     names = ["drop-detach", "split:mm:inner:2", "split:relu:dim2:4"]
     assert [is_split(name) for name in names] == [False, True, True]
-    assert parse_splits(names) == (Split("mm", "inner", 2), Split("relu", "dim2", 4))
+    assert parse_splits(names) == (OpSplit("mm", "inner", 2), OpSplit("relu", "dim2", 4))
 
 
 @pytest.mark.parametrize("name", ["split:mm", "split:mm:batch", "split:mm:batch:two", "split:mm:batch:2:3", "split:"])

@@ -8,7 +8,7 @@ import torch
 from frontend.splitting.one_op import run, split_graph, traced
 from torch import fx
 
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.rules import patterns_of
 
 aten = torch.ops.aten
@@ -205,7 +205,7 @@ def test_parts_make_the_whole(case: str, axis: str, parts: int) -> None:
     call, tensors, _ = CASES[case]
     whole = traced(call, tensors)
     op = the_op(whole)
-    graph = split_graph(call, tensors, [Split(op.name, axis, parts)])
+    graph = split_graph(call, tensors, [OpSplit(op.name, axis, parts)])
     assert [node.target for node in graph.nodes if node.name.startswith(f"{op.name}_part")].count(op.target) == parts
     assert op.name not in [node.name for node in graph.nodes]
     for ours, theirs in zip(run(graph, tensors), run(whole, tensors), strict=True):

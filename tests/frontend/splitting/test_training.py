@@ -16,7 +16,7 @@ import dlplacer as dp
 from dlplacer.errors import CaptureError
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import capture_job, default_rewrites
-from dlplacer.frontend.splitting.names import Split
+from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.graph import OpGraph
 from dlplacer.splitting.axes import splits_of
 from dlplacer.splitting.traced import TracedStep
@@ -51,7 +51,7 @@ def job_of(net: nn.Module, batch: int = 6, size: int = 12) -> Job:
     return Job(net, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
 
 
-def trained(job: Job, splits: Sequence[Split], cores: int = 1) -> tuple[OpGraph, torch.Tensor, nn.Module]:
+def trained(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> tuple[OpGraph, torch.Tensor, nn.Module]:
     """The graph, the loss and the module with its gradients, after a step as planned and applied by name."""
     graph = capture_job(copy.deepcopy(job), [*default_rewrites(), *map(str, splits)]).graph
     timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
@@ -74,7 +74,7 @@ def plain(job: Job) -> tuple[torch.Tensor, nn.Module]:
     return loss.detach(), theirs.module
 
 
-def require_equal(job: Job, splits: Sequence[Split], cores: int = 1) -> OpGraph:
+def require_equal(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> OpGraph:
     graph, loss, mine = trained(job, splits, cores)
     expected, theirs = plain(job)
     torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -107,7 +107,7 @@ def test_weight_gradients_are_exact_along_channels() -> None:
     names = [op.id for op in capture_job(job, default_rewrites()).graph.ops if op.id.startswith("convolution_backward")]
     weights = [name for name in names if name.endswith("_weight")]
     assert weights
-    graph, _, mine = trained(job, [Split(name, "channel", 2) for name in weights])
+    graph, _, mine = trained(job, [OpSplit(name, "channel", 2) for name in weights])
     _, _, whole = trained(job, [])
     for ours, theirs in zip(mine.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
@@ -150,7 +150,7 @@ def test_a_chain_along_the_channels_is_joined_once_at_its_end() -> None:
     torch.manual_seed(0)
     job = job_of(Net())
     chain = ["convolution", "_native_batch_norm_legit_functional", "relu", "max_pool2d_with_indices"]
-    graph = require_equal(job, [Split(name, "channel", 2) for name in chain])
+    graph = require_equal(job, [OpSplit(name, "channel", 2) for name in chain])
     between = [edge for edge in graph.edges if edge.source == "convolution_part0" and edge.target.endswith("_part0")]
     assert [edge.target for edge in between] == ["_native_batch_norm_legit_functional_part0"]
     forward = [op for op in graph.ops if op.phase == "forward" and op.kind == "aten.cat" and op.origin]
