@@ -19,9 +19,9 @@ _DIGITS = 6
 def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
     """The schedule of m-SCT, or None if an op fits on no device that it may use.
 
-    Every op may have a favourite child, which a linear program chooses (`favourite_children`). Ops are taken as by m-ETF, but a
-    device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile takes only
-    urgent ops: those whose data have been everywhere by then, and that no other device can start as early.
+    Every op may have a favourite child, which a linear program chooses (`favourite_children`). Ops are taken as by
+    m-ETF, but a device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile
+    takes only urgent ops: those whose data have been everywhere by then, and that no other device can start as early.
 
     Other than in the papers: what `m_etf` says, and that the child is waited for only when all that it reads has ended,
     as Baechi's program does.
