@@ -15,7 +15,7 @@ from dlplacer.version import __version__
 if TYPE_CHECKING:
     from dlplacer.check import check_plan, violations
     from dlplacer.comparison import Comparison, compare
-    from dlplacer.errors import (
+    from dlplacer.core.errors import (
         CaptureError,
         CheckError,
         DlplacerError,
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
         NoPlanError,
         RunError,
     )
+    from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+    from dlplacer.core.options import Options
+    from dlplacer.core.plan import Plan
+    from dlplacer.core.result import Result
+    from dlplacer.core.topology import Device, Link, Router, Topology
     from dlplacer.files import write_graph, write_plan, write_topology
     from dlplacer.frontend import Job, Optimizer, capture
-    from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
     from dlplacer.load import load_graph, load_plan, load_topology
-    from dlplacer.options import Options
     from dlplacer.placement import place
-    from dlplacer.plan import Plan
-    from dlplacer.result import Result
     from dlplacer.runtime import PlacedModule, apply
     from dlplacer.splitting import SplitResult, place_with_splits
-    from dlplacer.topology import Device, Link, Router, Topology
 
 _HOME = {
     "dlplacer.frontend": ("Job", "Optimizer", "capture"),
     "dlplacer.check": ("check_plan", "violations"),
     "dlplacer.comparison": ("Comparison", "compare"),
-    "dlplacer.errors": (
+    "dlplacer.core.errors": (
         "CaptureError",
         "CheckError",
         "DlplacerError",
@@ -56,15 +56,15 @@ _HOME = {
         "RunError",
     ),
     "dlplacer.files": ("write_graph", "write_plan", "write_topology"),
-    "dlplacer.graph": ("Edge", "Op", "OpGraph", "TensorSpec"),
+    "dlplacer.core.graph": ("Edge", "Op", "OpGraph", "TensorSpec"),
     "dlplacer.load": ("load_graph", "load_plan", "load_topology"),
-    "dlplacer.options": ("Options",),
+    "dlplacer.core.options": ("Options",),
     "dlplacer.placement": ("place",),
-    "dlplacer.plan": ("Plan",),
-    "dlplacer.result": ("Result",),
+    "dlplacer.core.plan": ("Plan",),
+    "dlplacer.core.result": ("Result",),
     "dlplacer.runtime": ("PlacedModule", "apply"),
     "dlplacer.splitting": ("SplitResult", "place_with_splits"),
-    "dlplacer.topology": ("Device", "Link", "Router", "Topology"),
+    "dlplacer.core.topology": ("Device", "Link", "Router", "Topology"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -7,10 +7,10 @@ and order allow, so that a plan is exact even where ticks are rounded.
 from collections.abc import Mapping
 from typing import Any
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
+from dlplacer.core.plan import Plan
 from dlplacer.live import memory_use
 from dlplacer.performance import realise
-from dlplacer.plan import Plan
 from dlplacer.problem import Problem
 from dlplacer.simulate import replay
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule

@@ -10,14 +10,15 @@ from typing import Any
 
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
+from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
 from dlplacer.costs.times import with_times
-from dlplacer.errors import InputError, InternalError, NoPlanError
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.problem import Problem, build_problem
-from dlplacer.result import Result
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import Instance, build_instance
@@ -25,7 +26,6 @@ from dlplacer.solvers.methods import METHODS, RULES, run_rule
 from dlplacer.solvers.partition import available
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.single import best_single
-from dlplacer.topology import Topology
 
 _BOUND_SHARE = 0.05
 _SAME = 1e-9

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dlplacer.check.violation import tolerance_s
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.link_use import LinkUse, link_uses
-from dlplacer.plan import Plan, ScheduledOp, Transfer
 
 Step = ScheduledOp | Transfer
 

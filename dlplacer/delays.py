@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import ticks
 from dlplacer.routes import RouteTable, route_line
-from dlplacer.topology import Topology
-from dlplacer.units import ticks
 
 NOWHERE, HERE = -2, -1
 """Lines of pairs of devices that no route joins, and of a device with itself."""

@@ -6,7 +6,7 @@ CPU cores do not queue for it: their kernels run on the issuing threads, outside
 from collections import deque
 from collections.abc import Sequence
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.problem import Problem
 
 

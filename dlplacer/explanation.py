@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.critical_path import critical_path
 from dlplacer.dispatch import dispatch_bound_s
-from dlplacer.plan import Plan, ScheduledOp, Transfer
 from dlplacer.problem import build_problem
 from dlplacer.solvers.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds import whole_area

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlplacer.plan import Plan, Transfer, TransferSegment
+from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.plan import DeviceMemory, ScheduledOp, Transfer
+from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer
 from dlplacer.problem import Problem
 
 _SAME = 1e-9

@@ -3,14 +3,14 @@
 from os import PathLike
 from pathlib import Path
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import read_graph
 from dlplacer.files.locate import locate_graph, locate_topology
 from dlplacer.files.plan_file import read_plan
 from dlplacer.files.topology_file import read_topology
-from dlplacer.graph import OpGraph
-from dlplacer.plan import Plan
-from dlplacer.topology import Topology
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:

@@ -2,10 +2,10 @@
 
 from itertools import pairwise
 
-from dlplacer.plan import Transfer, TransferSegment
+from dlplacer.core.plan import Transfer, TransferSegment
+from dlplacer.core.topology import Link
 from dlplacer.problem import Problem
 from dlplacer.routes import segments
-from dlplacer.topology import Link
 
 Hop = tuple[str, str]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from dlplacer.plan import ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.plan import ScheduledOp, Transfer, TransferSegment
 from dlplacer.problem import Problem
 from dlplacer.steps import Activity, ResourceUse, earliest
 from dlplacer.traffic import RouteSegment, ScheduledTransfer, transfer_requests

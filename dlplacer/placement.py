@@ -11,22 +11,22 @@ from typing import Any
 
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
+from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
 from dlplacer.costs.times import with_times
-from dlplacer.errors import InputError, InternalError, NoPlanError
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
-from dlplacer.graph import OpGraph
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
-from dlplacer.options import Options
 from dlplacer.problem import Problem, build_problem
-from dlplacer.result import Result
 from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.single import best_single
-from dlplacer.topology import Topology
 from dlplacer.version import __version__
 
 _MOST_WORKERS = 10_000

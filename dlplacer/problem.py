@@ -1,6 +1,6 @@
 """Graph × topology × options as integer tables: what the solvers iterate over.
 
-Names become positions once, here; durations and delays become ticks (`dlplacer.units.choose_tick`), rounded down.
+Names become positions once, here; durations and delays become ticks (`dlplacer.core.units.choose_tick`), rounded down.
 """
 
 import math
@@ -11,13 +11,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Topology
+from dlplacer.core.units import choose_tick, exact, ticks
 from dlplacer.delays import lines_of, matrices
-from dlplacer.errors import InputError
-from dlplacer.graph import Op, OpGraph
-from dlplacer.options import Options
 from dlplacer.routes import RouteTable, least_delay_routes
-from dlplacer.topology import Device, Topology
-from dlplacer.units import choose_tick, exact, ticks
 
 
 @dataclass(frozen=True, slots=True)

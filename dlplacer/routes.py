@@ -9,8 +9,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from dlplacer.topology import Link, Topology
-from dlplacer.units import exact
+from dlplacer.core.topology import Link, Topology
+from dlplacer.core.units import exact
 
 Route = tuple[str, ...]
 """Names of the nodes that a transfer visits, both ends included."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Topology
 from dlplacer.dispatch import issue_times
-from dlplacer.errors import MismatchError
-from dlplacer.graph import OpGraph
 from dlplacer.network import Network
-from dlplacer.plan import Plan, ScheduledOp, Transfer
 from dlplacer.problem import Problem, build_problem
-from dlplacer.topology import Topology
 
 
 def replay(

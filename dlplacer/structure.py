@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.files.graph_file import graph_to_dict
-from dlplacer.graph import OpGraph
 
 _COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")
 

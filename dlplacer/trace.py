@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlplacer.check.memory import live_bytes
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.critical_path import critical_path
 from dlplacer.link_use import LinkUse, link_uses
-from dlplacer.plan import Plan, ScheduledOp, Transfer
 
 _COMPUTE = "compute"
 _THREADS = 1000

@@ -12,10 +12,10 @@ from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any
 
+from dlplacer.core.topology import Link, Topology
+from dlplacer.core.units import exact, ticks
 from dlplacer.problem import Problem
 from dlplacer.routes import Route, route_delay, segments
-from dlplacer.topology import Link, Topology
-from dlplacer.units import exact, ticks
 
 Hop = tuple[str, str]
 

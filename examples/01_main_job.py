@@ -14,7 +14,7 @@ from rich.table import Table
 
 import dlplacer as dp
 from dlplacer.cli.main import main as dlplacer
-from dlplacer.units import format_seconds
+from dlplacer.core.units import format_seconds
 
 
 def main() -> None:

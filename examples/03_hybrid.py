@@ -11,6 +11,8 @@ import os
 import torch
 
 import dlplacer as dp
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.collectives import ring_all_reduce
 from dlplacer.distributed import apply_ranks, replicated_plan
@@ -18,8 +20,6 @@ from dlplacer.distributed.launch import launch, results_of
 from dlplacer.distributed.parts import part_of
 from dlplacer.frontend import Job
 from dlplacer.models import mlp
-from dlplacer.plan import Plan
-from dlplacer.units import format_seconds
 
 REPLICAS = 2
 LEARNING_RATE = 0.1

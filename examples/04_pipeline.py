@@ -7,11 +7,11 @@ import argparse
 from pathlib import Path
 
 import dlplacer as dp
+from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.pipeline.action import write_csv
 from dlplacer.pipeline.schedules import SCHEDULES
 from dlplacer.pipeline.search import Search
 from dlplacer.plot import plot_pipeline, save_picture
-from dlplacer.units import format_bytes, format_seconds
 
 
 def main() -> None:

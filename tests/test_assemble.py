@@ -8,12 +8,12 @@ import pytest
 
 from dlplacer.assemble import assemble
 from dlplacer.check import check_plan
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem import Problem, build_problem
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
-from dlplacer.topology import Device, Link, Router, Topology
 
 
 def problem_of(ops: Sequence[Op], edges: Sequence[Edge], topology: Topology) -> Problem:

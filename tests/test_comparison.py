@@ -5,8 +5,8 @@ from solvers.helpers import make_graph, make_machine
 
 from dlplacer.check import violations
 from dlplacer.comparison import Comparison, MethodResult, compare
-from dlplacer.errors import InfeasibleError, InputError, InternalError
-from dlplacer.options import Options
+from dlplacer.core.errors import InfeasibleError, InputError, InternalError
+from dlplacer.core.options import Options
 from dlplacer.problem import Problem
 from dlplacer.solvers.methods import METHODS, RULES
 from dlplacer.solvers.schedule import Budget, Outcome, Progress

@@ -11,12 +11,12 @@ from plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_on
 
 from dlplacer.check import violations
 from dlplacer.check.violation import tolerance_s
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, ScheduledOp
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.critical_path import critical_path
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.plan import Plan, ScheduledOp
-from dlplacer.topology import Device, Link, Topology
 
 
 def names(plan: Plan) -> list[str]:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from runtime.random_graphs import random_graph, random_order
 from runtime.random_plans import machine, with_unit_times
 
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
 from dlplacer.dispatch import dispatch_bound_s, issue_times
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
 from dlplacer.problem import Problem, build_problem
 from dlplacer.simulate import replay
 

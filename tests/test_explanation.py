@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from dlplacer.cli.main import main
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.explanation import explain
 from dlplacer.files import write_plan
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.plan import Plan
-from dlplacer.topology import Device, Link, Topology
 
 MACHINE = Topology((Device("x"), Device("y")), (), (Link("x", "y", 100.0),))
 

@@ -9,10 +9,10 @@ import pytest
 from solvers.helpers import make_machine
 from solvers.synthetic import inception_like
 
-from dlplacer.errors import NoPlanError
+from dlplacer.core.errors import NoPlanError
+from dlplacer.core.result import Result
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.placement import place
-from dlplacer.result import Result
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Budget, Outcome, Progress
 

@@ -1,12 +1,12 @@
 """Memory over time, in ticks and in seconds, against levels reckoned by hand."""
 
 from dlplacer.check.memory import used_bytes
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.live import TensorLifetime, may_bind, peaks
-from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.problem import Problem, build_problem
-from dlplacer.topology import Device, Link, Topology
 
 
 def problem(capacity: int | None = 100) -> Problem:

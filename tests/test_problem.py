@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import CHOICES, Options
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.core.units import MAX_TICKS
 from dlplacer.problem import Arc, build_problem
-from dlplacer.topology import Device, Link, Router, Topology
-from dlplacer.units import MAX_TICKS
 
 PAPER = Options.paper()
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.routes import least_delay_routes, route_delay, segments
-from dlplacer.topology import Device, Link, Router, Topology
 
 
 def machine(devices: str, routers: str, links: list[Link]) -> Topology:

@@ -10,14 +10,14 @@ from runtime.random_plans import machine, random_schedule, with_unit_times
 
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
-from dlplacer.errors import MismatchError
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import Plan
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem import build_problem
 from dlplacer.simulate import in_order, replay, replay_plan
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
-from dlplacer.topology import Device, Link, Router, Topology
 
 PAPER = Options.paper()
 PAIR = Topology((Device("d0"), Device("d1")), (), (Link("d0", "d1", 10.0, 0.5),))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.structure import first_difference, structure_sha256
 
 GRAPH = OpGraph(

@@ -9,8 +9,8 @@ import pytest
 from plot.plans import diamond, one_moment, pair, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.check.memory import live_bytes
-from dlplacer.graph import Edge, Op
-from dlplacer.plan import Plan
+from dlplacer.core.graph import Edge, Op
+from dlplacer.core.plan import Plan
 from dlplacer.trace import chrome_trace
 
 PLANS = [diamond, one_moment, through_a_router, two_at_once]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem import build_problem
-from dlplacer.topology import Device, Link, Router, Topology
 from dlplacer.traffic import Traffic, build_traffic
 
 OPS = tuple(Op(name, "test", 1) for name in "abc")

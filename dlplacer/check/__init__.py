@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from dlplacer.check import arithmetic, memory, placement, routing, shortest, timing
 from dlplacer.check.violation import Violation
-from dlplacer.errors import CheckError
-from dlplacer.plan import Plan
+from dlplacer.core.errors import CheckError
+from dlplacer.core.plan import Plan
 
 Rule = Callable[[Plan], Iterator[Violation]]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 _GAP_TOLERANCE = 1e-6
 _LEAST_TICK_S, _MOST_TICKS = 1e-9, 2**30

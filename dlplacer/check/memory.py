@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.plan import Plan
-from dlplacer.units import format_bytes
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_bytes
 
 
 def capacities(plan: Plan) -> Iterator[Violation]:

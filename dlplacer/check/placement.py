@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dlplacer.check.violation import Violation
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 
 def every_op_once(plan: Plan) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.plan import Plan, Transfer, TransferSegment
+from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 
 def transfers_needed(plan: Plan) -> Iterator[Violation]:

@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 
 from dlplacer.check.routing import segment_delay_s
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.options import Options
-from dlplacer.plan import Plan, Transfer
-from dlplacer.topology import Topology
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, Transfer
+from dlplacer.core.topology import Topology
 
 
 def shortest_routes(plan: Plan) -> Iterator[Violation]:

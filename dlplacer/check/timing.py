@@ -6,8 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from dlplacer.check.violation import Violation, tolerance_s
-from dlplacer.graph import Edge
-from dlplacer.plan import Plan
+from dlplacer.core.graph import Edge
+from dlplacer.core.plan import Plan
 
 
 def durations(plan: Plan) -> Iterator[Violation]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.entry import is_entry
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_subject_arguments, given_options, quantity_of
-from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.core.errors import InputError
+from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from dlplacer.core.topology import Device
     from dlplacer.scaling.advise.minibatch import BatchPlan
-    from dlplacer.topology import Device
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
 

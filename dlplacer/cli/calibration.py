@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dlplacer.graph import OpGraph
-    from dlplacer.topology import Topology
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.topology import Topology
 
 
 def add_calibration_option(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dlplacer.cli.entry import is_entry
 from dlplacer.cli.model import add_job_options, build_fake_job, capture_of
 from dlplacer.cli.output import output_file, tell_written
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 HELP = "Capture a model's step as a graph, without allocating anything."
 
@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Capture, write, and say what was found."""
+    from dlplacer.core.units import format_bytes
     from dlplacer.files import write_graph
     from dlplacer.rewrite import coarsen
-    from dlplacer.units import format_bytes
 
     if not is_entry(arguments.model):
         raise InputError(f"{arguments.model!r} is not module:callable; write for example dlplacer.models:inception_v3")

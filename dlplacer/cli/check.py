@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from dlplacer.errors import CheckError
+from dlplacer.core.errors import CheckError
 
 HELP = "Check a plan against every rule of the problem."
 

@@ -10,7 +10,7 @@ from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.output import picture_file, tell_written
 from dlplacer.cli.progress import interruptible, progress_line
-from dlplacer.units import format_seconds
+from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.comparison import Comparison

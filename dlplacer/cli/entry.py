@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.errors import DlplacerError, InputError
+from dlplacer.core.errors import DlplacerError, InputError
 
 if TYPE_CHECKING:
     from dlplacer.frontend import Job

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.options import quantity_of
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from dlplacer.core.plan import Plan
     from dlplacer.explanation import Explanation
-    from dlplacer.plan import Plan
 
 HELP = "Say why a plan takes as long as it does: critical path, what limits its bound, idle devices, large transfers."
 _LONGEST = 12
@@ -45,8 +45,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _print(plan: "Plan", found: "Explanation") -> None:
     from dlplacer.cli.tables import new_table, print_pairs, print_table
+    from dlplacer.core.plan import Transfer
     from dlplacer.explanation import REASONS
-    from dlplacer.plan import Transfer
 
     bound_s = max(found.limits_s.values())
     limits = ", ".join(f"{name} {format_seconds(limit_s)}" for name, limit_s in found.limits_s.items())

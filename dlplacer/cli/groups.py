@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_subject_arguments, quantity_of
-from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.core.errors import InputError
+from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.dataparallel.groups.chain import LayerChain

@@ -10,18 +10,18 @@ from dlplacer.cli.hybrid_table import print_hybrid
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
 from dlplacer.cli.output import picture_file, tell_written
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from dlplacer.graph import OpGraph
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.topology import Topology
     from dlplacer.scaling.communication import StepTimes
     from dlplacer.scaling.hybrid import HybridProblem
     from dlplacer.scaling.scaling_fit import ScalingFits
     from dlplacer.scaling.split import ModelParallel, Placed
     from dlplacer.scaling.work import Work
-    from dlplacer.topology import Topology
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
 _MOST_DEVICES = 65536

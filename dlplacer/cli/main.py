@@ -24,7 +24,7 @@ from dlplacer.cli import (
     topology,
 )
 from dlplacer.cli.parser import Parser
-from dlplacer.errors import DlplacerError, InternalError
+from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
 _COMMANDS = {

@@ -8,12 +8,12 @@ from dlplacer.cli.entry import UserCodeError, build_entry, is_entry
 from dlplacer.cli.onnx import add_dim_option, graph_of_onnx, is_onnx
 from dlplacer.cli.options import CAPTURE_OPTIONS, given_options
 from dlplacer.cli.recorded_splits import splits_in
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
+    from dlplacer.core.graph import OpGraph
     from dlplacer.frontend import Job
     from dlplacer.frontend.capture import Captured
-    from dlplacer.graph import OpGraph
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:

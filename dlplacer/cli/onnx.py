@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from dlplacer.cli.options import CAPTURE_OPTIONS, given_options
 from dlplacer.cli.profiled import tell_profile
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.graph import OpGraph
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.plan import Plan
     from dlplacer.onnx_model.load import OnnxFile
-    from dlplacer.plan import Plan
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
 

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from dlplacer.errors import InputError
-from dlplacer.options import CHOICES, Options
-from dlplacer.units import parse_quantity
+from dlplacer.core.errors import InputError
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.units import parse_quantity
 
 CAPTURE_OPTIONS = (
     "batch_size",

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.plot.formats import picture_format
 
 

@@ -9,13 +9,13 @@ from dlplacer.cli.calibration import add_calibration_option, calibrated
 from dlplacer.cli.model import add_job_options, graph_of
 from dlplacer.cli.options import add_subject_arguments
 from dlplacer.cli.output import output_file, picture_file, tell_written
-from dlplacer.errors import DlplacerError, InputError
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.core.errors import DlplacerError, InputError
+from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.graph import OpGraph
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.topology import Topology
     from dlplacer.pipeline.plan import PipelinePlan
-    from dlplacer.topology import Topology
 
 HELP = "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup."
 _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")

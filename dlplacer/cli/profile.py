@@ -8,7 +8,7 @@ from dlplacer.cli.onnx import is_onnx, profile_onnx_file
 from dlplacer.cli.output import output_file
 from dlplacer.cli.profiled import tell_profile
 from dlplacer.cli.splitting import add_split_options, profile_with_splits, refuse_without_split
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output import tell_written
-from dlplacer.units import format_seconds
+from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.graph import OpGraph
+    from dlplacer.core.graph import OpGraph
 
 
 def tell_profile(arguments: argparse.Namespace, graph: "OpGraph", times: Mapping[str, Mapping[str, float]]) -> None:

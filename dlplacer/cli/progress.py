@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from dlplacer.core.units import format_seconds
 from dlplacer.interrupt import stop_on_interrupt
-from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.solvers.schedule import Progress

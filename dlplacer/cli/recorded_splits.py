@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from dlplacer.frontend.splitting.names import OpSplit
@@ -22,7 +22,7 @@ def splits_in(path: Path) -> "list[OpSplit]":
     from dlplacer.load import load_graph, load_plan
 
     value = read_json(path)
-    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
+    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.core.plan")
     graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
     splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
     if not splits:

@@ -13,10 +13,10 @@ from dlplacer.cli.onnx import is_onnx_plan, run_onnx_plan
 from dlplacer.cli.output import output_file, picture_file
 from dlplacer.cli.run_files import write_run
 from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.plan import Plan
+    from dlplacer.core.plan import Plan
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
 _OWN_MODELS = "dlplacer.models:"

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dlplacer.plan import Plan
+    from dlplacer.core.plan import Plan
 
 
 def write_run(arguments: argparse.Namespace, predicted: "Plan", measured: "Plan") -> None:

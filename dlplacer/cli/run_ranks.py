@@ -9,9 +9,9 @@ from dlplacer.cli.model import build_job
 from dlplacer.cli.run_files import write_run
 
 if TYPE_CHECKING:
+    from dlplacer.core.plan import Plan
     from dlplacer.fidelity.ranks_report import RanksReport
     from dlplacer.fidelity.ranks_run import RanksRun
-    from dlplacer.plan import Plan
 
 _LAUNCH_LIMIT_S = 24 * 3600.0
 
@@ -90,7 +90,7 @@ def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "Ra
 def _print(report: "RanksReport") -> None:
     from dlplacer.cli.run_tables import DRAWS, print_details
     from dlplacer.cli.tables import new_table, print_table
-    from dlplacer.units import format_seconds
+    from dlplacer.core.units import format_seconds
 
     replicas = "1 replica" if report.replicas == 1 else f"{report.replicas} replicas"
     table = new_table(f"{replicas}, {report.ranks} ranks", "predicted", "measured")

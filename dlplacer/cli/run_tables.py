@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.tables import new_table, print_table
-from dlplacer.units import format_seconds
+from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

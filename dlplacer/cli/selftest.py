@@ -5,7 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlplacer.errors import CheckError, InputError
+from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
     from dlplacer.fidelity.selftest import Build, Selftest

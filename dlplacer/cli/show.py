@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.output import output_file, picture_file, tell_written
 
 if TYPE_CHECKING:
-    from dlplacer.plan import Plan
+    from dlplacer.core.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
 _WRITTEN = ("gantt", "placement", "memory", "trace", "device_map", "html")

@@ -10,7 +10,7 @@ from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, op
 from dlplacer.cli.output import output_file, tell_written
 from dlplacer.cli.progress import interruptible, progress_line
 from dlplacer.cli.splitting import add_split_options, refuse_without_split, solve_with_splits
-from dlplacer.errors import NoPlanError
+from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
 

@@ -10,11 +10,11 @@ from dlplacer.cli.model import build_fake_job, build_job
 from dlplacer.cli.options import given_options, options_of
 from dlplacer.cli.output import tell_written
 from dlplacer.cli.progress import interruptible
-from dlplacer.errors import InputError
-from dlplacer.units import format_seconds
+from dlplacer.core.errors import InputError
+from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.graph import OpGraph
+    from dlplacer.core.graph import OpGraph
     from dlplacer.splitting.evaluate import Prospect
 
 _AUTO = "auto"
@@ -89,9 +89,9 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
 
 def profile_with_splits(arguments: argparse.Namespace) -> int:
     """Choose splits for the devices by measurement, write the graph that has them, and print what they bring."""
+    from dlplacer.core.options import Options
     from dlplacer.devices import open_devices
     from dlplacer.files import write_graph
-    from dlplacer.options import Options
     from dlplacer.profile.link_times import measured_topology
     from dlplacer.splitting.place import chosen, evaluator, whole_graph
     from dlplacer.splitting.traced import TracedStep

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from dlplacer.units import format_bytes, format_seconds
+from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dlplacer.plan import Plan
-    from dlplacer.result import Result
+    from dlplacer.core.plan import Plan
+    from dlplacer.core.result import Result
 
 _WIDTH = 150
 

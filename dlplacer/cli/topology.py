@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output import output_file, picture_file, tell_written
-from dlplacer.errors import InputError
-from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
+from dlplacer.core.errors import InputError
+from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.topology import Topology
+    from dlplacer.core.topology import Topology
 
 HELP = "Detect this machine, show a topology, or import one from another tool."
 

@@ -3,8 +3,8 @@
 import sys
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
-from dlplacer.topology import Link
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Op, OpGraph, TensorSpec
-from dlplacer.topology import Link, Topology
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph, TensorSpec
+from dlplacer.core.topology import Link, Topology
 
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""

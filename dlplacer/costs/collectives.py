@@ -12,8 +12,8 @@ Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective com
 
 from collections.abc import Callable, Mapping
 
+from dlplacer.core.errors import InputError
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.errors import InputError
 
 
 def ring_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from dlplacer.core.errors import InputError
 from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.errors import InputError
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "push", "pull")
 """What a transport may be made of. Each is costed over the bytes of its full vector, as `collectives` defines them.

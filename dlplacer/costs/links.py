@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Link, Topology
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.topology import Link, Topology
 
 Message = tuple[str, str, float]
 """Sending device, receiving device, share of the full vector that the message carries."""

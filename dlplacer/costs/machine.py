@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from dlplacer.core.errors import InputError
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
 from dlplacer.costs.exchange import CollectiveCosts
 from dlplacer.costs.links import Wiring
@@ -18,7 +19,6 @@ from dlplacer.costs.rounds import (
     server_rounds,
     tree_rounds,
 )
-from dlplacer.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op
+from dlplacer.core.topology import Device
 from dlplacer.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32
-from dlplacer.errors import InputError
-from dlplacer.graph import Op
-from dlplacer.topology import Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices.allocator import keep_heap
 from dlplacer.devices.worker import Worker
-from dlplacer.errors import InputError
 
 
 class CpuDevice:

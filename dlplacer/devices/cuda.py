@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices.stream_backend import StreamBackend, TorchStreams
 from dlplacer.devices.streams import COMPUTE_STREAM, CudaStreams
 from dlplacer.devices.worker import Worker
-from dlplacer.errors import InputError
 
 COPIES = ("free", "forced")
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.cuda import COPIES, CudaDevice
-from dlplacer.errors import InputError
 
 _NAME = re.compile(r"(?P<kind>cpu|cuda)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
 

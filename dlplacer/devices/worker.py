@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 

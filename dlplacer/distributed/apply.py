@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from dlplacer.check import check_plan
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.plan import Plan
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.devices.open import open_devices
@@ -11,10 +13,8 @@ from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.network_device import NetworkDevice
 from dlplacer.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job
-from dlplacer.plan import Plan
 from dlplacer.runtime.apply import of_captured_ops
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.structure import structure_sha256

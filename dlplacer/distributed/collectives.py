@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.plan import Plan
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.errors import MismatchError
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
-from dlplacer.plan import Plan
 from dlplacer.structure import structure_sha256
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from dlplacer.errors import RunError
+from dlplacer.core.errors import RunError
 
 _KEY = "dlplacer/failure"
 _POLL_S = 0.1

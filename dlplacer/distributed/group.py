@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from dlplacer.core.errors import InputError, RunError
 from dlplacer.distributed.failure import Failure
 from dlplacer.distributed.messages import Channel
 from dlplacer.distributed.pump import ChannelThread
 from dlplacer.distributed.ranks import Ranks
 from dlplacer.distributed.transport import HostTransport, NcclTransport, Transport
 from dlplacer.distributed.wire_format import WireFormat
-from dlplacer.errors import InputError, RunError
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0

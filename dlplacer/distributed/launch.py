@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from typing import Any
 
-from dlplacer.errors import DlplacerError, InputError, RunError
+from dlplacer.core.errors import DlplacerError, InputError, RunError
 
 _GRACE_S = 5.0
 

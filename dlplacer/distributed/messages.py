@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.runtime.actions import Recv, Send
 from dlplacer.runtime.program import Program
 

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.plan import Plan
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.collectives import with_collectives, with_group
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.distributed.variant import RankVariant, local_part
-from dlplacer.errors import InputError, RunError
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
-from dlplacer.plan import Plan
 from dlplacer.runtime.lower import Order
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.runtime.variant import Layouts, Variant

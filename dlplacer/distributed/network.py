@@ -7,10 +7,10 @@ tensor ever takes them as a short cut. What the plan charges for them is taken o
 
 from dataclasses import replace
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.errors import InputError
 from dlplacer.routes import least_delay_routes, route_line
-from dlplacer.topology import Device, Link, Topology
 
 _SIZE_BYTES = 2**20
 _SLOWER = 1.25

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.job import Job
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import CaptureError, InputError
+from dlplacer.core.errors import CaptureError, InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.frontend.flops import tensor_bytes
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.nodes import kind_of, output_specs, picked_output
-from dlplacer.graph import Edge, Op, OpGraph
 
 LOSS = "loss"
 _BACKWARD = ".backward"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.errors import DlplacerError, InputError
+from dlplacer.core.errors import DlplacerError, InputError
 
 if TYPE_CHECKING:
     from dlplacer.frontend.job import Job

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dlplacer.core.errors import InputError
 from dlplacer.distributed.pipeline_forward import Forward
 from dlplacer.distributed.pipeline_stages import StageModule
-from dlplacer.errors import InputError
 from dlplacer.pipeline.action import Order, stage_ranks
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.distributed.pipeline_forward import forward_of, op_graph
 from dlplacer.distributed.pipeline_measure import TransferLine, agreed, measured_line, measured_stages, with_transfers
 from dlplacer.distributed.pipeline_profile import op_times
@@ -23,7 +24,6 @@ from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.schedules import SCHEDULES
 from dlplacer.pipeline.search import plan_pipeline
 from dlplacer.pipeline.timeline import play
-from dlplacer.topology import Device, Link, Topology
 
 CORE = "cpu-core"
 _LEAST_S_PER_BYTE = 1e-12

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from dlplacer.core.errors import InputError
 from dlplacer.distributed.pipeline_forward import Forward, named_tensor
-from dlplacer.errors import InputError
 
 
 @dataclass(frozen=True)

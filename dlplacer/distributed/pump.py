@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from dlplacer.core.errors import RunError
 from dlplacer.distributed.failure import Failure
-from dlplacer.errors import RunError
 
 _Job = tuple["Future[Any]", str, Callable[[], Any]]
 

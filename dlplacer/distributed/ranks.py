@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
-from dlplacer.plan import Plan
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
 from dlplacer.runtime.apply import device_names
 
 NETWORK = "network"

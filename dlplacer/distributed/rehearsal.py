@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from dlplacer.core.errors import InternalError
 from dlplacer.distributed.messages import Channel, Message
-from dlplacer.errors import InternalError
 from dlplacer.runtime.actions import Recv, Send
 from dlplacer.runtime.program import Program
 

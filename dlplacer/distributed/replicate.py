@@ -4,19 +4,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.times import with_times
 from dlplacer.distributed.collectives import COLLECTIVE, Bucket, with_collective_ops
 from dlplacer.distributed.network import ingress_s, with_network
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.errors import InfeasibleError, InputError, MismatchError, NoPlanError
-from dlplacer.graph import Op, OpGraph
 from dlplacer.live import memory_use
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.problem import build_problem
 from dlplacer.simulate import in_order, replay
-from dlplacer.topology import Topology
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.devices.open import open_devices
 from dlplacer.dynamo.graph_runner import GraphRunner
-from dlplacer.errors import InputError, MismatchError
 
 _NAME = "dlplacer"
 _MOST_CORES = 8
@@ -102,8 +102,8 @@ def dlplacer(
 
 
 def _planning(options: CompileOptions) -> dict[str, Any]:
+    from dlplacer.core.topology import Topology
     from dlplacer.load import load_topology
-    from dlplacer.topology import Topology
 
     topology = options.topology
     if topology is not None and not isinstance(topology, Topology):

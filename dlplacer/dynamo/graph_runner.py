@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import fx
 
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.errors import MismatchError
 from dlplacer.frontend.build import build
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.joint import Slot, Traced
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.runtime.update import Updater
 from dlplacer.runtime.variant import Variant, layouts_of
-from dlplacer.topology import Topology
 
 _PROFILED = 3
 _ASSUMED = Options(contention="none", memory="sum", step="joint")

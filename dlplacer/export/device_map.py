@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from dlplacer.errors import InputError, MismatchError
-from dlplacer.plan import Plan
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.plan import Plan
 
 RULES = ("majority", "exact")
 _STORED = ("parameter", "buffer")

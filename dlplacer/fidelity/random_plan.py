@@ -3,12 +3,12 @@
 import random
 from dataclasses import replace
 
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import Plan
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
 from dlplacer.problem import build_problem
 from dlplacer.simulate import replay
-from dlplacer.topology import Topology
 
 _OP_S = 1e-4
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
+from dlplacer.core.plan import Plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.collectives import EXCHANGE
@@ -14,7 +15,6 @@ from dlplacer.distributed.replicate import with_exchange_times
 from dlplacer.fidelity.prediction import Prediction
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
-from dlplacer.plan import Plan
 from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
 from dlplacer.simulate import replay_plan
 

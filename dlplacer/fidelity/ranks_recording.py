@@ -5,12 +5,12 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from dlplacer.core.plan import Plan
 from dlplacer.distributed.clocks import clock_offsets_ns
 from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.ranks import Ranks
 from dlplacer.fidelity.recording import Recording, measured_plan, median_op_times, record_steps
 from dlplacer.fidelity.side_by_side import Names
-from dlplacer.plan import Plan
 from dlplacer.runtime.timeline import OpSpan
 
 

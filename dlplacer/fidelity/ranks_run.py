@@ -10,6 +10,8 @@ from statistics import fmean
 import torch
 from torch import nn
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
@@ -21,7 +23,6 @@ from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.parts import part_of
 from dlplacer.distributed.ranks import Ranks, parse_ranks
 from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
-from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.prediction import Prediction
@@ -36,7 +37,6 @@ from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job
-from dlplacer.plan import Plan
 from dlplacer.runtime.apply import of_captured_ops
 
 _RECORDED = 5

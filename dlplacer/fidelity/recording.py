@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
-from dlplacer.plan import Plan, ScheduledOp
+from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.runtime.timeline import OpSpan
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 _LISTED = 10
 

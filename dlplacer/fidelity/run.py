@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.numerics import compare_once
@@ -19,7 +20,6 @@ from dlplacer.fidelity.prediction import Prediction, Predictor
 from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
 from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.frontend.job import Job
-from dlplacer.plan import Plan
 from dlplacer.runtime.apply import apply
 from dlplacer.runtime.placed import PlacedModule
 

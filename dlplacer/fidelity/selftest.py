@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device as TopologyDevice
+from dlplacer.core.topology import Link, Topology
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.devices.open import open_devices
-from dlplacer.errors import InputError
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.run import run
 from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.job import Job
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import profile_ops, with_measured_times
 from dlplacer.runtime.placed import PlacedModule
-from dlplacer.topology import Device as TopologyDevice
-from dlplacer.topology import Link, Topology
 
 Build = Callable[[], Job]
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Device, Link
 from dlplacer.distributed.ranks import NETWORK, Ranks
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.plan import Plan, ScheduledOp, Transfer
-from dlplacer.topology import Device, Link
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.units import parse_quantity
 from dlplacer.files.text import field_path, read_loosely
-from dlplacer.units import parse_quantity
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Graph files, format ``dlplacer.graph/1``."""
+"""Graph files, format ``dlplacer.core.graph/1``."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
 from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,
@@ -24,7 +25,6 @@ from dlplacer.files.fields import (
     parse_model,
 )
 from dlplacer.files.text import write_json
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
 
 KIND, VERSION = "graph", 1
 

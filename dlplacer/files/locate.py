@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 def locate_graph(name: str) -> Path:

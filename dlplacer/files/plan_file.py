@@ -1,4 +1,4 @@
-"""Plan files, format ``dlplacer.plan/1``."""
+"""Plan files, format ``dlplacer.core.plan/1``."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.files import graph_file, topology_file
 from dlplacer.files.fields import (
     Bytes,
@@ -23,8 +25,6 @@ from dlplacer.files.fields import (
 from dlplacer.files.graph_file import GraphModel, graph_to_dict
 from dlplacer.files.text import write_json
 from dlplacer.files.topology_file import TopologyModel, topology_to_dict
-from dlplacer.options import CHOICES, Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 
 KIND, VERSION = "plan", 1
 

@@ -1,4 +1,4 @@
-"""Topology files, format ``dlplacer.topology/1``."""
+"""Topology files, format ``dlplacer.core.topology/1``."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Router, Topology, repeated_links
 from dlplacer.files.fields import (
     Bytes,
     BytesPerSecond,
@@ -23,7 +24,6 @@ from dlplacer.files.fields import (
     parse_model,
 )
 from dlplacer.files.text import write_json
-from dlplacer.topology import Device, Link, Router, Topology, repeated_links
 
 KIND, VERSION = "topology", 1
 _DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s")

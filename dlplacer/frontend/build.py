@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import Edge, Op
 from dlplacer.frontend import joint, nodes
 from dlplacer.frontend.executable import Executable, Instruction, OpCode
 from dlplacer.frontend.explain import depends_on_values
@@ -15,7 +16,6 @@ from dlplacer.frontend.flops import flops_of, tensor_bytes
 from dlplacer.frontend.hazards import write_after_read
 from dlplacer.frontend.joint import Slot, Traced
 from dlplacer.frontend.splitting.pieces import ORIGIN
-from dlplacer.graph import Edge, Op
 
 _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
 

@@ -11,7 +11,8 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.frontend import joint
 from dlplacer.frontend.build import build
 from dlplacer.frontend.executable import Executable
@@ -22,7 +23,6 @@ from dlplacer.frontend.quiet import undisturbed
 from dlplacer.frontend.refusals import require_traceable
 from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import fake_step, replaced_tensors
-from dlplacer.graph import Op, OpGraph
 from dlplacer.rewrite import coarsen
 from dlplacer.structure import structure_sha256
 

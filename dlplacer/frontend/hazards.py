@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dlplacer.core.graph import Edge
 from dlplacer.frontend.executable import OpCode
-from dlplacer.graph import Edge
 
 
 def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iterator[Edge]:

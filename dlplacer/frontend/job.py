@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")

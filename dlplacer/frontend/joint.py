@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.explain import explanation
 from dlplacer.frontend.quiet import quiet, spoken
 

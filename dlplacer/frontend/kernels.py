@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.errors import MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.frontend.executable import Executable
 
 aten = torch.ops.aten

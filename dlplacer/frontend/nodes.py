@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from dlplacer.core.graph import TensorSpec
 from dlplacer.frontend.executable import Value
-from dlplacer.graph import TensorSpec
 
 aten = torch.ops.aten
 _CHECKS = (

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dlplacer.core.graph import Edge, Op
 from dlplacer.frontend.executable import Executable, OpCode
 from dlplacer.frontend.hazards import write_after_read
 from dlplacer.frontend.job import Optimizer
-from dlplacer.graph import Edge, Op
 
 
 def add_updates(

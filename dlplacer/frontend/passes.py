@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.nodes import is_check, picked_output
 from dlplacer.frontend.splitting.names import is_split, parse_splits
 from dlplacer.frontend.splitting.rewrite import split_ops

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.hooks import accumulation_hooks, gradient_hooks, has_backward_hooks
 from dlplacer.frontend.job import Job
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.matrix import PATHS, TopoMatrix
 from dlplacer.machines.rates import (
     NVLINK_LATENCY_S,
@@ -12,7 +13,6 @@ from dlplacer.machines.rates import (
     generation_of,
     pcie_slot_bytes_per_s,
 )
-from dlplacer.topology import Device, Link, Router, Topology
 
 SWITCH = "nvswitch"
 

@@ -4,9 +4,9 @@ import os
 from itertools import combinations
 from pathlib import Path
 
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.rates import SOCKET_LATENCY_S
-from dlplacer.topology import Device, Link, Router, Topology
 
 CORE = "cpu-core"
 _AT_ONCE_BYTES_PER_S = 1e15

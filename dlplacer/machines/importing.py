@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Topology
 from dlplacer.files.text import read_json
 from dlplacer.machines.from_matrix import topology_of_matrix
 from dlplacer.machines.matrix import parse_matrix
 from dlplacer.machines.nccl_xml import parse_nccl_xml
 from dlplacer.machines.node_link import topology_of_node_link
-from dlplacer.topology import Topology
 
 MAX_BYTES = 64 * 2**20
 """A description of a machine is far smaller; what is larger is some other file."""

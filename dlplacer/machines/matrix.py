@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.errors import InputError
-from dlplacer.topology import Link, Topology
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Link, Topology
 
 SIZES_BYTES = (4, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 NO_COPY_BYTES_PER_S = 1e15

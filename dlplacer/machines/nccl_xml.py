@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from xml.etree import ElementTree
 
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
 from dlplacer.machines.rates import (
     NVLINK_LATENCY_S,
@@ -17,7 +18,6 @@ from dlplacer.machines.rates import (
     generation_of,
     pcie_bytes_per_s,
 )
-from dlplacer.topology import Device, Link, Router, Topology
 
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)\s*GT/s")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.topology import Topology
 from dlplacer.files.topology_file import topology_from_dict
-from dlplacer.topology import Topology
 
 _RATES = ("bytes_per_s", "bandwidth", "bw")
 _LATENCIES = ("latency_s", "latency")
@@ -59,7 +59,7 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     if mistakes:
         raise FileFormatError(where, mistakes)
     content = {
-        "format": "dlplacer.topology/1",
+        "format": "dlplacer.core.topology/1",
         "name": name or str(_graph_name(value)),
         "source": "networkx node-link",
         "nodes": [_node(node) for node in nodes],

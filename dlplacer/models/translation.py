@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.job import Job
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from dlplacer.errors import FileFormatError
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 from dlplacer.onnx_model.values import Values, reads, values_of
 from dlplacer.onnx_model.work import VIEWS, bytes_of, flops_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx
 
-from dlplacer.errors import MismatchError
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.plan import Plan
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 from dlplacer.onnx_model.values import reads, values_of
-from dlplacer.plan import Plan
 
 
 @dataclass(frozen=True)

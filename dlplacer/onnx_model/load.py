@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
 
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""

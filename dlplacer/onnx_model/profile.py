@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import quantiles
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.onnx_model.load import OnnxFile
 from dlplacer.onnx_model.run import random_inputs
 from dlplacer.onnx_model.session import open_session, run_session

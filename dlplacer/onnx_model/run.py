@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.errors import InputError, MismatchError, RunError
+from dlplacer.core.errors import InputError, MismatchError, RunError
+from dlplacer.core.plan import Plan
 from dlplacer.onnx_model.cut import Part, constant_model, parts_of, sub_model
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 from dlplacer.onnx_model.session import first_line, open_session, run_session
 from dlplacer.onnx_model.values import values_of
-from dlplacer.plan import Plan
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlplacer.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError
 
 
 def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool = True) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx
 
-from dlplacer.errors import FileFormatError
-from dlplacer.graph import TensorSpec
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import TensorSpec
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 
 _RANDOM = frozenset(

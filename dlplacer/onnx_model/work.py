@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from dlplacer.graph import TensorSpec
+from dlplacer.core.graph import TensorSpec
 
 VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 """Ops that move no bytes in inference."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 KINDS = ("F", "B", "I", "W")
 """Forward; whole backward; backward for the inputs alone; backward for the weights alone."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dlplacer.errors import InfeasibleError
-from dlplacer.graph import Op, OpGraph
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import Op, OpGraph
 
 STAGE_INPUTS = ("input", "constant", "tangent")
 """Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""

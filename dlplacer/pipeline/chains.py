@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Device
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
 from dlplacer.costs.links import LinkDirection, Wiring
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.topology import Device
 
 MOST_CHAINS = 20_000
 MOST_KEPT = 32

@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from dlplacer.errors import DlplacerError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import DlplacerError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.pipeline.search import Search, batch_parts
-from dlplacer.topology import Topology
-from dlplacer.units import format_seconds
 
 MOST_OPS = 20_000
 MOST_DEVICES = 16

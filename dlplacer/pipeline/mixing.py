@@ -1,6 +1,6 @@
 """Ops whose result depends on the whole batch: with micro-batches they compute something else."""
 
-from dlplacer.graph import Op, OpGraph
+from dlplacer.core.graph import Op, OpGraph
 
 _ALWAYS_EVALUATES = "no_training"
 _TRAINING_ARGUMENT = 5

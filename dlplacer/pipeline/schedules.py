@@ -16,7 +16,7 @@ The zero-bubble order is ZB-H1 (Qi et al., 2023): the weights' part of a backwar
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.pipeline.action import Action, Order
 
 

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_bytes
 from dlplacer.costs.links import Wiring
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.graph import OpGraph
 from dlplacer.pipeline.action import Order, in_flight
 from dlplacer.pipeline.blocks import require_stages
 from dlplacer.pipeline.chains import MOST_CHAINS, DeviceChain, chains_of
@@ -17,8 +19,6 @@ from dlplacer.pipeline.schedules import SCHEDULES, order_of
 from dlplacer.pipeline.settle import evaluated
 from dlplacer.pipeline.split import SplitProblem, StageSplit, best_split, least_memory_bytes
 from dlplacer.pipeline.workload import PipelineWorkload
-from dlplacer.topology import Topology
-from dlplacer.units import format_bytes
 
 _MOST_PER_DEVICE = 16
 _MOST_PLAYED = 4

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.pipeline.action import Action, Order, require_complete, stage_ranks
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
 from dlplacer.costs.times import with_times
-from dlplacer.graph import OpGraph
 from dlplacer.pipeline.blocks import blocks_of
 from dlplacer.pipeline.micro_batch import MicroBatchCosts
-from dlplacer.topology import Topology
 
 
 class PipelineWorkload:

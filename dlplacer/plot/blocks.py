@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 from dlplacer.plot.kinds import computes
 
 Path = tuple[str, ...]

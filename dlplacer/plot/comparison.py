@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
+from dlplacer.core.units import format_seconds
 from dlplacer.plot.axes import axes_or_new, label_seconds, plain
 from dlplacer.plot.colors import GUIDE, IDLE, TEXT
-from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.comparison import Comparison, MethodResult

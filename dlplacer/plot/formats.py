@@ -3,7 +3,7 @@
 from os import PathLike
 from pathlib import Path
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 FORMATS = ("png", "svg", "pdf")
 

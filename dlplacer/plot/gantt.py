@@ -11,10 +11,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.critical_path import Step, critical_path
-from dlplacer.errors import InputError
 from dlplacer.link_use import LinkUse, link_uses
-from dlplacer.plan import Plan, ScheduledOp
 from dlplacer.plot.axes import axes_or_new, inches, label_seconds, plain, text_points
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on

@@ -1,6 +1,6 @@
 """Kinds of ops, as pictures speak of them."""
 
-from dlplacer.graph import Op
+from dlplacer.core.graph import Op
 
 _STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
 _SHORT = {

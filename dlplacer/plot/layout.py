@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from dlplacer.graph import PHASES, Op
-from dlplacer.plan import Plan
+from dlplacer.core.graph import PHASES, Op
+from dlplacer.core.plan import Plan
 from dlplacer.plot.kinds import computes
 
 _BAND_GAP = 1.6

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
 
-from dlplacer.topology import Topology
+from dlplacer.core.topology import Topology
 
 
 def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:

@@ -6,11 +6,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dlplacer.check.memory import live_bytes
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_bytes
 from dlplacer.plot.axes import axes_or_new, label_bytes, label_seconds, plain
 from dlplacer.plot.colors import TEXT, device_colors
 from dlplacer.plot.summary import headline
-from dlplacer.units import format_bytes
 
 _FAR_ABOVE = 2.5
 _FIGURE_SHARE = 0.045

@@ -6,15 +6,15 @@ from html import escape
 
 from matplotlib.axes import Axes
 
+from dlplacer.core.plan import Plan, Transfer
+from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.critical_path import critical_path
 from dlplacer.link_use import link_uses
-from dlplacer.plan import Plan, Transfer
 from dlplacer.plot.gantt import plot_gantt
 from dlplacer.plot.memory import plot_memory
 from dlplacer.plot.placement import plot_placement
 from dlplacer.plot.save import render
 from dlplacer.plot.summary import busy_s, headline, serial_s, speedup
-from dlplacer.units import format_bytes, format_seconds
 
 Row = tuple[str, ...]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from dlplacer.core.units import format_seconds
 from dlplacer.plot.axes import axes_or_new, label_seconds, plain
 from dlplacer.plot.colors import IDLE, PHASE, block_colors, ink_on
-from dlplacer.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.pipeline.plan import PipelinePlan

@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.plot.axes import axes_or_new, inches, plain
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import CROSSING, GUIDE, IDLE, TEXT, device_colors
 from dlplacer.plot.layout import OpPositions, lay_out
 from dlplacer.plot.summary import busy_s, headline, verdict
-from dlplacer.units import format_bytes, format_seconds
 
 _SMALLEST_POINTS2 = 10.0
 _LARGEST_POINTS2 = 700.0

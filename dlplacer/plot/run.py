@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
 from dlplacer.files.text import write_bytes
-from dlplacer.plan import Plan
 from dlplacer.plot.formats import picture_format
 from dlplacer.plot.gantt import gantt_size, plot_gantt
 from dlplacer.plot.save import figure_bytes
-from dlplacer.units import format_seconds
 
 
 def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by: str = "phase") -> tuple[Axes, Axes]:

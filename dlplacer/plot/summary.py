@@ -1,7 +1,7 @@
 """The figures of a plan that its pictures and its page quote."""
 
-from dlplacer.plan import Plan
-from dlplacer.units import format_seconds
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
 
 
 def serial_s(plan: Plan) -> float:

@@ -9,11 +9,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from dlplacer.core.topology import Link, Topology
+from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 from dlplacer.plot.axes import axes_or_new, plain
 from dlplacer.plot.colors import TEXT, device_colors, ink_on
 from dlplacer.plot.machine_layout import machine_layout
-from dlplacer.topology import Link, Topology
-from dlplacer.units import format_bytes, format_bytes_per_s, format_seconds
 
 Spots = Mapping[str, tuple[float, float]]
 """Node → where it is drawn."""

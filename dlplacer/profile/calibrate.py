@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
 from dlplacer.costs.calibration import Calibration, calibration_of, merged
 from dlplacer.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.errors import InputError
-from dlplacer.graph import OpGraph
 from dlplacer.profile.link_times import measured_topology
 
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from dlplacer.core.topology import Device as TopologyDevice
+from dlplacer.core.topology import Link, Topology
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import streams_of
 from dlplacer.devices.transfer import received, sent
-from dlplacer.topology import Device as TopologyDevice
-from dlplacer.topology import Link, Topology
 
 _SIZES_BYTES = (4, 2**20, 2**24)
 _ROUND_TRIPS = 40

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.step_module import job_tensors
-from dlplacer.graph import OpGraph
 from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.guards import require_data
 from dlplacer.runtime.update import Updater

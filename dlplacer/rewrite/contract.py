@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.rewrite.footprint import joined_memory
 from dlplacer.rewrite.outputs import Outputs, joined_outputs
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dlplacer.errors import MismatchError
-from dlplacer.graph import Op, OpGraph
-from dlplacer.plan import Plan
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.plan import Plan
 from dlplacer.rewrite.contract import members_of
 from dlplacer.simulate import in_order, replay_plan
 

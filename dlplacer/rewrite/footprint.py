@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.graph import Op, OpGraph
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.rewrite.outputs import Outputs
 
 

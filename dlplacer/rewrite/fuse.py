@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dlplacer.graph import Op, OpGraph
+from dlplacer.core.graph import Op, OpGraph
 
 _PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation", "update"})
 

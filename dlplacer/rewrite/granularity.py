@@ -3,8 +3,8 @@
 import re
 from dataclasses import replace
 
-from dlplacer.errors import InputError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
 from dlplacer.rewrite.contract import contract
 from dlplacer.rewrite.fuse import chains
 from dlplacer.rewrite.groups import acyclic_groups

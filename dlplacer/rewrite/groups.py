@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 
 Node: TypeAlias = tuple[str, str, int]
 """An op of the contracted graph: ("group", label, 0), ("group", label, depth + 1) for a piece, or ("op", id, 0)."""

@@ -1,6 +1,6 @@
 """Granularity by module path: the ops of one module and one phase belong together."""
 
-from dlplacer.graph import PHASES, Op, OpGraph
+from dlplacer.core.graph import PHASES, Op, OpGraph
 
 _LOOSE = frozenset({"input", "constant", "tangent"})
 _SUFFIX = {"backward": ".backward", "optimizer": ".update"}

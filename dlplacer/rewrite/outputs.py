@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.graph import OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph, TensorSpec
 
 
 @dataclass(frozen=True)

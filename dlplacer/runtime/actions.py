@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

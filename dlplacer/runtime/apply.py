@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from dlplacer.check import check_plan
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
 from dlplacer.devices.open import open_devices
-from dlplacer.errors import InputError, MismatchError
 from dlplacer.frontend.capture import capture_job
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.kernels import require_kernels
-from dlplacer.graph import OpGraph
-from dlplacer.plan import Plan
 from dlplacer.rewrite import coarsen, expanded_plan
 from dlplacer.runtime.guards import require_unscaled_updates
 from dlplacer.runtime.match import require_same_graph

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.variant import Variant
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dlplacer.errors import InternalError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.host_order import HostOrder
 from dlplacer.runtime.program import Program

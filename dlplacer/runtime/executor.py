@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from dlplacer.core.errors import RunError
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.errors import RunError
 from dlplacer.frontend.executable import Executable
-from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
 from dlplacer.runtime.links import ProcessLinks

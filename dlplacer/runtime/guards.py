@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import InputError, MismatchError
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend.job import Job
 
 

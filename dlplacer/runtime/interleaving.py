@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.runtime.actions import Action, Recv, Send
 from dlplacer.runtime.program import Program
 

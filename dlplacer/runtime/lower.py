@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dlplacer.graph import Edge, OpGraph
+from dlplacer.core.graph import Edge, OpGraph
 from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.program import Program
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from dlplacer.errors import MismatchError
-from dlplacer.graph import OpGraph
-from dlplacer.plan import Plan
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
 from dlplacer.runtime.lower import Order
 from dlplacer.structure import first_difference, structure_sha256
 

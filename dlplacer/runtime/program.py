@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.runtime.actions import Action, Compute, parse_action, quoted, unquoted
 
 

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.streams import COMPUTE_STREAM
-from dlplacer.errors import InternalError
-from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program

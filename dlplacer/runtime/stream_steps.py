@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import torch
 
+from dlplacer.core.errors import InternalError, RunError
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.streams import COMPUTE_STREAM, Streams, streams_of
-from dlplacer.errors import InternalError, RunError
 from dlplacer.runtime.actions import Copy, Record, StreamAction, Sync, Wait
 from dlplacer.runtime.timeline import DeviceTimeline
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from dlplacer.errors import InputError
-from dlplacer.topology import Link, Router, Topology
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Link, Router, Topology
 
 NETWORK = "network"
 

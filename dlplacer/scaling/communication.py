@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Topology
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.exchange import GradientExchange, exchanges
 from dlplacer.costs.machine import MachineCosts
@@ -13,13 +15,11 @@ from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_group
 from dlplacer.dataparallel.groups.timeline import makespan_s
-from dlplacer.errors import InputError
 from dlplacer.scaling.efficiency import ScalingEfficiency
 from dlplacer.scaling.exchange_lines import ExchangeLine, line_through, lines_among
 from dlplacer.scaling.layout import Worker, WorkerLayout
 from dlplacer.scaling.split import WorkerSplit
 from dlplacer.scaling.work import Work
-from dlplacer.topology import Topology
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
 """How gradients are grouped into messages → the cuts of a chain."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 @dataclass(frozen=True)

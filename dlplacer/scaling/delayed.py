@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.files.text import write_json
 from dlplacer.scaling.epochs import EpochsTable
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 
 _SAME = 1e-12
 """Relative rounding: a speedup this close to the ceiling is the ceiling."""

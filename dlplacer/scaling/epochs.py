@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.scaling.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
 
 TERNARY_NOISE = 2.007

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Topology
 from dlplacer.scaling.communication import ClosedForm, OnMachine, StepTime, StepTimes, Team
 from dlplacer.scaling.efficiency import ConstantEfficiency
 from dlplacer.scaling.epochs import StatisticalEfficiency
@@ -12,7 +13,6 @@ from dlplacer.scaling.layout import WorkerLayout, sub_topology
 from dlplacer.scaling.split import ALONE, ModelParallel, WorkerSplit, splits_of
 from dlplacer.scaling.strategy import Strategy
 from dlplacer.scaling.work import Work
-from dlplacer.topology import Topology
 
 DEGREES = tuple(range(2, 9))
 """Model-parallel degrees that are considered if none are asked for."""

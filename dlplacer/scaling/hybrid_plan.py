@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.scaling.strategy import Strategy
 
 

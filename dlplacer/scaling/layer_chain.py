@@ -1,10 +1,10 @@
 """A captured step as a chain of layers whose parameters travel between data-parallel devices."""
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.times import required_time_s
 from dlplacer.dataparallel.groups.chain import LayerChain
-from dlplacer.errors import InputError
-from dlplacer.graph import Op, OpGraph
 from dlplacer.scaling.work import serial_order
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from itertools import combinations
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs.links import Wiring
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.topology import Device, Link, Router, Topology
 
 EXHAUSTIVE_DEVICES = 8
 """Up to this many devices every choice of workers is looked at; beyond it each worker takes the best that is left."""

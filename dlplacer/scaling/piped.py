@@ -1,12 +1,12 @@
 """Speedups from the pipeline splitter, on the machine that a worker really gets."""
 
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
 from dlplacer.pipeline.plan import PipelinePlan
 from dlplacer.pipeline.search import plan_pipeline
 from dlplacer.scaling.layout import signature
 from dlplacer.scaling.split import WorkerSplit
-from dlplacer.topology import Topology
 
 
 class PipelinedWorkers:

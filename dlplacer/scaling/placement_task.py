@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlplacer.errors import InfeasibleError, NoPlanError
+from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.scaling.layout import WorkerLayout, signature, sub_topology
 from dlplacer.scaling.split import Placed, WorkerSplit, gradient_shares
 from dlplacer.scaling.sweeps import Report, SweepRow, sweep
-from dlplacer.topology import Topology
 
 _NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.scaling.efficiency import RingOverhead, ScalingEfficiency, SerialOverhead
 
 _SAME = 1e-9

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from threading import Event
 
-from dlplacer.errors import InfeasibleError, InputError, NoPlanError
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
+from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.scaling.layout import signature
-from dlplacer.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlplacer.errors import DlplacerError, FileFormatError, InputError
+from dlplacer.core.errors import DlplacerError, FileFormatError, InputError
 from dlplacer.files.text import read_json, write_json
 from dlplacer.version import __version__
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.topology import Topology
 from dlplacer.costs.times import required_time_s
-from dlplacer.errors import InputError
-from dlplacer.graph import Op, OpGraph
-from dlplacer.topology import Topology
 
 _GRADIENT = "gradient"
 _FLOAT_BYTES = 4

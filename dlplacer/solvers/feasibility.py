@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from dlplacer.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.units import format_bytes
 from dlplacer.problem import Problem
 from dlplacer.solvers.instance import Instance, build_instance
-from dlplacer.units import format_bytes
 
 _SECONDS = 2.0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.solvers.instance import FAR
 from dlplacer.solvers.schedule import Budget
 from dlplacer.solvers.timetable import Schedule

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.problem import Problem
 from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import lower_bounds

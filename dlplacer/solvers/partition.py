@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from types import ModuleType
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.solvers.arc_delays import ArcDelays
 from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.instance import FAR, Instance

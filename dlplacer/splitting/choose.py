@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.rules import patterns_of
-from dlplacer.graph import OpGraph
 from dlplacer.splitting.axes import neighbours
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 

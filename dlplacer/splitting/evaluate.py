@@ -4,18 +4,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
 from dlplacer.costs.times import with_times
-from dlplacer.errors import InfeasibleError
 from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.problem import build_problem
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import run_rule
 from dlplacer.splitting.axes import splits_of
 from dlplacer.splitting.times import TimeTable, with_estimates
 from dlplacer.splitting.traced import TracedStep
-from dlplacer.topology import Topology
 
 _PLACEMENT_S = 5.0
 

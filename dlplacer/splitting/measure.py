@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.graph import OpGraph
 from dlplacer.profile.op_times import profile_ops, with_measured_times
 from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect

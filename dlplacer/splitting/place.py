@@ -5,24 +5,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.open import open_devices
-from dlplacer.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.placement import place
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
-from dlplacer.result import Result
 from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.measure import Profiling, measured_choice
 from dlplacer.splitting.times import tables_of
 from dlplacer.splitting.traced import TracedStep
 from dlplacer.structure import first_difference, structure_sha256
-from dlplacer.topology import Topology
 
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4

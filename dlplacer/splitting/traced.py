@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import fx
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.joint import Traced

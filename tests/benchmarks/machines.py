@@ -13,9 +13,9 @@ from random import Random
 
 from benchmarks.families import REFERENCE_BYTES_PER_S
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.routes import least_delay_routes, route_delay
-from dlplacer.topology import Device, Link, Router, Topology
 
 LATENCY_S = 0.5e-6
 REFERENCE_TYPE = "fast"

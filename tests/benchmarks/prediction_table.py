@@ -19,14 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.prediction_jobs import JOBS
 
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
 from dlplacer.devices import open_devices
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import capture_job, default_rewrites
-from dlplacer.options import Options
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import profile_ops, with_measured_times
 

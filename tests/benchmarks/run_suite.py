@@ -36,8 +36,8 @@ from benchmarks.families import FAMILIES
 from benchmarks.machines import linked
 from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
 
-from dlplacer.errors import InfeasibleError, InternalError, NoPlanError
-from dlplacer.options import Options
+from dlplacer.core.errors import InfeasibleError, InternalError, NoPlanError
+from dlplacer.core.options import Options
 from dlplacer.placement import place
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.schedule import Progress

@@ -13,8 +13,8 @@ from itertools import product
 from benchmarks.families import FAMILIES, REFERENCE_BYTES_PER_S
 from benchmarks.machines import MACHINES, REFERENCE_TYPE, compute_s, limited, mean_delay_s, timed_on
 
-from dlplacer.graph import OpGraph
-from dlplacer.topology import Topology
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
 
 CCRS = (0.1, 1.0, 10.0)
 SMALL_OPS = (10, 15, 21, 30)

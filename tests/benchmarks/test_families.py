@@ -9,8 +9,8 @@ from benchmarks.machines import MACHINES, SLOWDOWN, ccr_on, limited, linked, tim
 from benchmarks.run_suite import Row, Run, fitted_exponent, geometric_mean, main
 from benchmarks.suite import SETS, Instance
 
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
 from dlplacer.problem import build_problem
 from dlplacer.routes import least_delay_routes
 

@@ -8,9 +8,9 @@ import pytest
 from check import plans
 from check.plans import sent
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.plan import DeviceMemory, Plan
-from dlplacer.topology import Link
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.plan import DeviceMemory, Plan
+from dlplacer.core.topology import Link
 
 
 @dataclass(frozen=True)

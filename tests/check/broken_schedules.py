@@ -7,7 +7,7 @@ from check.broken import CROSSING, ROUTED, SERIAL, SINGLE, TRAINED, Broken, alon
 from check.plans import changed, with_op, with_ops
 
 from dlplacer.check import placement, timing
-from dlplacer.plan import ScheduledOp
+from dlplacer.core.plan import ScheduledOp
 
 PLACED = {
     "op missing": Broken(

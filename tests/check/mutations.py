@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from dlplacer.options import CHOICES
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.options import CHOICES
+from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 
 Mutation = Callable[[Random, Plan], Plan | None]
 SHIFTS_S = (-2.0, -1.0, -0.5, -0.001, 0.001, 0.5, 1.0, 2.0)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
-from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link, Router, Topology
 
 PAPER = Options.paper()
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from dlplacer.plan import Plan, Transfer, TransferSegment
+from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 CLOSE = 1e-6
 """The times of the plans that are judged are multiples of 1/8 s, or moved by at least so much."""

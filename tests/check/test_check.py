@@ -10,7 +10,7 @@ from check.broken_transfers import COUNTED, ON_THE_WAY
 from check.plans import changed, with_op
 
 from dlplacer.check import RULES, check_plan, violations
-from dlplacer.errors import CheckError
+from dlplacer.core.errors import CheckError
 
 BROKEN = PLACED | TIMED | ON_THE_WAY | COUNTED
 

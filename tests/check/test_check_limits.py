@@ -14,9 +14,9 @@ from check.plans import changed, sent, with_op
 from dlplacer.check import violations
 from dlplacer.check.memory import live_bytes, used_bytes
 from dlplacer.check.violation import tolerance_s
-from dlplacer.graph import Op, OpGraph
-from dlplacer.options import CHOICES, Options
-from dlplacer.topology import Link, Topology
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.topology import Link, Topology
 
 
 def way_delay_s(topology: Topology, way: list[str], delay: str) -> float:

@@ -12,8 +12,8 @@ from solvers.random_problems import random_step
 
 from dlplacer import place
 from dlplacer.check import violations
-from dlplacer.errors import InfeasibleError, NoPlanError
-from dlplacer.plan import Plan
+from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.plan import Plan
 
 METHODS = ("heft", "etf", "list", "m-etf", "sequential")
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from dlplacer.check import violations
 from dlplacer.check.memory import used_bytes
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import CHOICES, Options
-from dlplacer.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
-from dlplacer.topology import Link
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Link
 
 NAMES, NODES = st.sampled_from(["x", "y", "t", "ghost"]), st.sampled_from(["a", "b", "c", "r", "nowhere"])
 SECONDS = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 5.0, 8.0, 1e300])

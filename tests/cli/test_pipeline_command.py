@@ -8,10 +8,10 @@ import pytest
 from pipeline.graphs import chain, devices
 
 from dlplacer.cli.main import main
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
-from dlplacer.graph import OpGraph
 from dlplacer.pipeline.action import read_csv
-from dlplacer.topology import Topology
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.costs.calibration import (
     Calibration,
     Entry,
@@ -16,10 +19,7 @@ from dlplacer.costs.calibration import (
     with_calibrated_times,
 )
 from dlplacer.costs.calibration_file import read_calibration, write_calibration
-from dlplacer.errors import FileFormatError, InputError
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.load import load_graph
-from dlplacer.topology import Device, Link, Topology
 
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 

@@ -8,10 +8,10 @@ from costs import collective_runs as runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Link
 from dlplacer.costs import collectives, rounds
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.errors import InputError
-from dlplacer.topology import Link
 
 COUNTS = range(1, 18)
 UNIT = AlphaBeta(1.0, 1.0)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs import collectives
 from dlplacer.costs.alpha_beta import FREE, AlphaBeta
 from dlplacer.costs.links import Wiring, narrowest_pair
 from dlplacer.costs.machine import MachineCosts, server_line
 from dlplacer.costs.rings import rings, widest_ring
 from dlplacer.costs.rounds import ring_half
-from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.load import load_topology
-from dlplacer.topology import Device, Link, Router, Topology
 
 RATE, LATENCY_S = 1e9, 1e-6
 

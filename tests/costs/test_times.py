@@ -4,12 +4,12 @@ from dataclasses import fields, replace
 
 import pytest
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Topology
 from dlplacer.costs.times import with_roofline_times, with_times
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
-from dlplacer.options import Options
 from dlplacer.problem import build_problem
-from dlplacer.topology import Device, Topology
 
 FAST = Device("fast0", "fast", flops_per_s=1e12, memory_bytes_per_s=1e11)
 SLOW = Device("slow0", "slow", flops_per_s=1e10, memory_bytes_per_s=1e11)

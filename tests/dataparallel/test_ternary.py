@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dlplacer.core.errors import InputError
 from dlplacer.dataparallel.ternary.codec import averaged, clipped, pack, shared_scaler, ternarize, unpack
 from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
 from dlplacer.dataparallel.ternary.performance import Cluster, GpuWorkload, samples_per_s, step_s, ternary_speedups
@@ -15,7 +16,6 @@ from dlplacer.dataparallel.ternary.transports import (
     sent_bytes,
     stops_paying_at,
 )
-from dlplacer.errors import InputError
 
 CLUSTER = Cluster(4, 10e9, 6e9, 0.125e9, 50e-6)
 

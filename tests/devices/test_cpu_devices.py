@@ -10,11 +10,11 @@ import pytest
 import torch
 from runtime.random_plans import needs_two_cores
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices import open_devices
 from dlplacer.devices.allocator import keep_heap, reserve_heap
 from dlplacer.devices.cpu import CpuDevice, usable_cores
 from dlplacer.devices.worker import Worker
-from dlplacer.errors import InputError
 
 pinning = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
 

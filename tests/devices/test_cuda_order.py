@@ -6,9 +6,9 @@ import pytest
 import torch
 from devices.fake_streams import FakeStreams, FakeTensor
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices.cuda import CudaDevice, device_type
 from dlplacer.devices.stream_backend import TorchStreams
-from dlplacer.errors import InputError
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices.open import DeviceName, open_devices
-from dlplacer.errors import InputError
 
 
 @pytest.mark.parametrize(

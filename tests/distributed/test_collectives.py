@@ -9,25 +9,25 @@ from runtime.random_plans import machine, random_plan
 
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.collectives import ring_all_reduce
 from dlplacer.distributed.collectives import Bucket, add_collectives, pack, unpack
 from dlplacer.distributed.network import with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.distributed.replicate import replicated_plan
-from dlplacer.errors import InputError, MismatchError
 from dlplacer.files.plan_file import read_plan, write_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.capture import capture_job, default_rewrites
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.models import branches, mlp
-from dlplacer.options import Options
 from dlplacer.problem import build_problem
 from dlplacer.routes import least_delay_routes
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
-from dlplacer.topology import Device, Link, Topology
 
 LINE = AlphaBeta(1e-4, 1e-9)
 

@@ -7,9 +7,9 @@ import pytest
 from frontend.small_models import graph_of
 from runtime.random_plans import random_plan
 
+from dlplacer.core.errors import InternalError
 from dlplacer.distributed.messages import Message, by_channel, messages_of
 from dlplacer.distributed.rehearsal import dry_run_ranks
-from dlplacer.errors import InternalError
 from dlplacer.runtime.actions import Recv, Send
 from dlplacer.runtime.lower import lower, lower_stages
 from dlplacer.runtime.program import Program

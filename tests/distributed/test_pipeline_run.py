@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dlplacer.core.errors import InputError
 from dlplacer.distributed.launch import launch
 from dlplacer.distributed.pipeline_main import job_of, main
 from dlplacer.distributed.pipeline_run import PipelineReport, run_pipeline
-from dlplacer.errors import InputError
 from dlplacer.models import mlp
 
 

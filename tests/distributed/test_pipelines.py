@@ -12,18 +12,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.distributed.launch import launch
 from dlplacer.distributed.pipeline_forward import forward_of, op_graph
 from dlplacer.distributed.pipeline_profile import op_times, stage_times
 from dlplacer.distributed.pipeline_rank import PipelineRank
 from dlplacer.distributed.pipeline_stages import stage_modules
-from dlplacer.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.models import big_lstm, gnmt, mlp
 from dlplacer.pipeline.action import write_csv
 from dlplacer.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of
 from dlplacer.pipeline.search import plan_pipeline
-from dlplacer.topology import Device, Link, Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 TWO = Topology((Device("a", "core"), Device("b", "core")), (), (Link("a", "b", 1e9),))

@@ -4,8 +4,8 @@ import pytest
 from frontend.small_models import graph_of
 from runtime.random_plans import random_plan
 
+from dlplacer.core.errors import InputError
 from dlplacer.distributed.ranks import parse_ranks
-from dlplacer.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 import dlplacer.dynamo
+from dlplacer.core.errors import InputError, MismatchError, RunError
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.dynamo import CompileOptions, backend
-from dlplacer.errors import InputError, MismatchError, RunError
-from dlplacer.topology import Device, Link, Topology
 
 pytestmark = needs_two_cores
 CPUS = {"devices": "cpu:0,cpu:1", "method": "heft"}

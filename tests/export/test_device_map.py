@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from runtime.random_plans import machine, random_plan
 
-from dlplacer.errors import InputError, MismatchError
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.plan import Plan, ScheduledOp
+from dlplacer.core.topology import Device
 from dlplacer.export import device_map
 from dlplacer.export.device_map import spread_modules
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.plan import Plan, ScheduledOp
-from dlplacer.topology import Device
 
 
 def plan_of(homes: dict[str, int], ops: tuple[Op, ...]) -> Plan:

@@ -9,8 +9,8 @@ import torch
 from families import networks, transformers_models
 from torch import nn
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job, capture
-from dlplacer.graph import OpGraph
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 
 _TINY = {"batch_size": 2, "classes": 5, "narrow": 8}

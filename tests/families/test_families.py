@@ -7,7 +7,7 @@ from runtime.random_plans import needs_two_cores, plain_loss
 
 import dlplacer as dp
 from dlplacer.check import check_plan
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 

@@ -9,7 +9,7 @@ from runtime.random_plans import needs_two_cores, plain_loss, random_plan
 
 import dlplacer as dp
 from dlplacer.check import check_plan
-from dlplacer.errors import MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.files import write_plan
 from dlplacer.load import load_plan
 from dlplacer.rewrite import coarsen

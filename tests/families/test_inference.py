@@ -10,7 +10,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch.utils import _pytree as pytree
 
 import dlplacer as dp
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
 
 pytest.importorskip("transformers")

@@ -5,6 +5,7 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.check import violations
+from dlplacer.core.plan import Plan
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed.ranks import NETWORK, parse_ranks
@@ -14,7 +15,6 @@ from dlplacer.fidelity.report import device_uses
 from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
-from dlplacer.plan import Plan
 from dlplacer.runtime.timeline import OpSpan
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ from frontend.small_models import build
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.fidelity import medians as medians_module
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians

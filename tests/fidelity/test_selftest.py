@@ -10,9 +10,9 @@ from frontend.small_models import build
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
+from dlplacer.core.errors import InputError
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.delayed import DelayedDevice
-from dlplacer.errors import InputError
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.selftest import Check, Selftest, selftest
 from dlplacer.frontend import capture

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
 from dlplacer.files.graph_file import graph_from_dict
 
-FORMAT = "dlplacer.graph/1"
+FORMAT = "dlplacer.core.graph/1"
 
 
 def node(name: str = "a", **fields: Any) -> dict[str, Any]:

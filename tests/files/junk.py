@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
 
 Read = TypeVar("Read")
 

@@ -12,8 +12,8 @@ from machines import samples
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.cli.recorded_splits import splits_in
+from dlplacer.core.errors import CheckError, InputError
 from dlplacer.costs.calibration_file import read_calibration
-from dlplacer.errors import CheckError, InputError
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.graph_file import graph_from_dict
 from dlplacer.machines.importing import import_topology
@@ -24,7 +24,7 @@ from dlplacer.scaling.epochs_file import read_epochs
 COUNT = 200
 
 GRAPH = {
-    "format": "dlplacer.graph/1",
+    "format": "dlplacer.core.graph/1",
     "name": "small",
     "nodes": [
         {"id": "x", "kind": "input", "time_s": 0, "outputs": [{"shape": [2, 3], "dtype": "float32", "bytes": 24}]},

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.check import violations
-from dlplacer.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.plan_file import plan_to_dict, read_plan, write_plan
 from dlplacer.files.text import render_json
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import CHOICES, Options
-from dlplacer.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
-from dlplacer.topology import Device, Link, Router, Topology
 
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
 SECONDS = st.floats(0, 1e6)
@@ -278,19 +278,19 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
         ],
     ),
     "newer parts": (
-        [put(*GRAPH, "format", to="dlplacer.graph/2"), cut(*TOPOLOGY, "format")],
+        [put(*GRAPH, "format", to="dlplacer.core.graph/2"), cut(*TOPOLOGY, "format")],
         [
-            "problem.graph: format 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
-            'problem.topology: format missing; the file must start with "format": "dlplacer.topology/1"',
+            "problem.graph: format 'dlplacer.core.graph/2' is newer than 'dlplacer.core.graph/1'; update dlplacer to read it",
+            'problem.topology: format missing; the file must start with "format": "dlplacer.core.topology/1"',
         ],
     ),
     "a newer plan": (
-        [put("format", to="dlplacer.plan/2"), put("speed", to=1)],
-        ["format: 'dlplacer.plan/2' is newer than 'dlplacer.plan/1'; update dlplacer to read it"],
+        [put("format", to="dlplacer.core.plan/2"), put("speed", to=1)],
+        ["format: 'dlplacer.core.plan/2' is newer than 'dlplacer.core.plan/1'; update dlplacer to read it"],
     ),
     "another kind of file": (
-        [put("format", to="dlplacer.graph/1")],
-        ["format: 'dlplacer.graph/1' is not 'dlplacer.plan/1'; give a plan file"],
+        [put("format", to="dlplacer.core.graph/1")],
+        ["format: 'dlplacer.core.graph/1' is not 'dlplacer.core.plan/1'; give a plan file"],
     ),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files import locate_graph, locate_topology, write_json, write_text
 from dlplacer.files.text import field_path, read_json, render_json, write_bytes
 

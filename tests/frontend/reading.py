@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 
 
 def readers(graph: OpGraph, op: str) -> set[str]:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job, capture
-from dlplacer.graph import OpGraph
 from dlplacer.models import branches, mlp
 
 CLASSES = 5

@@ -12,7 +12,7 @@ from frontend.small_models import Calls
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import CaptureError, InputError
+from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend import Job, Optimizer, capture
 from dlplacer.frontend.capture import capture_job
 

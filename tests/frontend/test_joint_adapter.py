@@ -8,7 +8,7 @@ from frontend.small_models import build
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
 from dlplacer.frontend.joint import Slot, Traced, is_backward, module_path, sequence_number, trace
 from dlplacer.frontend.step_module import fake_step

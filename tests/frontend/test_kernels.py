@@ -9,7 +9,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.errors import MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.kernels import PORTABLE, attention, attention_backward, kernel_for, runs_on
 

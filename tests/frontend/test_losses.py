@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.job import loss_in
 

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 
 import dlplacer as dp
 from dlplacer.check.memory import used_bytes
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Topology
 from dlplacer.frontend import Job, capture
 from dlplacer.models import inception_v3, resnet50
-from dlplacer.options import Options
-from dlplacer.topology import Device, Topology
 
 
 class Block(nn.Module):

@@ -12,7 +12,7 @@ from frontend.small_models import Calls
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job, capture
 
 

@@ -7,13 +7,13 @@ import pytest
 from machines.fake_nvml import FakeNvml
 
 from dlplacer.cli.main import main
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.host import host_topology, parse_core_list
 from dlplacer.machines.measure import fit_line, measured
 from dlplacer.machines.nvml import nvml_topology, type_of_name
 from dlplacer.machines.rates import pcie_bytes_per_s, pcie_slot_bytes_per_s
 from dlplacer.routes import least_delay_routes
-from dlplacer.topology import Device, Link, Router, Topology
 
 
 def test_nvml_box() -> None:

@@ -8,11 +8,11 @@ import pytest
 from machines.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX
 
 from dlplacer.cli.main import main
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Topology
 from dlplacer.files import write_topology
 from dlplacer.load import load_topology
 from dlplacer.machines.importing import import_topology
-from dlplacer.topology import Topology
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 

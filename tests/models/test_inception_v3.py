@@ -4,7 +4,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.models import inception_v3
 

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dlplacer as dp
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend.job import Job
 from dlplacer.models import big_lstm, gnmt
 

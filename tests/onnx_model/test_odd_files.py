@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_model.models import FLOAT, diamond, save, weights
 from onnx_model.test_onnx_files import split_plan
 
-from dlplacer.errors import DlplacerError, FileFormatError, InputError, RunError
+from dlplacer.core.errors import DlplacerError, FileFormatError, InputError, RunError
 from dlplacer.onnx_model import OnnxFile, onnx_graph, read_onnx
 from dlplacer.onnx_model.run import PlacedOnnx, random_inputs, run_onnx
 

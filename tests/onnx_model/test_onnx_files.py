@@ -12,12 +12,12 @@ from onnx_model.models import FLOAT, diamond, random_model, save, weights
 
 import dlplacer as dp
 from dlplacer.cli.main import main
+from dlplacer.core.errors import FileFormatError, InputError, MismatchError, RunError
+from dlplacer.core.plan import Plan
 from dlplacer.costs.times import with_times
-from dlplacer.errors import FileFormatError, InputError, MismatchError, RunError
 from dlplacer.onnx_model import onnx_graph, read_onnx
 from dlplacer.onnx_model.profile import profile_onnx
 from dlplacer.onnx_model.run import PlacedOnnx, random_inputs, run_onnx
-from dlplacer.plan import Plan
 
 CORES = dp.load_topology("cpu-2core")
 

@@ -4,9 +4,9 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.pipeline.blocks import Blocks
-from dlplacer.topology import Device, Link, Topology
 
 
 def chain(times_s: Sequence[float], bytes_: int = 8, backward: float = 2.0) -> OpGraph:

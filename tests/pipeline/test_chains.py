@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 from pipeline.graphs import chain
 
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs.links import Wiring
 from dlplacer.pipeline.chains import chains_of
 from dlplacer.pipeline.search import plan_pipeline
-from dlplacer.topology import Device, Link, Router, Topology
 
 
 def two_switches(order: str) -> Topology:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from pipeline.graphs import chain, devices
 
-from dlplacer.errors import InputError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
 from dlplacer.load import load_graph
 from dlplacer.pipeline.mixing import mixing_warnings
 from dlplacer.pipeline.search import plan_pipeline

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.pipeline.action import Action, in_flight, read_csv, require_complete, stage_ranks, write_csv
 from dlplacer.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of
 from dlplacer.pipeline.timeline import Hop, StageTimes, play

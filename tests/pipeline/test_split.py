@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from pipeline.graphs import all_splits, chain, devices, random_dag
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.costs.links import Wiring
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.graph import Edge, Op, OpGraph
 from dlplacer.pipeline.action import in_flight
 from dlplacer.pipeline.blocks import Blocks, blocks_of
 from dlplacer.pipeline.chains import chains_of
@@ -16,7 +17,6 @@ from dlplacer.pipeline.cuts import cuts_of
 from dlplacer.pipeline.schedules import order_of
 from dlplacer.pipeline.search import Search, plan_pipeline
 from dlplacer.pipeline.split import best_split
-from dlplacer.topology import Device, Link, Topology
 
 MICRO_BATCHES = 4
 

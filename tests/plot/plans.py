@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import Plan, ScheduledOp, Transfer, TransferSegment
-from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link, Router, Topology
 
 Times = dict[str, tuple[str, float, float]]
 """Op → device, start, end."""

@@ -14,15 +14,15 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from plot.plans import diamond, one_moment, plan_of, sent, two_at_once
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.critical_path import critical_path
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op
-from dlplacer.plan import Plan
 from dlplacer.plot import plot_gantt, recommended_size, save_picture
 from dlplacer.plot.axes import text_points
 from dlplacer.plot.blocks import blocks_of, short_names
 from dlplacer.plot.colors import PHASE, device_colors
-from dlplacer.topology import Device, Link, Topology
 
 matplotlib.use("Agg")
 

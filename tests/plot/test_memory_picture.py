@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from plot.plans import diamond, one_moment, plan_of
 
 from dlplacer.check.memory import live_bytes
-from dlplacer.graph import Op
-from dlplacer.plan import Plan
+from dlplacer.core.graph import Op
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Topology
 from dlplacer.plot import plot_memory, recommended_size, save_picture
-from dlplacer.topology import Device, Topology
 
 matplotlib.use("Agg")
 

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from plot.plans import diamond, one_moment, plan_of, two_at_once
 
-from dlplacer.graph import Op
-from dlplacer.options import CHOICES
+from dlplacer.core.graph import Op
+from dlplacer.core.options import CHOICES
 from dlplacer.plot import html_page
 from dlplacer.plot.page import _MEANING
 

@@ -12,8 +12,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from plot.plans import diamond, one_moment, plan_of
 
-from dlplacer.graph import Edge, Op
-from dlplacer.plan import Plan
+from dlplacer.core.graph import Edge, Op
+from dlplacer.core.plan import Plan
 from dlplacer.plot import plot_placement, recommended_size, save_picture
 from dlplacer.plot.colors import CROSSING
 from dlplacer.plot.layout import lay_out

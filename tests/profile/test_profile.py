@@ -11,9 +11,9 @@ from frontend.small_models import build, build_with, dropout
 from runtime.random_plans import needs_two_cores
 from torch import nn
 
+from dlplacer.core.errors import InputError
 from dlplacer.devices import Device, open_devices
 from dlplacer.devices.cpu import usable_cores
-from dlplacer.errors import InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
 from dlplacer.profile.link_times import handover_time_s, measured_topology

@@ -2,7 +2,7 @@
 
 import random
 
-from dlplacer.graph import PHASES, Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import PHASES, Edge, Op, OpGraph, TensorSpec
 
 
 def random_graph(seed: int, count: int = 12) -> OpGraph:

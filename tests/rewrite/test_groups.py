@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 from rewrite.random_graphs import random_graph, random_labels
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.rewrite.groups import acyclic_groups
 
 

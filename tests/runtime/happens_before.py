@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.actions import Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.interleaving import interleaved
 from dlplacer.runtime.program import Program

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
 
 DEVICES = ("d0", "d 1", 'd"2')
 """Names of devices, two of which need quotes in a program's text."""

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from dlplacer.assemble import assemble
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.job import loss_in
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
-from dlplacer.plan import Plan
 from dlplacer.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
-from dlplacer.topology import Device, Link, Topology
 
 needs_two_cores = pytest.mark.skipif(
     len(usable_cores()) < 2, reason="two CPU devices need two cores, and this process may use one"

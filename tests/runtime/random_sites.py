@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.actions import Action
 from dlplacer.runtime.lower import lower_stages
 from dlplacer.runtime.program import Program

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
-from dlplacer.errors import InternalError
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
-from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run

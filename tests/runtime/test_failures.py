@@ -11,8 +11,8 @@ from runtime.random_plans import machine, needs_two_cores, placed_at_random, pla
 from torch import nn
 from torch.nn import functional
 
+from dlplacer.core.errors import InputError, RunError
 from dlplacer.devices.cpu import CpuDevice
-from dlplacer.errors import InputError, RunError
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
 

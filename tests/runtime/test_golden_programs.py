@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runtime.random_graphs import random_graph, random_order
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import Order, lower_stages
 from dlplacer.runtime.program import Program

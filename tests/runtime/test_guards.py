@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from dlplacer.errors import CheckError, InputError, MismatchError
+from dlplacer.core.errors import CheckError, InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
 

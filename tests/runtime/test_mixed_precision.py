@@ -9,7 +9,7 @@ from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
 

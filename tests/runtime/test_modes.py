@@ -11,7 +11,7 @@ from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, 
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import CaptureError, InputError, MismatchError
+from dlplacer.core.errors import CaptureError, InputError, MismatchError
 from dlplacer.files import write_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.load import load_plan

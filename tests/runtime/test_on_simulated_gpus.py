@@ -9,11 +9,11 @@ from runtime.random_sites import AWAY, AWAY_ON_GPU, Lowered, random_lowered
 from runtime.simulated_gpus import Cell, SimulatedGpus
 from runtime.test_races import damaged, found, runs_dry
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
-from dlplacer.graph import OpGraph
 from dlplacer.runtime.actions import Hold, Wait
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import Executor

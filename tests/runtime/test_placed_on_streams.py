@@ -9,9 +9,9 @@ import torch
 from frontend.small_models import build
 from runtime.random_plans import plain_loss, random_plan
 
+from dlplacer.core.errors import RunError
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.devices.delayed import DelayedDevice
-from dlplacer.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import capture_job, default_rewrites
 from dlplacer.runtime.placed import PlacedModule

@@ -6,9 +6,9 @@ import pytest
 from frontend.small_models import build, graph_of
 from runtime.random_plans import random_plan
 
-from dlplacer.errors import MismatchError
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.frontend import Job, capture
-from dlplacer.graph import Op, OpGraph
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.random_graphs import random_graph, random_order
 
-from dlplacer.errors import InputError, InternalError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InputError, InternalError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.runtime.actions import (
     Action,
     Compute,

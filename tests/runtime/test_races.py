@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from runtime.happens_before import has_race
 from runtime.random_sites import AWAY_ON_GPU, Lowered, random_lowered
 
+from dlplacer.core.errors import InternalError
 from dlplacer.devices.streams import COMPUTE_STREAM
-from dlplacer.errors import InternalError
 from dlplacer.runtime.actions import Copy, Free, Hold, Record, Send, Sync, Wait
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.program import Program

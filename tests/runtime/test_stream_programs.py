@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlplacer.errors import InternalError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
 from dlplacer.runtime.program import Program

@@ -14,7 +14,7 @@ from frontend.small_models import BUILDERS, build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, Optimizer
 from dlplacer.runtime import PlacedModule
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlplacer.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.scaling.advise.choice import Alternative, LayerAlternatives, choose_alternatives
 from dlplacer.scaling.advise.footprint import (
     ConvNet,

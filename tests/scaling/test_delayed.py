@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 from dlplacer.scaling.delayed import MeasuredEpochs, Measurement, delayed_updates, measure_epochs
 from dlplacer.scaling.epochs_file import read_epochs
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.collectives import ring_all_reduce
-from dlplacer.errors import InfeasibleError, InputError
 from dlplacer.scaling.efficiency import ConstantEfficiency, RingOverhead, SerialOverhead
 from dlplacer.scaling.scaling_fit import fit_scaling
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.scaling.critical_batch import CriticalBatch, fit_critical_batch
 from dlplacer.scaling.epochs import TERNARY_NOISE, EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.epochs_file import read_epochs

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.scaling.communication import ClosedForm
 from dlplacer.scaling.critical_batch import CriticalBatch
 from dlplacer.scaling.efficiency import ConstantEfficiency, RingOverhead, SerialOverhead, hybrid_threshold

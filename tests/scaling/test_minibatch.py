@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.load import load_graph
 from dlplacer.scaling.advise.choice import Alternative
 from dlplacer.scaling.advise.minibatch import plan_batches

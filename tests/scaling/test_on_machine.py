@@ -5,9 +5,10 @@ from itertools import combinations
 
 import pytest
 
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs.exchange import exchanges
-from dlplacer.errors import InfeasibleError, InputError
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.load import load_graph, load_topology
 from dlplacer.scaling.clusters import cluster
 from dlplacer.scaling.communication import GROUPINGS, ClosedForm, OnMachine, StepTime, Team
@@ -17,7 +18,6 @@ from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
 from dlplacer.scaling.layout import WorkerLayout, partitions, signature, sub_topology
 from dlplacer.scaling.split import ALONE, Placed, Several, SpeedupTable, WorkerSplit
 from dlplacer.scaling.work import GradientLayer, Work, work_of
-from dlplacer.topology import Device, Link, Router, Topology
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
 WORK = Work(0.010, LAYERS)

@@ -4,13 +4,14 @@ from itertools import combinations
 
 import pytest
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.costs.collectives import parameter_server
 from dlplacer.costs.exchange import exchanges
 from dlplacer.costs.links import Wiring
 from dlplacer.costs.machine import MachineCosts, server_line
 from dlplacer.costs.rounds import server_rounds
-from dlplacer.errors import InputError
 from dlplacer.load import load_topology
 from dlplacer.scaling.communication import OnMachine, StepTime, Team
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
@@ -19,7 +20,6 @@ from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
 from dlplacer.scaling.layout import WorkerLayout
 from dlplacer.scaling.split import ALONE, SpeedupTable, WorkerSplit
 from dlplacer.scaling.work import GradientLayer, Work
-from dlplacer.topology import Device, Link, Router, Topology
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 SERVED = tuple(alternative for alternative in exchanges() if alternative.name == "none/servers")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from scaling.sweep_tasks import Square
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.scaling.layout import WorkerLayout, sub_topology
 from dlplacer.scaling.placement_task import PlacementTask, presolve
 from dlplacer.scaling.split import Placed
 from dlplacer.scaling.sweeps import SweepRow, sweep, sweep_frame, task_key
-from dlplacer.topology import Device, Link, Topology
 
 
 class Inline(Executor):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 
-from dlplacer.graph import Op, OpGraph
-from dlplacer.topology import Device, Topology
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.topology import Device, Topology
 
 
 def optimal_makespan(graph: OpGraph, topology: Topology) -> Fraction | None:

@@ -11,9 +11,9 @@ from itertools import pairwise, product
 
 from solvers.brute_force import placements
 
-from dlplacer.graph import Op, OpGraph
-from dlplacer.options import Options
-from dlplacer.topology import Device, Topology
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Topology
 
 Route = tuple[str, ...]
 Memory = list[tuple[str, Fraction, Fraction, int]]

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import Options
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem import Problem, build_problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.schedule import Budget
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Topology
 
 
 def make_graph(

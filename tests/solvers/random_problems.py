@@ -2,9 +2,9 @@
 
 from random import Random
 
-from dlplacer.graph import Edge, Op, OpGraph
-from dlplacer.options import CHOICES, Options
-from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.topology import Device, Link, Router, Topology
 
 
 def random_problem(seed: int) -> tuple[OpGraph, Topology]:

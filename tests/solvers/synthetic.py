@@ -4,7 +4,7 @@ Forward ops at ATen granularity (convolution, batch norm, relu, pool, cat), para
 has input gradients and weight gradients apart, so weight gradients float.
 """
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
 
 _FLOPS_PER_S = 8e12
 _BYTES_PER_S = 700e9

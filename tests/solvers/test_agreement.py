@@ -6,7 +6,8 @@ from random import Random
 import pytest
 from solvers.helpers import broken_rules, make_instance, make_machine, no_bounds, one_worker
 
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.ilp.agreement import MasterProblem
@@ -16,7 +17,6 @@ from dlplacer.solvers.ilp.solve import search_series
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Topology
 
 
 def forward_and_backward(seed: int, blocks: int) -> OpGraph:

@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.filling import by_module
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.methods import RULES, run_rule
@@ -16,7 +17,6 @@ from dlplacer.solvers.peft import optimistic_costs
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.sct import favourite_children
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Topology
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 

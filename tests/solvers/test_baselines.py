@@ -12,8 +12,9 @@ from solvers.random_problems import random_problem
 
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
-from dlplacer.errors import InfeasibleError
-from dlplacer.graph import Edge, Op, OpGraph
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct
@@ -30,7 +31,6 @@ from dlplacer.solvers.sct import m_sct
 from dlplacer.solvers.sequential import sequential
 from dlplacer.solvers.timetable import Schedule
 from dlplacer.solvers.topo import m_topo
-from dlplacer.topology import Device, Link, Router, Topology
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 BASELINES = [

@@ -5,12 +5,12 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import make_graph, make_instance, make_machine, make_problem
 from solvers.random_problems import random_problem
 
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.area import best_prices
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.heads import heads, tails
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.one_machine import block_bound, packing_bound, preemptive_end
-from dlplacer.topology import Device, Link, Topology
 
 
 def test_critical_path() -> None:

@@ -8,7 +8,7 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join
 
-from dlplacer.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.feasibility import require_feasible

@@ -5,7 +5,7 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import make_graph, make_instance, make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
 
-from dlplacer.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.endings import followers, suffixes

@@ -3,11 +3,11 @@
 import pytest
 from solvers.helpers import make_graph, make_machine, make_problem, one_worker
 
-from dlplacer.errors import InfeasibleError
-from dlplacer.graph import OpGraph
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.methods import METHODS
-from dlplacer.topology import Device, Link, Topology
 
 
 def _reason(graph: OpGraph, topology: Topology) -> str:

@@ -2,11 +2,11 @@
 
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heft import heft
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Topology
 
 
 def _run(instance: Instance) -> Schedule:

@@ -7,7 +7,8 @@ import pytest
 from ortools.sat.python import cp_model
 from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, no_bounds, one_worker
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import construct
 from dlplacer.solvers.ilp import constraints
@@ -19,7 +20,6 @@ from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.symmetry import interchangeable, relabelled
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Router, Topology
 
 
 def _optimum(graph: OpGraph, topology: Topology) -> int:

@@ -6,6 +6,7 @@ import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 from solvers.random_problems import random_problem
 
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.construct import construct
 from dlplacer.solvers.heft import heft
 from dlplacer.solvers.instance import Instance
@@ -13,7 +14,6 @@ from dlplacer.solvers.list_schedule import list_schedule
 from dlplacer.solvers.packing import choose_components
 from dlplacer.solvers.ranks import by_rank, upward_ranks
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.topology import Device, Link, Topology
 
 
 def _run(instance: Instance) -> Schedule:

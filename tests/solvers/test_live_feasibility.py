@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from solvers.helpers import make_graph, make_machine
 
-from dlplacer.errors import InfeasibleError
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.result import Result
 from dlplacer.placement import place
-from dlplacer.result import Result
 
 LIVE = Options(contention="none")
 

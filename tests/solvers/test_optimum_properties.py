@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from solvers.random_problems import random_problem
 
-from dlplacer.errors import InfeasibleError
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.placement import place
-from dlplacer.topology import Device, Link, Topology
 
 _SAME = 1e-9
 _EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True, database=None)

@@ -6,9 +6,9 @@ import pytest
 from solvers.brute_force_options import optimum_under
 from solvers.random_problems import random_step
 
-from dlplacer.errors import InfeasibleError, NoPlanError
+from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.plan import Plan
 from dlplacer.placement import place
-from dlplacer.plan import Plan
 
 _CHUNK = 60
 

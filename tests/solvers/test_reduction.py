@@ -7,7 +7,7 @@ import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, no_bounds, one_worker
 from solvers.random_problems import random_problem
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.solvers.construct import construct
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search

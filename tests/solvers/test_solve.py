@@ -9,7 +9,7 @@ from solvers.helpers import broken_rules, make_graph, make_machine, make_problem
 from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.ilp.model import build_model

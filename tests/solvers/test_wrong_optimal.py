@@ -10,12 +10,12 @@ from solvers.helpers import make_graph, make_machine, make_problem, no_bounds
 from solvers.random_problems import random_problem
 from solvers.synthetic import inception_like
 
-from dlplacer.graph import OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import MAX_TICKS
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import new_solver
 from dlplacer.solvers.instance import build_instance
-from dlplacer.topology import Topology
-from dlplacer.units import MAX_TICKS
 
 
 def _largest_enforced_sum(model: cp_model.CpModel) -> int:

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional
 
 import dlplacer as dp
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
 from dlplacer.frontend import Job
 from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
 from dlplacer.splitting.axes import neighbours, splits_of
 from dlplacer.splitting.choose import choose_splits
 from dlplacer.splitting.place import evaluator, place_with_splits

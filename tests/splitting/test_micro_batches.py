@@ -6,7 +6,7 @@ from frontend.splitting.test_training import Net, job_of, plain, trained
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
 from dlplacer.splitting.traced import TracedStep
 

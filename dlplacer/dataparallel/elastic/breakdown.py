@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 @dataclass(frozen=True)

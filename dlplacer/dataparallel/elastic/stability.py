@@ -1,6 +1,6 @@
 """Whether hyper-parameters of synchronous elastic averaging can converge: a check before a run, not after it."""
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 def require_stable(learning_rate: float, strength: float, workers: int, curvature: float) -> None:

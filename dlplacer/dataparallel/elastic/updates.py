@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 Vector = NDArray[np.float64]
 Gradient = Callable[[int, Vector], Vector]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 DIRECTIONS = ("forward", "backward")
 

@@ -13,8 +13,8 @@ value moves by exactly the first group's message, hence no count of groups is ne
 from bisect import bisect_right
 from collections import deque
 
+from dlplacer.core.errors import InputError
 from dlplacer.dataparallel.groups.chain import LayerChain
-from dlplacer.errors import InputError
 
 _SLACK = 1e-12
 """Relative rounding that sums of thousands of layers may leave between two ways to the same makespan."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
 from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
 from dlplacer.dataparallel.groups.timeline import makespan_s
-from dlplacer.errors import InputError
 
 DEFAULT_CAP_BYTES = 25 * 2**20
 

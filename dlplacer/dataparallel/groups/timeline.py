@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
 from dlplacer.dataparallel.groups.chain import DIRECTIONS, LayerChain, require_cuts
-from dlplacer.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

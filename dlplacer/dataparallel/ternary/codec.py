@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 CLIP = 2.5
 """c of eq. 21: gradients are clipped at c standard deviations."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

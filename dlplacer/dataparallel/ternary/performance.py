@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
 from dlplacer.costs.exchange import sum_bits
-from dlplacer.errors import InputError
 
 SCALINGS = ("strong", "weak")
 _CODE_BITS = 2

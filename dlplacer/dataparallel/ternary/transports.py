@@ -2,8 +2,8 @@
 
 import math
 
+from dlplacer.core.errors import InputError
 from dlplacer.costs.exchange import GradientExchange, exchanges
-from dlplacer.errors import InputError
 
 _FLOAT_BYTES = 4
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import joint
 from dlplacer.frontend.nodes import is_folded, is_random, picked_output
 from dlplacer.frontend.splitting.names import OpSplit

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 
 _SPLIT = re.compile(r"split:(?P<op>[^:\s]+):(?P<axis>[a-z]+\d*):(?P<parts>\d+)")
 _PREFIX = "split:"

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.nodes import picked_output
 from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.frontend.splitting.pattern import SUM, Pattern, bounds

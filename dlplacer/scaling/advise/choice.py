@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 FLOAT_BYTES = 4
 _COPIES = 3

@@ -1,6 +1,6 @@
 """Lemma 3.1 of Zou et al. 2017 asked backwards; `dlplacer.scaling.efficiency.SerialOverhead` is the lemma itself."""
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:

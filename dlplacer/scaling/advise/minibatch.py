@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dlplacer.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.scaling.advise.choice import Alternative, LayerAlternatives, choose_alternatives
 from dlplacer.scaling.advise.recompute import RECOMPUTE, StepChoices
 

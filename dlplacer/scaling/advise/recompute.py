@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.costs.times import required_time_s
-from dlplacer.errors import InputError
-from dlplacer.graph import Op, OpGraph
 from dlplacer.scaling.advise.choice import Alternative
 
 STORE, RECOMPUTE = "store", "recompute"

@@ -7,7 +7,7 @@ others.
 import math
 from fractions import Fraction
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 _MOST = 10**9
 

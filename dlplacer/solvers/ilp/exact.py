@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.model import build_exact_model

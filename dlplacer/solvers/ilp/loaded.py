@@ -4,7 +4,7 @@ import time
 from copy import copy
 from dataclasses import replace
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.ilp.constraints import charge_idle_ends

@@ -8,7 +8,7 @@ from threading import Thread
 
 from ortools.sat.python import cp_model
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dlplacer.errors import InternalError
+from dlplacer.core.errors import InternalError
 from dlplacer.problem import Problem
 from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import Bounds, lower_bounds

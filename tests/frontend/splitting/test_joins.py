@@ -6,7 +6,7 @@ import pytest
 import torch
 from frontend.splitting.one_op import run, split_graph, targets, traced
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.splitting.names import OpSplit
 
 aten = torch.ops.aten

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.splitting.names import OpSplit, is_split, parse_split, parse_splits
 
 

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 import dlplacer as dp
-from dlplacer.errors import CaptureError
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.capture import capture_job, default_rewrites
 from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.graph import OpGraph
 from dlplacer.splitting.axes import splits_of
 from dlplacer.splitting.traced import TracedStep
 

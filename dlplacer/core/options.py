@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "contention": ("link", "none"),

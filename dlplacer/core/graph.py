@@ -8,7 +8,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 PHASES = ("forward", "backward", "optimizer")
 _AMOUNTS = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlplacer.plan import Plan
+from dlplacer.core.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dlplacer.errors import InputError
-from dlplacer.graph import OpGraph
-from dlplacer.options import Options
-from dlplacer.topology import Topology
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
 
 STATUSES = ("optimal", "feasible")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlplacer.errors import InputError
-from dlplacer.topology import Device, Link, Router, Topology
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
 
 
 def pair(*links: Link) -> Topology:

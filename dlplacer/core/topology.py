@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dlplacer.errors import InputError
+from dlplacer.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from dlplacer.errors import InputError
-from dlplacer.options import CHOICES, Options
+from dlplacer.core.errors import InputError
+from dlplacer.core.options import CHOICES, Options
 
 
 def test_every_option_has_choices_and_the_first_is_the_default() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.units import (
+from dlplacer.core.units import (
     MAX_TICKS,
     UNITS,
     choose_tick,

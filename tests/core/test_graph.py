@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.errors import InputError
-from dlplacer.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 
 AMOUNTS = (
     "flops",
