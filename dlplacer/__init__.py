@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dlplacer.core.result import Result
     from dlplacer.core.topology import Device, Link, Router, Topology
     from dlplacer.files import write_graph, write_plan, write_topology
+    from dlplacer.files.load import load_graph, load_plan, load_topology
     from dlplacer.frontend import Job, Optimizer, capture
-    from dlplacer.load import load_graph, load_plan, load_topology
     from dlplacer.placement import place
     from dlplacer.runtime import PlacedModule, apply
     from dlplacer.splitting import SplitResult, place_with_splits
@@ -57,7 +57,7 @@ _HOME = {
     ),
     "dlplacer.files": ("write_graph", "write_plan", "write_topology"),
     "dlplacer.core.graph": ("Edge", "Op", "OpGraph", "TensorSpec"),
-    "dlplacer.load": ("load_graph", "load_plan", "load_topology"),
+    "dlplacer.files.load": ("load_graph", "load_plan", "load_topology"),
     "dlplacer.core.options": ("Options",),
     "dlplacer.placement": ("place",),
     "dlplacer.core.plan": ("Plan",),

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print every violation; exit code 5 if there is one."""
     from dlplacer.check import violations
-    from dlplacer.load import load_plan
+    from dlplacer.files.load import load_plan
 
     plan = load_plan(arguments.plan)
     found = violations(plan)

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run every method, draw the picture, and print the table."""
     from dlplacer.comparison import compare
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
 
     options = options_of(arguments)
     graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Explain and print."""
     from dlplacer.explanation import explain
-    from dlplacer.load import load_plan
+    from dlplacer.files.load import load_plan
 
     dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
     plan = load_plan(arguments.plan)

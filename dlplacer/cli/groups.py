@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.costs.machine import MachineCosts
     from dlplacer.costs.times import with_times
     from dlplacer.dataparallel.groups.policies import compare_groupings
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
     from dlplacer.scaling.layer_chain import chain_of
 
     topology = load_topology(arguments.topology)

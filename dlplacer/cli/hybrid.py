@@ -92,7 +92,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
     from dataclasses import replace
 
     from dlplacer.costs.times import with_times
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
     from dlplacer.scaling.epochs_file import read_epochs
     from dlplacer.scaling.hybrid import DEGREES, HybridProblem
     from dlplacer.scaling.split import SpeedupTable

@@ -56,7 +56,7 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
         return coarsen(graph_of_onnx(arguments), arguments.granularity)
     if is_entry(arguments.model):
         return coarsen(capture_of(arguments, build_fake_job(arguments)).graph, arguments.granularity)
-    from dlplacer.load import load_graph
+    from dlplacer.files.load import load_graph
 
     given = given_options(arguments, (*CAPTURE_OPTIONS, "dim"))
     if given:

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
     from dlplacer.pipeline.search import plan_pipeline
 
     if not arguments.time_limit >= 0:

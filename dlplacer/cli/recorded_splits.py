@@ -17,9 +17,9 @@ def splits_in(path: Path) -> "list[OpSplit]":
     InputError
         If there are none.
     """
+    from dlplacer.files.load import load_graph, load_plan
     from dlplacer.files.text import read_json
     from dlplacer.frontend.splitting.names import parse_splits
-    from dlplacer.load import load_graph, load_plan
 
     value = read_json(path)
     of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.core.plan")

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run, measure and print."""
-    from dlplacer.load import load_plan
+    from dlplacer.files.load import load_plan
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")

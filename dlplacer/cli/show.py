@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table and write what was asked for."""
     from dlplacer.cli.tables import print_plan
-    from dlplacer.load import load_plan
+    from dlplacer.files.load import load_plan
 
     plan = load_plan(arguments.plan)
     print_plan(plan)

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.files import write_plan
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
     from dlplacer.placement import place
 
     if arguments.split is not None:

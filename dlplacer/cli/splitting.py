@@ -45,7 +45,7 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
 def solve_with_splits(arguments: argparse.Namespace) -> int:
     """Solve without and with splits, write the better plan, and print both."""
     from dlplacer.files import write_plan
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
     from dlplacer.splitting.place import place_with_splits
 
     _require_alone(arguments)
@@ -155,7 +155,7 @@ def rewrites_of(arguments: argparse.Namespace) -> list[str]:
 
 def given_times(arguments: argparse.Namespace) -> "OpGraph | None":
     """The graph that ``--times`` names."""
-    from dlplacer.load import load_graph
+    from dlplacer.files.load import load_graph
 
     return None if arguments.times is None else load_graph(str(arguments.times))
 

@@ -81,7 +81,7 @@ def _detect(arguments: argparse.Namespace) -> "Topology":
 
 
 def _show(arguments: argparse.Namespace) -> "Topology":
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
 
     return load_topology(arguments.topology)
 

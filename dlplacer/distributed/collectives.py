@@ -17,9 +17,9 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.distributed.ranks import NETWORK
+from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
-from dlplacer.structure import structure_sha256
 
 if TYPE_CHECKING:
     from dlplacer.distributed.group import RankGroup

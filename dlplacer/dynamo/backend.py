@@ -103,7 +103,7 @@ def dlplacer(
 
 def _planning(options: CompileOptions) -> dict[str, Any]:
     from dlplacer.core.topology import Topology
-    from dlplacer.load import load_topology
+    from dlplacer.files.load import load_topology
 
     topology = options.topology
     if topology is not None and not isinstance(topology, Topology):

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import Op, OpGraph
+from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend import joint
 from dlplacer.frontend.build import build
 from dlplacer.frontend.executable import Executable
@@ -24,7 +25,6 @@ from dlplacer.frontend.refusals import require_traceable
 from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import fake_step, replaced_tensors
 from dlplacer.rewrite import coarsen
-from dlplacer.structure import structure_sha256
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.onnx_model.load import OnnxFile, data_inputs
 from dlplacer.onnx_model.values import Values, reads, values_of
 from dlplacer.onnx_model.work import VIEWS, bytes_of, flops_of
-from dlplacer.structure import structure_sha256
 
 WEIGHT_PREFIX = "weight:"
 _UNKNOWN = TensorSpec((), "float32", 0)

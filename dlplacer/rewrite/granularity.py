@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
+from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.rewrite.contract import contract
 from dlplacer.rewrite.fuse import chains
 from dlplacer.rewrite.groups import acyclic_groups
 from dlplacer.rewrite.modules import by_module
-from dlplacer.structure import structure_sha256
 
 FINEST = "aten"
 GRANULARITIES = (FINEST, "fused", "module")

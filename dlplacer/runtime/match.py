@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.runtime.lower import Order
-from dlplacer.structure import first_difference, structure_sha256
 
 
 def require_same_graph(plan: Plan, captured: OpGraph) -> None:

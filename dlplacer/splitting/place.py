@@ -13,6 +13,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.open import open_devices
+from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.placement import place
@@ -22,7 +23,6 @@ from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.measure import Profiling, measured_choice
 from dlplacer.splitting.times import tables_of
 from dlplacer.splitting.traced import TracedStep
-from dlplacer.structure import first_difference, structure_sha256
 
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4

@@ -19,7 +19,7 @@ from dlplacer.costs.calibration import (
     with_calibrated_times,
 )
 from dlplacer.costs.calibration_file import read_calibration, write_calibration
-from dlplacer.load import load_graph
+from dlplacer.files.load import load_graph
 
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 

@@ -15,7 +15,7 @@ from dlplacer.costs.links import Wiring, narrowest_pair
 from dlplacer.costs.machine import MachineCosts, server_line
 from dlplacer.costs.rings import rings, widest_ring
 from dlplacer.costs.rounds import ring_half
-from dlplacer.load import load_topology
+from dlplacer.files.load import load_topology
 
 RATE, LATENCY_S = 1e9, 1e-6
 

@@ -9,7 +9,7 @@ import pytest
 
 from dlplacer.costs.links import Wiring
 from dlplacer.costs.machine import MachineCosts
-from dlplacer.load import load_topology
+from dlplacer.files.load import load_topology
 
 analysis = pytest.importorskip("torch._inductor.comm_analysis")
 config = pytest.importorskip("torch._inductor.config")

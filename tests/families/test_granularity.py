@@ -11,7 +11,7 @@ import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.files import write_plan
-from dlplacer.load import load_plan
+from dlplacer.files.load import load_plan
 from dlplacer.rewrite import coarsen
 
 pytestmark = needs_two_cores

@@ -10,9 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from dlplacer.files.structure_hash import first_difference
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.capture import capture_job, default_rewrites
-from dlplacer.structure import first_difference
 
 
 # With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.

@@ -11,8 +11,8 @@ import pytest
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dlplacer
+from dlplacer.files.load import load_graph
 from dlplacer.frontend import capture
-from dlplacer.load import load_graph
 from dlplacer.models import inception_v3
 
 # The peak of this program alone: getrusage would count that of the process that started it.

@@ -11,7 +11,7 @@ from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_topology
-from dlplacer.load import load_topology
+from dlplacer.files.load import load_topology
 from dlplacer.machines.importing import import_topology
 
 

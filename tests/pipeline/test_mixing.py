@@ -7,7 +7,7 @@ from pipeline.graphs import chain, devices
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.load import load_graph
+from dlplacer.files.load import load_graph
 from dlplacer.pipeline.mixing import mixing_warnings
 from dlplacer.pipeline.search import plan_pipeline
 

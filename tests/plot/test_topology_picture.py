@@ -11,8 +11,8 @@ from matplotlib.patches import PathPatch
 from numpy import linspace
 
 from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.files.load import load_topology
 from dlplacer.files.locate import shipped_folder
-from dlplacer.load import load_topology
 from dlplacer.plot import recommended_size, save_picture
 from dlplacer.plot.machine_layout import machine_layout
 from dlplacer.plot.topology import plot_topology

@@ -8,7 +8,7 @@ from runtime.random_plans import random_plan
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph
-from dlplacer.load import load_graph, load_topology
+from dlplacer.files.load import load_graph, load_topology
 from dlplacer.placement import place
 from dlplacer.rewrite import coarsen, expanded_order, expanded_plan
 from dlplacer.rewrite.contract import contract, members_of

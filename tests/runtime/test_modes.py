@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError, InputError, MismatchError
 from dlplacer.files import write_plan
+from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job, capture
-from dlplacer.load import load_plan
 from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores

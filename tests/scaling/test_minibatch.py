@@ -7,7 +7,7 @@ import pytest
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
-from dlplacer.load import load_graph
+from dlplacer.files.load import load_graph
 from dlplacer.scaling.advise.choice import Alternative
 from dlplacer.scaling.advise.minibatch import plan_batches
 from dlplacer.scaling.advise.recompute import StepChoices, step_choices

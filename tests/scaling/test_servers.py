@@ -12,7 +12,7 @@ from dlplacer.costs.exchange import exchanges
 from dlplacer.costs.links import Wiring
 from dlplacer.costs.machine import MachineCosts, server_line
 from dlplacer.costs.rounds import server_rounds
-from dlplacer.load import load_topology
+from dlplacer.files.load import load_topology
 from dlplacer.scaling.communication import OnMachine, StepTime, Team
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.exchange_lines import lines_among

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "topologies"
+FOLDER = Path(__file__).resolve().parents[2] / "topologies"
 FILES = sorted(FOLDER.glob("*.json"))
 PROMISED = {
     "cpu-2core",

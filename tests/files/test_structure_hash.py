@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
-from dlplacer.structure import first_difference, structure_sha256
+from dlplacer.files.structure_hash import first_difference, structure_sha256
 
 GRAPH = OpGraph(
     (
