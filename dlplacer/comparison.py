@@ -16,7 +16,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.costs.times import with_times
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.placement import place
 from dlplacer.problem import Problem, build_problem
 from dlplacer.solvers.bounds import lower_bounds

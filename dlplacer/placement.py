@@ -16,10 +16,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.costs.times import with_times
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem import Problem, build_problem
 from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible

@@ -16,7 +16,7 @@ from typing import Any
 
 import dlplacer as dp
 from dlplacer.cli.hybrid_table import print_hybrid
-from dlplacer.costs.times import with_times
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.plot import plot_hybrid, save_picture
 from dlplacer.scaling import (
     EpochsTable,

@@ -13,12 +13,12 @@ import torch
 import dlplacer as dp
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import ring_all_reduce
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed.launch import launch, results_of
 from dlplacer.distributed.parts import part_of
 from dlplacer.frontend import Job
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import mlp
 
 REPLICAS = 2

@@ -5,9 +5,9 @@ Run it: ``python examples/paper_001_easgd.py``; with ``--json`` it prints a list
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.dataparallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
 from dlplacer.dataparallel.elastic.cost import most_parts
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 PARTS = ("gpu-gpu para", "cpu-gpu data", "cpu-gpu para", "for/backward", "gpu update", "cpu update")
 # Table 3: seconds, iterations, mini-batches of an iteration (synchronous: one for each of 4 GPUs), shares in percent.

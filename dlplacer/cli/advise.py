@@ -65,8 +65,8 @@ def _configure_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def _minibatch(arguments: argparse.Namespace) -> None:
-    from dlplacer.costs.times import with_times
     from dlplacer.files.load import load_topology
+    from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.scaling.advise.minibatch import plan_batches
     from dlplacer.scaling.advise.recompute import StepChoices, step_choices
     from dlplacer.scaling.work import work_of

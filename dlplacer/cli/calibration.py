@@ -26,9 +26,9 @@ def calibrated(arguments: argparse.Namespace, graph: "OpGraph", topology: "Topol
     """Graph and topology with what the files know; what they cover is told on stderr."""
     if not arguments.calibration:
         return graph, topology
-    from dlplacer.costs.calibration import with_calibrated_links, with_calibrated_times
-    from dlplacer.costs.calibration_file import read_calibration
-    from dlplacer.costs.times import with_times
+    from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times
+    from dlplacer.machines.costs.calibration_file import read_calibration
+    from dlplacer.machines.costs.roofline_times import with_times
 
     graph = with_times(graph, topology)
     for path in arguments.calibration:

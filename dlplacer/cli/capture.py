@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"{arguments.model!r} is not module:callable; write for example dlplacer.models:inception_v3")
     graph = capture_of(arguments, build_fake_job(arguments)).graph
     if arguments.device_type:
-        from dlplacer.costs.times import with_roofline_times
+        from dlplacer.machines.costs.roofline_times import with_roofline_times
 
         graph = with_roofline_times(graph, arguments.device_type)
         note = f"{graph.source}; times on {arguments.device_type}: roofline over the rates of dlplacer's device table"

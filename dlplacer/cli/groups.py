@@ -38,11 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
-    from dlplacer.costs.links import Wiring
-    from dlplacer.costs.machine import MachineCosts
-    from dlplacer.costs.times import with_times
     from dlplacer.dataparallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
+    from dlplacer.machines.costs.collectives_on_links import MachineCosts
+    from dlplacer.machines.costs.message_routes import Wiring
+    from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.scaling.layer_chain import chain_of
 
     topology = load_topology(arguments.topology)

@@ -91,8 +91,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None]":
     from dataclasses import replace
 
-    from dlplacer.costs.times import with_times
     from dlplacer.files.load import load_topology
+    from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.scaling.epochs_file import read_epochs
     from dlplacer.scaling.hybrid import DEGREES, HybridProblem
     from dlplacer.scaling.split import SpeedupTable
@@ -224,7 +224,7 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 
 
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
-    from dlplacer.costs.exchange import exchanges
+    from dlplacer.machines.costs.gradient_exchange import exchanges
     from dlplacer.scaling.communication import OnMachine, memory_rate
     from dlplacer.scaling.layout import WorkerLayout
 

@@ -60,15 +60,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _detect(arguments: argparse.Namespace) -> "Topology":
-    from dlplacer.machines.host import host_topology
-    from dlplacer.machines.nvml import has_gpus, nvml_topology
+    from dlplacer.machines.importers.host import host_topology
+    from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
 
     gpus = arguments.kind == "gpu" or (arguments.kind == "auto" and has_gpus())
     topology = nvml_topology() if gpus else host_topology()
     if not arguments.measure:
         return topology
     from dlplacer.devices import open_devices
-    from dlplacer.machines.measure import measured
+    from dlplacer.machines.importers.measure import measured
     from dlplacer.profile.link_times import copy_timer
 
     runtime = {device.id: f"{'cuda' if gpus else 'cpu'}:{place}" for place, device in enumerate(topology.devices)}
@@ -87,7 +87,7 @@ def _show(arguments: argparse.Namespace) -> "Topology":
 
 
 def _import(arguments: argparse.Namespace) -> "Topology":
-    from dlplacer.machines.importing import import_topology
+    from dlplacer.machines.importers.any_format import import_topology
 
     if arguments.type is not None and not arguments.type.strip():
         raise InputError("--type is empty; write the type of the devices, as in V100")

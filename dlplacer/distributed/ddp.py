@@ -8,7 +8,7 @@ cores that compute, as with gloo on CPUs, both slow each other down; where it is
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 
 @dataclass(frozen=True)

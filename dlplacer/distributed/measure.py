@@ -11,10 +11,10 @@ import torch.distributed as dist
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.group import HOST, RankGroup
 from dlplacer.distributed.ranks import NETWORK
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.profile.link_times import measured_topology
 
 SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)

@@ -8,12 +8,12 @@ from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoP
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.times import with_times
 from dlplacer.distributed.collectives import COLLECTIVE, Bucket, with_collective_ops
 from dlplacer.distributed.network import ingress_s, with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.live import memory_use
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.placement import place
 from dlplacer.problem import build_problem
 from dlplacer.simulate import in_order, replay
@@ -35,7 +35,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     ----------
     all_reduce
         Seconds of one all-reduce over the replicas, as a line over the bytes of the vector, for example
-        `dlplacer.costs.collectives.ring_all_reduce(channel, replicas)`.
+        `dlplacer.machines.costs.collectives.ring_all_reduce(channel, replicas)`.
     bucket_bytes
         A bucket is closed when it has at least this many bytes.
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from dlplacer.core.plan import Plan
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.collectives import EXCHANGE
 from dlplacer.distributed.group import RankGroup
@@ -15,6 +14,7 @@ from dlplacer.distributed.replicate import with_exchange_times
 from dlplacer.fidelity.prediction import Prediction
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
 from dlplacer.simulate import replay_plan
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.distributed.apply import apply_in_group, give_up, open_local, require_replicas
@@ -37,6 +36,7 @@ from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.capture import Captured, capture_job
 from dlplacer.frontend.job import Job
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.apply import of_captured_ops
 
 _RECORDED = 5

@@ -7,8 +7,8 @@ from itertools import islice
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device
-from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.links import LinkDirection, Wiring
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
 
 MOST_CHAINS = 20_000
 MOST_KEPT = 32

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.costs.roofline import Rates, rates_of, roofline_s
-from dlplacer.costs.times import required_time_s
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
+from dlplacer.machines.costs.roofline_times import required_time_s
 
 WEIGHTS = ("parameter", "buffer")
 """Kinds of ops whose bytes do not shrink with the batch."""

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.costs.links import Wiring
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.pipeline.action import Order, in_flight
 from dlplacer.pipeline.blocks import require_stages
 from dlplacer.pipeline.chains import MOST_CHAINS, DeviceChain, chains_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.pipeline.chains import DeviceChain
 from dlplacer.pipeline.cuts import Cuts
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.costs.times import with_times
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.pipeline.blocks import blocks_of
 from dlplacer.pipeline.micro_batch import MicroBatchCosts
 

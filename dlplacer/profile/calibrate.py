@@ -9,9 +9,9 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.costs.calibration import Calibration, calibration_of, merged
-from dlplacer.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.devices.base import RuntimeDevice
+from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
+from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.profile.link_times import measured_topology
 
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -7,14 +7,14 @@ from typing import Protocol
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.exchange import GradientExchange, exchanges
-from dlplacer.costs.machine import MachineCosts
-from dlplacer.costs.roofline import rates_of
 from dlplacer.dataparallel.groups.chain import LayerChain
 from dlplacer.dataparallel.groups.exact import best_groups
 from dlplacer.dataparallel.groups.policies import by_bytes, per_layer, single_group
 from dlplacer.dataparallel.groups.timeline import makespan_s
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.scaling.efficiency import ScalingEfficiency
 from dlplacer.scaling.exchange_lines import ExchangeLine, line_through, lines_among
 from dlplacer.scaling.layout import Worker, WorkerLayout

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.exchange import GradientExchange
-from dlplacer.costs.machine import MachineCosts
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import GradientExchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.times import required_time_s
 from dlplacer.dataparallel.groups.chain import LayerChain
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.scaling.work import serial_order
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.links import Wiring
+from dlplacer.machines.costs.message_routes import Wiring
 
 EXHAUSTIVE_DEVICES = 8
 """Up to this many devices every choice of workers is looked at; beyond it each worker takes the best that is left."""

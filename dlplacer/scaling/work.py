@@ -7,7 +7,7 @@ from functools import cached_property
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.costs.times import required_time_s
+from dlplacer.machines.costs.roofline_times import required_time_s
 
 _GRADIENT = "gradient"
 _FLOAT_BYTES = 4

@@ -8,8 +8,8 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.costs.times import with_times
 from dlplacer.frontend.splitting.names import OpSplit
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem import build_problem
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import run_rule

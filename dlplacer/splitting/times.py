@@ -8,7 +8,7 @@ from statistics import linear_regression, mean, median
 from typing import Any
 
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.profile.op_times import measured_types
 
 Signature = Hashable

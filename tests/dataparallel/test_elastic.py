@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.dataparallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
 from dlplacer.dataparallel.elastic.cost import (
     ElasticRun,
@@ -24,6 +23,7 @@ from dlplacer.dataparallel.elastic.updates import (
     synchronous_step,
     worker_event,
 )
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 RULE = Elastic(0.1, 0.5, 0.9)
 RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, AlphaBeta(1e-4, 1e-7), AlphaBeta(1e-5, 1e-8))

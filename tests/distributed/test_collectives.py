@@ -13,8 +13,6 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import ring_all_reduce
 from dlplacer.distributed.collectives import Bucket, add_collectives, pack, unpack
 from dlplacer.distributed.network import with_network
 from dlplacer.distributed.ranks import NETWORK
@@ -22,6 +20,8 @@ from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.files.plan_file import read_plan, write_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import branches, mlp
 from dlplacer.problem import build_problem
 from dlplacer.routes import least_delay_routes

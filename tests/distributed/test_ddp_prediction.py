@@ -5,8 +5,8 @@ import random
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed.ddp import DdpProfile, ddp_step_s, exposed_s, speedup
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 # 10 s: two buckets of 1,000 and 3,000 bytes, ready at 4 s and 8 s; 2 s of copies and updates behind the last one.
 PROFILE = DdpProfile(10.0, (4.0, 8.0), (1000, 3000))

@@ -10,11 +10,11 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import DlplacerError
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed import exchange as exchange_module
 from dlplacer.distributed import failure as failure_module
 from dlplacer.frontend import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 
 pytestmark = needs_two_cores

@@ -10,10 +10,10 @@ import pytest
 from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed.exchange import RankChannels
 from dlplacer.frontend import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(240)]

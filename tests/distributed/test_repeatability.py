@@ -8,11 +8,11 @@ from processes import run_ranks
 from replicas import part_of
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.distributed import apply as apply_module
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.frontend import Job, capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]

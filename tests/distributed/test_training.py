@@ -9,9 +9,9 @@ from replicas import farthest, part_of, trained
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.plan import Plan
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.frontend import Job, capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches, mlp
 
 pytestmark = needs_two_cores

@@ -6,7 +6,6 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.check import violations
 from dlplacer.core.plan import Plan
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.fidelity.ranks_recording import joined, mean_op_times, record_over_ranks, recorded_plan
@@ -14,6 +13,7 @@ from dlplacer.fidelity.recording import Recording
 from dlplacer.fidelity.report import device_uses
 from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.frontend import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 from dlplacer.runtime.timeline import OpSpan
 

@@ -7,7 +7,6 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.costs.alpha_beta import AlphaBeta
 from dlplacer.distributed.measure import fitted_line
 from dlplacer.distributed.parts import part_of
 from dlplacer.distributed.ranks import parse_ranks
@@ -15,6 +14,7 @@ from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.fidelity.ranks_prediction import joined_samples
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job, capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches, mlp
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from files.mutations import mutated
-from machines import samples
+from machines.importers import samples
 
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.cli.recorded_splits import splits_in
 from dlplacer.core.errors import CheckError, InputError
-from dlplacer.costs.calibration_file import read_calibration
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.graph_file import graph_from_dict
-from dlplacer.machines.importing import import_topology
+from dlplacer.machines.costs.calibration_file import read_calibration
+from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.pipeline.action import read_csv
 from dlplacer.runtime.program import Program
 from dlplacer.scaling.epochs_file import read_epochs

@@ -14,7 +14,7 @@ import dlplacer as dp
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
-from dlplacer.costs.times import with_times
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.onnx_model import onnx_graph, read_onnx
 from dlplacer.onnx_model.profile import profile_onnx
 from dlplacer.onnx_model.run import PlacedOnnx, random_inputs, run_onnx

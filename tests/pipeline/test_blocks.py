@@ -7,8 +7,8 @@ from pipeline.graphs import chain, dag, devices, random_dag
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Topology
-from dlplacer.costs.times import with_times
 from dlplacer.files.load import load_graph, load_topology
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.pipeline.blocks import STAGE_INPUTS, blocks_of, merged
 from dlplacer.pipeline.coarsen import joined_blocks, searchable_cuts
 from dlplacer.pipeline.cuts import cuts_of

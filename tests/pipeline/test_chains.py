@@ -6,7 +6,7 @@ import pytest
 from pipeline.graphs import chain
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.links import Wiring
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.pipeline.chains import chains_of
 from dlplacer.pipeline.search import plan_pipeline
 

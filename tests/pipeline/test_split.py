@@ -9,7 +9,7 @@ from pipeline.graphs import all_splits, chain, devices, random_dag
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.costs.links import Wiring
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.pipeline.action import in_flight
 from dlplacer.pipeline.blocks import Blocks, blocks_of
 from dlplacer.pipeline.chains import chains_of

@@ -8,7 +8,7 @@ from rewrite.random_graphs import random_graph, random_labels
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
-from dlplacer.costs.roofline import Rates, roofline_s
+from dlplacer.machines.costs.roofline import Rates, roofline_s
 from dlplacer.rewrite.contract import contract, members_of
 from dlplacer.rewrite.groups import acyclic_groups
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import ring_all_reduce
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.scaling.efficiency import ConstantEfficiency, RingOverhead, SerialOverhead
 from dlplacer.scaling.scaling_fit import fit_scaling
 

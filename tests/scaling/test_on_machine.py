@@ -8,8 +8,8 @@ import pytest
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.exchange import exchanges
 from dlplacer.files.load import load_graph, load_topology
+from dlplacer.machines.costs.gradient_exchange import exchanges
 from dlplacer.scaling.clusters import cluster
 from dlplacer.scaling.communication import GROUPINGS, ClosedForm, OnMachine, StepTime, Team
 from dlplacer.scaling.efficiency import ConstantEfficiency

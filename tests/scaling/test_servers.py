@@ -6,13 +6,13 @@ import pytest
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import parameter_server
-from dlplacer.costs.exchange import exchanges
-from dlplacer.costs.links import Wiring
-from dlplacer.costs.machine import MachineCosts, server_line
-from dlplacer.costs.rounds import server_rounds
 from dlplacer.files.load import load_topology
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collective_rounds import server_rounds
+from dlplacer.machines.costs.collectives import parameter_server
+from dlplacer.machines.costs.collectives_on_links import MachineCosts, server_line
+from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.scaling.communication import OnMachine, StepTime, Team
 from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.scaling.exchange_lines import lines_among

@@ -5,7 +5,7 @@ from dataclasses import replace
 from threading import Event
 
 import dlplacer as dp
-from dlplacer.costs.times import with_times
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem import build_problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.few import SubsetIncumbent, best_connected, on_device_subset

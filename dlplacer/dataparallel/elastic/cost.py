@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
-from dlplacer.costs.collectives import ceil_log2, floor_power_of_two
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import ceil_log2, floor_power_of_two
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.exchange import sum_bits
+from dlplacer.machines.costs.gradient_exchange import sum_bits
 
 SCALINGS = ("strong", "weak")
 _CODE_BITS = 2

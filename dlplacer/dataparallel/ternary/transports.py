@@ -3,7 +3,7 @@
 import math
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 
 _FLOAT_BYTES = 4
 
@@ -27,7 +27,7 @@ def ideal_pull_ratio(ranks: int) -> float:
 
 
 def exchange_named(name: str) -> GradientExchange:
-    """The exchange of `dlplacer.costs.exchange` of this name, as in ``ternary/all-gather``; coding costs no time.
+    """The exchange of `dlplacer.machines.costs.gradient_exchange` of this name, as in ``ternary/all-gather``; coding costs no time.
 
     Raises
     ------

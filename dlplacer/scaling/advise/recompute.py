@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.costs.times import required_time_s
+from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.scaling.advise.choice import Alternative
 
 STORE, RECOMPUTE = "store", "recompute"

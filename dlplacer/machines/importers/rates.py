@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlplacer.costs.device_table import Figure
+from dlplacer.machines.costs.device_table import Figure
 
 _NCCL = "NCCL 2.30, src/graph/topo.h"
 _NVLINK_SHARE = 0.83

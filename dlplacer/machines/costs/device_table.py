@@ -7,7 +7,7 @@ convolutions of an A100, H100 or H200 may be faster than the roofline says; prof
 a ``flops_per_s`` of their own. Float64 is likewise that of the plain units; matrix products on tensor cores reach twice
 as much on these three.
 
-A dtype that a device lacks takes its float32 rate (`dlplacer.costs.roofline.Rates.peak_flops_per_s`).
+A dtype that a device lacks takes its float32 rate (`dlplacer.machines.costs.roofline.Rates.peak_flops_per_s`).
 """
 
 from collections.abc import Mapping

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op
 from dlplacer.core.topology import Device
-from dlplacer.costs.device_table import DEVICE_TABLE
-from dlplacer.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
 
 V100 = rates_of_type("V100")
 ROUND = Rates({"float32": 1e12, "float16": 4e12}, 1e11, 1e-6)

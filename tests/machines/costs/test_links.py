@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs import collectives
-from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.links import Wiring, narrowest_pair
-from dlplacer.costs.machine import MachineCosts, server_line
-from dlplacer.costs.rings import rings, widest_ring
-from dlplacer.costs.rounds import ring_half
 from dlplacer.files.load import load_topology
+from dlplacer.machines.costs import collectives
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.collective_rounds import ring_half
+from dlplacer.machines.costs.collectives_on_links import MachineCosts, server_line
+from dlplacer.machines.costs.message_routes import Wiring, narrowest_pair
+from dlplacer.machines.costs.rings import rings, widest_ring
 
 RATE, LATENCY_S = 1e9, 1e-6
 

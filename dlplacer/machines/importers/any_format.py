@@ -5,10 +5,10 @@ from pathlib import Path
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Topology
 from dlplacer.files.text import read_json
-from dlplacer.machines.from_matrix import topology_of_matrix
-from dlplacer.machines.matrix import parse_matrix
-from dlplacer.machines.nccl_xml import parse_nccl_xml
-from dlplacer.machines.node_link import topology_of_node_link
+from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
+from dlplacer.machines.importers.node_link import topology_of_node_link
+from dlplacer.machines.importers.nvidia_smi import parse_matrix
+from dlplacer.machines.importers.nvidia_smi_topology import topology_of_matrix
 
 MAX_BYTES = 64 * 2**20
 """A description of a machine is far smaller; what is larger is some other file."""

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
-from dlplacer.machines.rates import (
+from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_LATENCY_S,

@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from costs import collective_runs as runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines.costs import collective_runs as runs
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Link
-from dlplacer.costs import collectives, rounds
-from dlplacer.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs import collective_rounds as rounds
+from dlplacer.machines.costs import collectives
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
 
 COUNTS = range(1, 18)
 UNIT = AlphaBeta(1.0, 1.0)

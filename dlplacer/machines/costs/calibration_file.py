@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dlplacer.costs.calibration import Calibration, Entry
 from dlplacer.files.fields import BytesPerSecond, FileModel, Name, Seconds, Table, built, load_model
 from dlplacer.files.text import write_json
+from dlplacer.machines.costs.calibration import Calibration, Entry
 
 KIND, VERSION = "calibration", 1
 

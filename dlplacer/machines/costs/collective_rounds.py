@@ -2,13 +2,13 @@
 
 A round is a list of (sender, receiver, share of the full vector); its messages start together and the next round starts
 when all have arrived. Rounds that load the links alike are listed once with a count. The algorithms are those of
-`dlplacer.costs.collectives`, with the same sources.
+`dlplacer.machines.costs.collectives`, with the same sources.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlplacer.costs.collectives import ceil_log2, floor_power_of_two, require_devices
+from dlplacer.machines.costs.collectives import ceil_log2, floor_power_of_two, require_devices
 
 Step = tuple[int, int, float]
 

@@ -5,11 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.costs.exchange import CollectiveCosts
-from dlplacer.costs.links import Wiring
-from dlplacer.costs.rings import rings
-from dlplacer.costs.rounds import (
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.collective_rounds import (
     Round,
     all_to_all_rounds,
     doubling_gather_rounds,
@@ -19,6 +16,9 @@ from dlplacer.costs.rounds import (
     server_rounds,
     tree_rounds,
 )
+from dlplacer.machines.costs.gradient_exchange import CollectiveCosts
+from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.rings import rings
 
 
 @dataclass(frozen=True)

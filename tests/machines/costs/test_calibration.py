@@ -9,7 +9,8 @@ import pytest
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.costs.calibration import (
+from dlplacer.files.load import load_graph
+from dlplacer.machines.costs.calibration import (
     Calibration,
     Entry,
     calibration_of,
@@ -18,8 +19,7 @@ from dlplacer.costs.calibration import (
     with_calibrated_links,
     with_calibrated_times,
 )
-from dlplacer.costs.calibration_file import read_calibration, write_calibration
-from dlplacer.files.load import load_graph
+from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.device_table import DEVICE_TABLE
-from dlplacer.machines.from_matrix import SWITCH, pcie_tree
-from dlplacer.machines.matrix import TopoMatrix
-from dlplacer.machines.rates import GENERATIONS, NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
+from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.machines.importers.nvidia_smi import TopoMatrix
+from dlplacer.machines.importers.nvidia_smi_topology import SWITCH, pcie_tree
+from dlplacer.machines.importers.rates import GENERATIONS, NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, Figure
-from dlplacer.costs.roofline import rates_of, rates_of_type
 from dlplacer.files.topology_file import topology_from_dict
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, Figure
+from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 
-TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
+TOPOLOGIES = Path(__file__).resolve().parents[3] / "topologies"
 
 
 def figures() -> Iterator[tuple[str, Figure]]:

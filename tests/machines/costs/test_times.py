@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.costs.times import with_roofline_times, with_times
+from dlplacer.machines.costs.roofline_times import with_roofline_times, with_times
 from dlplacer.problem import build_problem
 
 FAST = Device("fast0", "fast", flops_per_s=1e12, memory_bytes_per_s=1e11)

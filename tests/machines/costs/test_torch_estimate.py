@@ -7,9 +7,9 @@ what is compared is the algorithms' bytes and steps.
 
 import pytest
 
-from dlplacer.costs.links import Wiring
-from dlplacer.costs.machine import MachineCosts
 from dlplacer.files.load import load_topology
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.message_routes import Wiring
 
 analysis = pytest.importorskip("torch._inductor.comm_analysis")
 config = pytest.importorskip("torch._inductor.config")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op
 from dlplacer.core.topology import Device
-from dlplacer.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlplacer.core.errors import InputError
-from dlplacer.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "push", "pull")
 """What a transport may be made of. Each is costed over the bytes of its full vector, as `collectives` defines them.

@@ -6,8 +6,8 @@ from dataclasses import replace
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Device, Topology
-from dlplacer.costs.device_table import DEVICE_TABLE
-from dlplacer.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
 
 
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:

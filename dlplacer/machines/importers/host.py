@@ -5,8 +5,8 @@ from itertools import combinations
 from pathlib import Path
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.costs.device_table import DEVICE_TABLE
-from dlplacer.machines.rates import SOCKET_LATENCY_S
+from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.machines.importers.rates import SOCKET_LATENCY_S
 
 CORE = "cpu-core"
 _AT_ONCE_BYTES_PER_S = 1e15
@@ -44,7 +44,7 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     )
     links, routers = _joined(nodes, names)
     meta = {"numa": {name: [names[core] for core in members] for name, members in nodes.items()}}
-    source = "cores of this host; rates of a generic core, see dlplacer.costs.device_table"
+    source = "cores of this host; rates of a generic core, see dlplacer.machines.costs.device_table"
     return Topology(devices, routers, links, name=os.uname().nodename, source=source, meta=meta)
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from machines.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX
+from machines.importers.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_topology
 from dlplacer.files.load import load_topology
-from dlplacer.machines.importing import import_topology
+from dlplacer.machines.importers.any_format import import_topology
 
 
 @pytest.fixture

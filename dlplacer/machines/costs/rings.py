@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.costs.links import LinkDirection, Wiring
+from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
 
 EXHAUSTIVE_DEVICES = 8
 """Up to this many devices the search for the widest ring is complete."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.matrix import PATHS, TopoMatrix
-from dlplacer.machines.rates import (
+from dlplacer.machines.importers.nvidia_smi import PATHS, TopoMatrix
+from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_BYTES_PER_S,
@@ -22,7 +22,7 @@ def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str =
 
     The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
     has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
-    of the device type's generation (`dlplacer.machines.rates`), or cautious ones for an unknown type.
+    of the device type's generation (`dlplacer.machines.importers.rates`), or cautious ones for an unknown type.
     """
     generation = generation_of(device_type)
     ids = [gpu.lower() for gpu in matrix.gpus]
