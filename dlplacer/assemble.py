@@ -9,10 +9,10 @@ from typing import Any
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.plan import Plan
-from dlplacer.live import memory_use
-from dlplacer.performance import realise
-from dlplacer.problem import Problem
-from dlplacer.simulate import replay
+from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.seconds import realise
+from dlplacer.problem.simulate import replay
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 
 

@@ -18,7 +18,7 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.placement import place
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import Instance, build_instance

@@ -7,8 +7,8 @@ from typing import Any
 
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.critical_path import critical_path
-from dlplacer.dispatch import dispatch_bound_s
-from dlplacer.problem import build_problem
+from dlplacer.problem.dispatch import dispatch_bound_s
+from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds import whole_area
 from dlplacer.solvers.instance import build_instance

@@ -20,7 +20,7 @@ from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance import build_instance

@@ -12,7 +12,7 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 
 

@@ -7,7 +7,7 @@ from dlplacer.check import violations
 from dlplacer.comparison import Comparison, MethodResult, compare
 from dlplacer.core.errors import InfeasibleError, InputError, InternalError
 from dlplacer.core.options import Options
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.methods import METHODS, RULES
 from dlplacer.solvers.schedule import Budget, Outcome, Progress
 from dlplacer.solvers.single import best_single

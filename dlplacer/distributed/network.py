@@ -10,7 +10,7 @@ from dataclasses import replace
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.routes import least_delay_routes, route_line
+from dlplacer.problem.routes import least_delay_routes, route_line
 
 _SIZE_BYTES = 2**20
 _SLOWER = 1.25

@@ -11,12 +11,12 @@ from dlplacer.core.topology import Topology
 from dlplacer.distributed.collectives import COLLECTIVE, Bucket, with_collective_ops
 from dlplacer.distributed.network import ingress_s, with_network
 from dlplacer.distributed.ranks import NETWORK
-from dlplacer.live import memory_use
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.placement import place
-from dlplacer.problem import build_problem
-from dlplacer.simulate import in_order, replay
+from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import in_order, replay
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""

@@ -8,10 +8,10 @@ from dlplacer.core.plan import Plan
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
+from dlplacer.problem.simulate import replay_plan
 from dlplacer.profile.dispatch_time import dispatch_time_s
 from dlplacer.profile.link_times import handover_time_s, measured_topology
 from dlplacer.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
-from dlplacer.simulate import replay_plan
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
-from dlplacer.problem import build_problem
-from dlplacer.simulate import replay
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay
 
 _OP_S = 1e-4
 

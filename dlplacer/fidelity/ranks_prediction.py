@@ -15,8 +15,8 @@ from dlplacer.fidelity.prediction import Prediction
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.problem.simulate import replay_plan
 from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
-from dlplacer.simulate import replay_plan
 
 
 class RanksPredictor:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.problem.simulate import in_order, replay_plan
 from dlplacer.rewrite.contract import members_of
-from dlplacer.simulate import in_order, replay_plan
 
 _FLOPS_PER_BYTE = 10
 """FLOPs that take about as long as moving a byte: between 5 (a CPU core) and 20 (a V100 in float32)."""

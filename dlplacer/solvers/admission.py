@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.live import TensorLifetime, may_bind, peaks
-from dlplacer.problem import Problem
+from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.traffic import Traffic
 
 _SHARES = (1.0, 0.5, 0.75, 0.25, 1.5)
 

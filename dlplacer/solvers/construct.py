@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.packing import choose_components, pack
 from dlplacer.solvers.ranks import by_rank, upward_ranks

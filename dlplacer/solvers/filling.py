@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.averages import mean_durations
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.occupancy import Occupancy

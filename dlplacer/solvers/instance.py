@@ -1,6 +1,6 @@
 """A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
 
-Routing is solved ahead (`dlplacer.routes`, `dlplacer.problem`): without contention, eq. 8, 9 and 11 reduce to a table
+Routing is solved ahead (`dlplacer.problem.routes`, `dlplacer.problem.problem`): without contention, eq. 8, 9 and 11 reduce to a table
 of delays per pair of devices, and the solvers choose placement and order only. With contention the table is a
 relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is sent.
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dlplacer.live import may_bind
-from dlplacer.problem import Problem
-from dlplacer.traffic import Traffic, build_traffic
+from dlplacer.problem.live_memory import may_bind
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import Traffic, build_traffic
 
 FAR = 2**40
 """Delay between devices that no route joins: more than any horizon."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute, Traffic, TransferRequest
 from dlplacer.solvers.instance import FAR
 from dlplacer.solvers.lane import BusyIntervals
-from dlplacer.traffic import ScheduledTransfer, TimedRoute, Traffic, TransferRequest
 
 
 class LinkState:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dlplacer.core.errors import InputError
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct, construct_on_placement

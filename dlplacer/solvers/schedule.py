@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.traffic import ScheduledTransfer
 
 
 @dataclass(frozen=True)

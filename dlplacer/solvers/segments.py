@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from dlplacer.problem.transfers import TransferRequest, traffic_of
 from dlplacer.solvers.instance import Delay, Instance
 from dlplacer.solvers.intervals import reachable
-from dlplacer.traffic import TransferRequest, traffic_of
 
 _LARGEST_SERIES = 120
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dlplacer.problem.activities import Activity, ResourceUse, earliest
+from dlplacer.problem.transfers import ScheduledTransfer, Traffic
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.steps import Activity, ResourceUse, earliest
-from dlplacer.traffic import ScheduledTransfer, Traffic
 
 
 def with_transfers(

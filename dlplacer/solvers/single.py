@@ -1,7 +1,7 @@
 """The whole graph on one device: the baseline that every speedup is measured against."""
 
-from dlplacer.live import peaks
-from dlplacer.problem import Problem
+from dlplacer.problem.live_memory import peaks
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule
 
 

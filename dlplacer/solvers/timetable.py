@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.links import LinkState
-from dlplacer.traffic import ScheduledTransfer
 
 
 @dataclass(frozen=True, slots=True)

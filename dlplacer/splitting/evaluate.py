@@ -10,7 +10,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.problem import build_problem
+from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance import build_instance
 from dlplacer.solvers.methods import run_rule
 from dlplacer.splitting.axes import splits_of

@@ -15,7 +15,7 @@ from benchmarks.families import REFERENCE_BYTES_PER_S
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.routes import least_delay_routes, route_delay
+from dlplacer.problem.routes import least_delay_routes, route_delay
 
 LATENCY_S = 0.5e-6
 REFERENCE_TYPE = "fast"

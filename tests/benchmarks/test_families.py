@@ -11,8 +11,8 @@ from benchmarks.suite import SETS, Instance
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
-from dlplacer.problem import build_problem
-from dlplacer.routes import least_delay_routes
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.routes import least_delay_routes
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_machine = pytest.mark.parametrize("name", MACHINES)

@@ -23,8 +23,8 @@ from dlplacer.frontend.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import branches, mlp
-from dlplacer.problem import build_problem
-from dlplacer.routes import least_delay_routes
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule

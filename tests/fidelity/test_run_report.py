@@ -16,7 +16,7 @@ from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job, capture
-from dlplacer.simulate import replay_plan
+from dlplacer.problem.simulate import replay_plan
 
 CPUS = ["cpu:0", "cpu:1"]
 

@@ -16,7 +16,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.job import loss_in
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 

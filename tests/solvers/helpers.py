@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance, build_instance
 from dlplacer.solvers.schedule import Budget

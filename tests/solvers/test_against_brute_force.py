@@ -10,7 +10,7 @@ from solvers.random_problems import random_problem
 from dlplacer.assemble import assemble
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search

@@ -15,7 +15,7 @@ from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.construct import Rule, construct
 from dlplacer.solvers.cpop import cpop

@@ -6,7 +6,7 @@ from threading import Event
 
 import dlplacer as dp
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.problem import build_problem
+from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.few import SubsetIncumbent, best_connected, on_device_subset
 from dlplacer.solvers.ilp.model import build_model

@@ -10,7 +10,7 @@ from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import search

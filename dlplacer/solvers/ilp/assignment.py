@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
 """What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.model import build_exact_model
 from dlplacer.solvers.ilp.search import search

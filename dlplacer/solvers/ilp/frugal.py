@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from ortools.sat.python import cp_model
 
+from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.decompose import SegmentChain
 from dlplacer.solvers.ilp.model import build_model
 from dlplacer.solvers.ilp.search import new_solver, read_schedule
 from dlplacer.solvers.ilp.variables import Variables
 from dlplacer.solvers.segments import Series
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.traffic import Traffic, TransferRequest
 
 _SECONDS = 5.0
 

@@ -8,10 +8,10 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.ilp.variables import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance import Instance
-from dlplacer.traffic import Traffic
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints, transfers
 from dlplacer.solvers.ilp.live_memory import fit_into_memory_at_all_times

@@ -9,12 +9,12 @@ from threading import Thread
 from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.incumbent import Incumbent
 from dlplacer.solvers.instance import Instance
 from dlplacer.solvers.sending import with_transfers
 from dlplacer.solvers.timetable import Schedule, compact
-from dlplacer.traffic import ScheduledTransfer
 
 _POLL_S = 0.05
 _GRACE_SHARE, _GRACE_S = 0.02, 0.2

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.admission import admission, surrogates
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.construct import DELAY_WEIGHTS, construct, construct_on_placement

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from ortools.sat.python import cp_model
 
+from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.variables import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance import FAR, Instance
 from dlplacer.solvers.timetable import Schedule
-from dlplacer.traffic import Traffic, TransferRequest
 
 
 def add_transfers(

@@ -1,6 +1,6 @@
 """The variables of the model: placement P, start times T, and the makespan.
 
-Colocated ops share the literals of their block. Routes C have no variables: `dlplacer.routes` solves eq. 8 and 9 ahead,
+Colocated ops share the literals of their block. Routes C have no variables: `dlplacer.problem.routes` solves eq. 8 and 9 ahead,
 and what is left of eq. 11 is a table of delays per pair of devices.
 """
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from dlplacer.problem.transfers import TimedRoute
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance import Instance
-from dlplacer.traffic import TimedRoute
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr

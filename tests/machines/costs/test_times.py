@@ -9,7 +9,7 @@ from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.roofline_times import with_roofline_times, with_times
-from dlplacer.problem import build_problem
+from dlplacer.problem.problem import build_problem
 
 FAST = Device("fast0", "fast", flops_per_s=1e12, memory_bytes_per_s=1e11)
 SLOW = Device("slow0", "slow", flops_per_s=1e10, memory_bytes_per_s=1e11)

@@ -13,7 +13,7 @@ from dlplacer.machines.importers.host import host_topology, parse_core_list
 from dlplacer.machines.importers.measure import fit_line, measured
 from dlplacer.machines.importers.nvml import nvml_topology, type_of_name
 from dlplacer.machines.importers.rates import pcie_bytes_per_s, pcie_slot_bytes_per_s
-from dlplacer.routes import least_delay_routes
+from dlplacer.problem.routes import least_delay_routes
 
 
 def test_nvml_box() -> None:

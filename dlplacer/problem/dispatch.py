@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 
 
 def dispatch_bound_s(graph: OpGraph, dispatch_s: float, device_types: Sequence[str]) -> float:

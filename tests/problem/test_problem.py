@@ -12,7 +12,7 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import MAX_TICKS
-from dlplacer.problem import Arc, build_problem
+from dlplacer.problem.problem import Arc, build_problem
 
 PAPER = Options.paper()
 

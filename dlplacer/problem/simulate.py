@@ -11,9 +11,9 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
-from dlplacer.dispatch import issue_times
-from dlplacer.network import Network
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.dispatch import issue_times
+from dlplacer.problem.link_clock import Network
+from dlplacer.problem.problem import Problem, build_problem
 
 
 def replay(
@@ -31,7 +31,7 @@ def replay(
     order
         All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
     dispatch_s
-        Seconds in which the one process that feeds all devices issues an op; see `dlplacer.dispatch`.
+        Seconds in which the one process that feeds all devices issues an op; see `dlplacer.problem.dispatch`.
     handover_s
         Seconds for which a device is busy with every tensor that it sends (once to each other device, behind the op
         that makes it) or receives (before its first reader there): cores do this themselves.

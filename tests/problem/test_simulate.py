@@ -15,8 +15,8 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.problem import build_problem
-from dlplacer.simulate import in_order, replay, replay_plan
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import in_order, replay, replay_plan
 from dlplacer.solvers.schedule import Outcome, ProblemSchedule
 
 PAPER = Options.paper()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.routes import least_delay_routes, route_delay, segments
+from dlplacer.problem.routes import least_delay_routes, route_delay, segments
 
 
 def machine(devices: str, routers: str, links: list[Link]) -> Topology:

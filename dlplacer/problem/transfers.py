@@ -1,7 +1,7 @@
 """What travels between devices, tensor by tensor and link by link.
 
 Solvers need it where links carry one transfer at a time, or where copies take memory; otherwise the delays of
-`dlplacer.problem` say all.
+`dlplacer.problem.problem` say all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,8 +14,8 @@ from typing import Any
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import exact, ticks
-from dlplacer.problem import Problem
-from dlplacer.routes import Route, route_delay, segments
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.routes import Route, route_delay, segments
 
 Hop = tuple[str, str]
 

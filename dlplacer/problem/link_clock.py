@@ -4,8 +4,8 @@ from itertools import pairwise
 
 from dlplacer.core.plan import Transfer, TransferSegment
 from dlplacer.core.topology import Link
-from dlplacer.problem import Problem
-from dlplacer.routes import segments
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.routes import segments
 
 Hop = tuple[str, str]
 

@@ -10,9 +10,9 @@ from runtime.random_plans import machine, with_unit_times
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
-from dlplacer.dispatch import dispatch_bound_s, issue_times
-from dlplacer.problem import Problem, build_problem
-from dlplacer.simulate import replay
+from dlplacer.problem.dispatch import dispatch_bound_s, issue_times
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
 
 
 def problem_of(graph: OpGraph, step: str = "joint", devices: int = 2) -> Problem:

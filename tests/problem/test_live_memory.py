@@ -4,9 +4,9 @@ from dlplacer.check.memory import used_bytes
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.live import TensorLifetime, may_bind, peaks
 from dlplacer.placement import place
-from dlplacer.problem import Problem, build_problem
+from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks
+from dlplacer.problem.problem import Problem, build_problem
 
 
 def problem(capacity: int | None = 100) -> Problem:

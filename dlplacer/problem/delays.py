@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import ticks
-from dlplacer.routes import RouteTable, route_line
+from dlplacer.problem.routes import RouteTable, route_line
 
 NOWHERE, HERE = -2, -1
 """Lines of pairs of devices that no route joins, and of a device with itself."""

@@ -5,8 +5,8 @@ import pytest
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.problem import build_problem
-from dlplacer.traffic import Traffic, build_traffic
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.transfers import Traffic, build_traffic
 
 OPS = tuple(Op(name, "test", 1) for name in "abc")
 GRAPH = OpGraph(OPS, (Edge("a", "b", 8, tensor="t"), Edge("a", "c", 8, tensor="t")))

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from dlplacer.core.plan import ScheduledOp, Transfer, TransferSegment
-from dlplacer.problem import Problem
-from dlplacer.steps import Activity, ResourceUse, earliest
-from dlplacer.traffic import RouteSegment, ScheduledTransfer, transfer_requests
+from dlplacer.problem.activities import Activity, ResourceUse, earliest
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import RouteSegment, ScheduledTransfer, transfer_requests
 
 
 def realise(

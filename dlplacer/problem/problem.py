@@ -16,8 +16,8 @@ from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, ticks
-from dlplacer.delays import lines_of, matrices
-from dlplacer.routes import RouteTable, least_delay_routes
+from dlplacer.problem.delays import lines_of, matrices
+from dlplacer.problem.routes import RouteTable, least_delay_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Problem:
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
         the same device, None where no route leads. Without contention and with memory to spare they say all about
         transfers: the free route and the shortest are the same, and so are a transfer for every edge and one for every
-        device, as all of them arrive when the first does. Else `dlplacer.traffic` says the rest.
+        device, as all of them arrive when the first does. Else `dlplacer.problem.transfers` says the rest.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer
-from dlplacer.problem import Problem
+from dlplacer.problem.problem import Problem
 
 _SAME = 1e-9
 
