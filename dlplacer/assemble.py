@@ -13,7 +13,7 @@ from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import realise
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.schedule import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 
 def assemble(

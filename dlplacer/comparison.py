@@ -19,13 +19,13 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.placement import place
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds import lower_bounds
+from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible
-from dlplacer.solvers.instance import Instance, build_instance
+from dlplacer.solvers.heuristics.min_cut import available
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
-from dlplacer.solvers.partition import available
-from dlplacer.solvers.schedule import Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.single import best_single
 
 _BOUND_SHARE = 0.05
 _SAME = 1e-9

@@ -9,9 +9,9 @@ from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.critical_path import critical_path
 from dlplacer.problem.dispatch import dispatch_bound_s
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.bounds import critical_path as longest_path
-from dlplacer.solvers.bounds import whole_area
-from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.bounds.bounds import critical_path as longest_path
+from dlplacer.solvers.bounds.bounds import whole_area
+from dlplacer.solvers.instance.instance import build_instance
 
 _LISTED = 10
 _SAME = 1e-6

@@ -21,12 +21,12 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds import critical_path, whole_area
+from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
-from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.single import best_single
 from dlplacer.version import __version__
 
 _MOST_WORKERS = 10_000

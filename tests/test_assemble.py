@@ -13,7 +13,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.schedule import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 
 def problem_of(ops: Sequence[Op], edges: Sequence[Edge], topology: Topology) -> Problem:

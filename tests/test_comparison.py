@@ -8,9 +8,9 @@ from dlplacer.comparison import Comparison, MethodResult, compare
 from dlplacer.core.errors import InfeasibleError, InputError, InternalError
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
 from dlplacer.solvers.methods import METHODS, RULES
-from dlplacer.solvers.schedule import Budget, Outcome, Progress
-from dlplacer.solvers.single import best_single
 
 DIAMOND = make_graph(
     {"a": 1, "b": 2, "c": 2, "d": 1},
@@ -99,7 +99,7 @@ def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
 
 
 def test_a_bound_above_a_plan_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dlplacer.solvers.bounds import Bounds
+    from dlplacer.solvers.bounds.bounds import Bounds
 
     monkeypatch.setattr("dlplacer.comparison.lower_bounds", lambda *_: Bounds(10**9, (), ()))
     with pytest.raises(InternalError, match=r"lower bound of 1000000000 ticks is above the makespan.*'heft'"):

@@ -13,8 +13,8 @@ from dlplacer.core.errors import NoPlanError
 from dlplacer.core.result import Result
 from dlplacer.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.placement import place
+from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Budget, Outcome, Progress
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from dlplacer.core.units import format_seconds
 from dlplacer.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
-    from dlplacer.solvers.schedule import Progress
+    from dlplacer.solvers.instance.outcome import Progress
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.units import format_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.instance import Instance, build_instance
+from dlplacer.solvers.instance.instance import Instance, build_instance
 
 _SECONDS = 2.0
 

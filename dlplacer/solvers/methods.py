@@ -5,29 +5,29 @@ from functools import partial
 
 from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.admission import admission, surrogates
-from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.construct import Rule, construct, construct_on_placement
-from dlplacer.solvers.cpop import cpop
-from dlplacer.solvers.etf import etf, m_etf
-from dlplacer.solvers.filling import by_module
-from dlplacer.solvers.heft import heft
-from dlplacer.solvers.instance import Instance, build_instance
-from dlplacer.solvers.list_schedule import list_schedule
-from dlplacer.solvers.partition import min_cut
-from dlplacer.solvers.peft import peft
-from dlplacer.solvers.schedule import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.sct import m_sct
-from dlplacer.solvers.sequential import sequential
-from dlplacer.solvers.single import best_single
-from dlplacer.solvers.timetable import Schedule
-from dlplacer.solvers.topo import m_topo
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
+from dlplacer.solvers.heuristics.cpop import cpop
+from dlplacer.solvers.heuristics.device_map import sequential
+from dlplacer.solvers.heuristics.etf import etf, m_etf
+from dlplacer.solvers.heuristics.fill_devices import by_module
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.m_sct import m_sct
+from dlplacer.solvers.heuristics.m_topo import m_topo
+from dlplacer.solvers.heuristics.min_cut import min_cut
+from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Schedule
 
 _BOUND_SHARE = 0.2
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:
-    from dlplacer.solvers.ilp.solve import solve_ilp
+    from dlplacer.solvers.default_method import solve_ilp
 
     return solve_ilp(problem, budget, [(cost, partial(_start, method)) for method, cost in _STARTS.items()])
 

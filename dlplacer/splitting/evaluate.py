@@ -11,7 +11,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.frontend.splitting.names import OpSplit
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.methods import run_rule
 from dlplacer.splitting.axes import splits_of
 from dlplacer.splitting.times import TimeTable, with_estimates

@@ -39,8 +39,8 @@ from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
 from dlplacer.core.errors import InfeasibleError, InternalError, NoPlanError
 from dlplacer.core.options import Options
 from dlplacer.placement import place
+from dlplacer.solvers.instance.outcome import Progress
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Progress
 
 DEFAULT = next(iter(METHODS))
 _QUICK_LIMIT_S = 5.0

@@ -27,7 +27,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.lower import lower
-from dlplacer.solvers.schedule import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 LINE = AlphaBeta(1e-4, 1e-9)
 

@@ -7,10 +7,10 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.instance import Instance, build_instance
-from dlplacer.solvers.schedule import Budget
-from dlplacer.solvers.timetable import Schedule
+from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Schedule
 
 
 def make_graph(

@@ -12,13 +12,13 @@ from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
-from dlplacer.solvers.ilp.model import build_model
-from dlplacer.solvers.ilp.search import search
-from dlplacer.solvers.incumbent import Incumbent
-from dlplacer.solvers.instance import build_instance
+from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Outcome
+from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.schedule import Outcome
-from dlplacer.solvers.timetable import Schedule
 
 _CHUNK = 100
 

@@ -10,13 +10,13 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.arc_delays import ArcDelays
-from dlplacer.solvers.bounds import Bounds
+from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.windows import Window
 from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
-from dlplacer.solvers.instance import FAR, Delay, Instance
-from dlplacer.solvers.segments import GraphSegment
-from dlplacer.solvers.symmetry import interchangeable
-from dlplacer.solvers.windows import Window
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance
+from dlplacer.solvers.instance.symmetry import interchangeable
 
 _PRECEDENCE_BLOCKS = 40
 
@@ -74,7 +74,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
 
     Sources and sinks of zero time need no interval. A source starts at 0, where nothing can be around it. A sink inside
     another op can be moved to that op's end: nothing reads it, and the makespan is no earlier than that end
-    (`dlplacer.solvers.schedule.compact` moves it).
+    (`dlplacer.solvers.instance.outcome.compact` moves it).
     """
     resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.transfers import TimedRoute
-from dlplacer.solvers.bounds import Bounds
-from dlplacer.solvers.instance import Instance
+from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.instance.instance import Instance
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr

@@ -1,0 +1,93 @@
+"""Lower bounds in ticks that need no solver: paths, delays and areas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlplacer.solvers.bounds.area import Prices, best_prices
+from dlplacer.solvers.bounds.energetic import backwards, interval_areas, raised_heads
+from dlplacer.solvers.bounds.heads_tails import heads, tails
+from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
+from dlplacer.solvers.instance.instance import Instance
+
+_MULTIPLICATIONS_PER_S = 2e9
+_MOST_PIVOTS = 3000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no schedule can beat.
+
+    Attributes
+    ----------
+    makespan
+        No schedule ends earlier.
+    head, tail
+        [op] → ticks before its start, and between its end and the end of the schedule, at least.
+    """
+
+    makespan: int
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+
+
+def critical_path(instance: Instance) -> int:
+    """The longest path by shortest durations and least delays.
+
+    Proof: the ops of a path run one after another (eq. 10), in no less than their shortest durations.
+    """
+    end = heads(instance)
+    return max(start + ticks for start, ticks in zip(end, instance.shortest, strict=True))
+
+
+def whole_area(instance: Instance) -> int:
+    """Ticks in which the devices can do all the work.
+
+    Proof: all ops run within the makespan, one at a time on each device (eq. 12); see `dlplacer.solvers.bounds.area`.
+    """
+    prices = best_prices(instance)
+    return int(prices.ticks(prices.cost.sum(keepdims=True))[0])
+
+
+def lower_bounds(
+    instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
+) -> Bounds:
+    """The best of all bounds here, spending about the given time.
+
+    Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
+    tail, one after another. What blocks need is proven in `one_machine`.
+
+    Parameters
+    ----------
+    head, tail
+        What is known of them already.
+    """
+    prices = best_prices(instance)
+    head, tail = heads(instance, head), tails(instance, tail)
+    working = sum(ticks > 0 for ticks in instance.longest)
+    affordable = int((3 * max(0.0, seconds) * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
+    if working and affordable > 1:
+        intervals = interval_areas(instance, prices, min(affordable, _MOST_PIVOTS))
+        head = heads(instance, raised_heads(instance, intervals, head))
+        tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
+    longest = max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
+    packed = packing_bound(instance, head, tail)
+    together = block_bound(instance, head, tail)
+    return Bounds(max(longest, _window_area(prices, head, tail), packed, together), tuple(head), tuple(tail))
+
+
+def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:
+    """The largest h + area of the ops with head ≥ h and tail ≥ t + t.
+
+    Proof: these ops all run after tick h, and t ticks are left when the last of them has ended.
+    """
+    starts, ends = np.array(head, dtype=np.int64), np.array(tail, dtype=np.int64)
+    late = np.argsort(-starts, kind="stable")
+    starts, ends, cost = starts[late], ends[late], prices.cost[late]
+    best = 0
+    thresholds = np.unique(ends)
+    for threshold in thresholds[:: max(1, len(thresholds) // 500)]:
+        ticks = prices.ticks(np.cumsum(np.where(ends >= threshold, cost, 0)))
+        best = max(best, int((np.where(ends >= threshold, starts, -threshold) + ticks).max()) + int(threshold))
+    return best

@@ -1,0 +1,53 @@
+"""Heads and tails: ticks that must pass before an op starts and after it ends, by paths and delays."""
+
+from collections.abc import Sequence
+
+from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.instance.instance import Instance
+
+
+def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
+    """[op] → a tick before which it cannot start, by its paths and by the work of its predecessors.
+
+    Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has travelled, and shortest durations
+    and least delays over the allowed devices are no longer than the true ones. Moreover, let S be the predecessors on
+    the op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of
+    S with their heads as release times, which takes them by rising head; and it waits for the arrival of every other
+    one from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this;
+    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid.
+
+    Parameters
+    ----------
+    known
+        [op] → heads that are already known, to start from.
+    """
+    delays = ArcDelays(instance)
+    head = list(known) or [0] * instance.op_count
+    for op in instance.order:
+        entries = []
+        for source, delay in instance.predecessors[op]:
+            end = head[source] + instance.shortest[source]
+            head[op] = max(head[op], end + delays.least(source, op, delay))
+            entries.append((end + delays.cut(source, op, delay), head[source], instance.shortest[source]))
+        if entries:
+            head[op] = max(head[op], _least_over_sets(entries))
+    return head
+
+
+def tails(instance: Instance, known: Sequence[int] = ()) -> list[int]:
+    """[op] → ticks between its end and the end of the schedule, at least: its head when time runs backwards."""
+    return heads(instance.reversed, known)
+
+
+def _least_over_sets(entries: list[tuple[int, int, int]]) -> int:
+    """Least of max(one-machine end of the k latest, arrival of the next) over k, for (arrival, head, ticks) entries."""
+    entries.sort(reverse=True)
+    least = entries[0][0]
+    for count in range(1, len(entries) + 1):
+        end = 0
+        for head, ticks in sorted((head, ticks) for _, head, ticks in entries[:count]):
+            end = max(end, head) + ticks
+        least = min(least, max(end, entries[count][0] if count < len(entries) else 0))
+        if end >= least:
+            break
+    return least

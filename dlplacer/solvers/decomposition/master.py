@@ -1,0 +1,265 @@
+"""Placing the blocks that series share: a master problem over patterns, of which only those that matter are solved.
+
+Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
+Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
+placement fixes one σ for all, so the chain takes no less than min over σ of Σ_s f_s(σ). A master problem chooses σ with
+a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from ortools.sat.python import cp_model
+
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segments import Series
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.ilp.cp_sat_search import new_solver
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.symmetry import interchangeable, relabelled
+
+Pattern = tuple[int, ...]
+"""Device of each shared block of a series, relabelled in order of appearance where devices can be swapped."""
+
+Solve = Callable[[SegmentChain, Series, float, int], None]
+"""Improves the best schedule of a series' instance and proves it, or that none takes at most so many ticks; with some
+deterministic seconds of work."""
+
+_MASTER_S = 5.0
+_WORK, _GROWTH = 0.2, 3.0
+_SURVEY_SHARE = 0.3
+_BOUND_S = 0.2
+_MOST_SHARED = 10
+_FEW_PLACEMENTS = 64
+_SCALE, _TRY = 10**6, 5 * 10**3
+
+
+@dataclass(frozen=True)
+class MasterSolution:
+    """What the master chose: device of every shared block, and no sum of the series' makespans is less than `ticks`."""
+
+    ticks: int
+    assigned: dict[int, int]
+
+
+class MasterProblem:
+    """The series of a chain, the blocks that they share, and what is known of each under each pattern."""
+
+    def __init__(self, chain: SegmentChain) -> None:
+        self.chain = chain
+        self.blocks = [self._own_blocks(series) for series in chain.series]
+        users: dict[int, int] = {}
+        for own in self.blocks:
+            for block in own:
+                users[block] = users.get(block, 0) + 1
+        self.shared = [
+            tuple(sorted((block for block in own if users[block] > 1), key=lambda block: (-users[block], block)))
+            for own in self.blocks
+        ]
+        self.shared = [blocks[:_MOST_SHARED] for blocks in self.shared]
+        self.classes = interchangeable(chain.instance)
+        self.free = [chain.incumbents[series.instance].bound for series in chain.series]
+        self.known: list[dict[Pattern, Incumbent]] = [{} for _ in chain.series]
+        self.work: dict[Instance, float] = {}
+        self.tries: dict[int, int] = {}
+        for number, series in enumerate(chain.series):
+            incumbent = chain.incumbents[series.instance]
+            if incumbent.closed and incumbent.best is not None:
+                placed = self._local(number, incumbent.best)
+                self.known[number][self.pattern(number, placed)] = incumbent
+
+    def reach(self, solve: Solve, offer: Callable[[int, list[Schedule]], int | None], stop_at: float) -> None:
+        """Choose and solve until the chain's optimum is known, all is closed, or a moment of `time.monotonic` has come.
+
+        Parameters
+        ----------
+        offer
+            Takes a lower bound on the ticks of the chain and schedules of the whole; gives the most ticks of a chain
+            that is better than all known ones, or None to stop.
+        """
+        self._survey(time.monotonic() + _SURVEY_SHARE * (stop_at - time.monotonic()))
+        while (left := min(stop_at - time.monotonic(), self.chain.budget.left_s)) > 0:
+            choice = self._choose(min(_MASTER_S, left))
+            if choice is None:
+                return
+            patterns = [self.pattern(number, choice.assigned) for number in range(len(self.chain.series))]
+            chosen = [self._seen(number, pattern) for number, pattern in enumerate(patterns)]
+            most = offer(choice.ticks, self._combined(choice, patterns))
+            least = [self.chain.incumbents[limited.instance].bound for limited in chosen]
+            unsolved = [number for number, limited in enumerate(chosen) if not self._closed(limited)]
+            if most is None or not unsolved:
+                return
+            number = min(unsolved, key=lambda number: self.work.get(chosen[number].instance, 0.0))
+            slack = max(0, most - sum(least))
+            self._advance(chosen[number], solve, least[number] + slack, stop_at)
+
+    def _closed(self, limited: Series) -> bool:
+        return self.chain.incumbents[limited.instance].closed
+
+    def pattern(self, number: int, assigned: dict[int, int]) -> Pattern:
+        """The pattern of a series under a placement of its shared blocks."""
+        placed = [assigned[block] for block in self.shared[number]]
+        if not self._all_equal:
+            return tuple(placed)
+        name = relabelled(placed, self.classes, range(len(placed)))
+        return tuple(name[device] for device in placed)
+
+    def _own_blocks(self, series: Series) -> dict[int, int]:
+        """Block of the whole → block of the series' instance."""
+        whole = self.chain.instance
+        ops = (op for number in series.segments for op in self.chain.segments[number].ops)
+        return {block: number for number, block in enumerate(dict.fromkeys(whole.block[op] for op in ops))}
+
+    def _local(self, number: int, schedule: Schedule) -> dict[int, int]:
+        """Block → its device in a schedule of a series."""
+        members = self.chain.series[number].instance.members
+        return {block: schedule.device[members[own][0]] for block, own in self.blocks[number].items()}
+
+    def _survey(self, stop_at: float) -> None:
+        """Bounds and list schedules of all patterns, where they are few: they tell which ones are worth more work."""
+        devices = range(self.chain.instance.device_count)
+        for number, blocks in enumerate(self.shared):
+            if len(devices) ** len(blocks) <= _FEW_PLACEMENTS:
+                for placed in product(devices, repeat=len(blocks)):
+                    if time.monotonic() > stop_at or not self.chain.budget.left_s:
+                        return
+                    assigned = dict(zip(blocks, placed, strict=True))
+                    pattern = self.pattern(number, assigned)
+                    if pattern not in self.known[number] and all(
+                        assigned[block] in self._allowed(block) for block in blocks
+                    ):
+                        self._seen(number, pattern)
+
+    def _seen(self, number: int, pattern: Pattern) -> Series:
+        """A series with its shared blocks placed as a pattern says; what is known of it is kept."""
+        series, chain = self.chain.series[number], self.chain
+        limits: dict[int, tuple[int, ...]] = {
+            self.blocks[number][block]: (device,) for block, device in zip(self.shared[number], pattern, strict=True)
+        }
+        limited = replace(series, instance=series.instance.limited(limits))
+        if pattern not in self.known[number]:
+            if limited.instance not in chain.incumbents:
+                chain.bounds[limited.instance] = lower_bounds(limited.instance, _BOUND_S)
+                chain.incumbents[limited.instance] = chain.begin(limited.instance)
+                chain.incumbents[limited.instance].raise_bound(self.free[number])
+            self.known[number][pattern] = chain.incumbents[limited.instance]
+        else:
+            chain.incumbents[limited.instance] = self.known[number][pattern]
+        return limited
+
+    def _allowed(self, block: int) -> tuple[int, ...]:
+        return self.chain.instance.allowed[self.chain.instance.members[block][0]]
+
+    def _advance(self, limited: Series, solve: Solve, most: int, stop_at: float) -> None:
+        """Spend some work on a series whose shared blocks are placed, more every time."""
+        chain = self.chain
+        left = min(stop_at - time.monotonic(), chain.budget.left_s)
+        if left > 0:
+            work = self.work.get(limited.instance, _WORK)
+            chain.incumbents[limited.instance].budget = chain.budget_of(left)
+            solve(chain, limited, work, most)
+            self.work[limited.instance] = work * _GROWTH
+            known = id(chain.incumbents[limited.instance])
+            self.tries[known] = self.tries.get(known, 0) + 1
+
+    def _combined(self, choice: MasterSolution, patterns: Sequence[Pattern]) -> list[Schedule]:
+        """Schedules of the whole from those of the series under the chosen patterns."""
+        parts = []
+        for number, pattern in enumerate(patterns):
+            schedule = self.known[number][pattern].best
+            if schedule is None:
+                return []
+            there = self._local(number, schedule)
+            name = dict(
+                zip((there[block] for block in self.shared[number]), self._assigned(number, choice), strict=True)
+            )
+            parts.append((schedule, self._completed(name)))
+        return self.chain.combined(parts)
+
+    def _assigned(self, number: int, choice: MasterSolution) -> list[int]:
+        return [choice.assigned[block] for block in self.shared[number]]
+
+    def _completed(self, name: dict[int, int]) -> list[int]:
+        """New names of all devices, each in its class."""
+        names = list(range(self.chain.instance.device_count))
+        for members in self.classes:
+            given = {device: name[device] for device in members if device in name}
+            rest = [device for device in members if device not in given.values()]
+            for device in members:
+                names[device] = given[device] if device in given else rest.pop(0)
+        return names
+
+    def _choose(self, seconds: float) -> MasterSolution | None:
+        """The best placement of the shared blocks by what is known; of equals that whose known schedules are best."""
+        model = cp_model.CpModel()
+        shared = dict.fromkeys(block for blocks in self.shared for block in blocks)
+        place = {block: {d: model.new_bool_var("") for d in self._allowed(block)} for block in shared}
+        for row in place.values():
+            model.add_exactly_one(row.values())
+        same = self._same(model, place)
+        costs, guesses = [], []
+        whole = max(1, sum(self.free))
+        for number, blocks in enumerate(self.shared):
+            highest = max((known.bound for known in self.known[number].values()), default=self.free[number])
+            cost = model.new_int_var(self.free[number], max(highest, self.free[number]), "")
+            guess = model.new_int_var(0, 2 * _SCALE, "")
+            for pattern, known in self.known[number].items():
+                literals = self._matching(blocks, pattern, place, same)
+                met = cp_model.LinearExpr.sum(literals)
+                more = max(known.bound, self.free[number]) - self.free[number]
+                if more:
+                    model.add(cost >= self.free[number] + more * (1 - len(literals)) + more * met)
+                if known.best is not None:
+                    tried = 0 if known.closed else self.tries.get(id(known), 0)
+                    worse = (known.best.makespan - self.free[number]) * _SCALE // whole + tried**2 * _TRY
+                    worse = min(2 * _SCALE, worse)
+                    model.add(guess >= worse + (worse + 1) * (met - len(literals)))
+            costs.append(cost)
+            guesses.append(guess)
+        model.minimize(2 * _SCALE * (len(guesses) + 1) * sum(costs) + sum(guesses))
+        solver = new_solver(1, self.chain.budget.seed, seconds)
+        if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        assigned = {
+            block: next(device for device, there in row.items() if solver.boolean_value(there))
+            for block, row in place.items()
+        }
+        return MasterSolution(int(solver.best_objective_bound + 1e-3) // (2 * _SCALE * (len(guesses) + 1)), assigned)
+
+    @property
+    def _all_equal(self) -> bool:
+        return any(len(members) == self.chain.instance.device_count for members in self.classes)
+
+    def _same(
+        self, model: cp_model.CpModel, place: dict[int, dict[int, cp_model.IntVar]]
+    ) -> dict[tuple[int, int], cp_model.IntVar]:
+        """Pairs of blocks of one series → whether they are on one device, where all devices can be swapped."""
+        same: dict[tuple[int, int], cp_model.IntVar] = {}
+        if not self._all_equal:
+            return same
+        for pair in dict.fromkeys(pair for blocks in self.shared for pair in combinations(blocks, 2)):
+            same[pair] = together = model.new_bool_var("")
+            first, second = place[pair[0]], place[pair[1]]
+            for device in first.keys() & second.keys():
+                model.add_bool_or([~first[device], ~second[device], together])
+                model.add_bool_or([~first[device], second[device], ~together])
+        return same
+
+    def _matching(
+        self,
+        blocks: Sequence[int],
+        pattern: Pattern,
+        place: dict[int, dict[int, cp_model.IntVar]],
+        same: dict[tuple[int, int], cp_model.IntVar],
+    ) -> list[cp_model.LiteralT]:
+        """Literals that are all true exactly where the blocks are placed as a pattern says."""
+        if not self._all_equal:
+            return [place[block][device] for block, device in zip(blocks, pattern, strict=True)]
+        return [
+            same[pair] if first == second else ~same[pair]
+            for pair, (first, second) in zip(combinations(blocks, 2), combinations(pattern, 2), strict=True)
+        ]

@@ -1,0 +1,188 @@
+"""Cut ops: where a graph falls into segments that run one after another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from dlplacer.problem.transfers import TransferRequest, traffic_of
+from dlplacer.solvers.bounds.energetic import reachable
+from dlplacer.solvers.instance.instance import Delay, Instance
+
+_LARGEST_SERIES = 120
+
+
+@dataclass(frozen=True)
+class GraphSegment:
+    """What runs between two consecutive cut ops.
+
+    Attributes
+    ----------
+    ops
+        Positions in the whole instance, in topological order: the first cut op (unless the segment begins the graph),
+        the ops between, the last cut op.
+    instance
+        These ops alone, without memory, the last one in no time: its makespan is the time from the start of the first
+        cut op to the start of the last.
+    begins
+        Whether there is no first cut op.
+    """
+
+    ops: tuple[int, ...]
+    instance: Instance
+    begins: bool
+
+
+@dataclass(frozen=True)
+class Series:
+    """Segments whose placements are coupled by colocation, to be solved together.
+
+    Attributes
+    ----------
+    segments
+        Numbers of the segments, ascending.
+    instance
+        The segments one after another: its makespan is the sum of theirs. Ops follow in the order of the segments.
+    """
+
+    segments: tuple[int, ...]
+    instance: Instance
+
+
+def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
+    """The segments of the ops that lead to `last`, sources of zero time left out.
+
+    A cut op is before or after every other one of these ops. So all that lead to it end before it starts, and all that
+    follow start after it ends: segments run one after another, and the start of `last` is no earlier than the sum of
+    their makespans. (What leads into a segment from farther back, or from sources, is left out, which lengthens
+    nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
+    """
+    instance = _without_leaves(instance)
+    order = np.array([op for op in instance.order if op not in instance.sources])
+    reach = np.unpackbits(reachable(instance, order)[order], axis=1, count=len(order)).astype(bool)
+    end = int(np.flatnonzero(order == last)[0])
+    core = reach[:, end].copy()
+    core[end] = True
+    inside = reach[np.ix_(core, core)]
+    comparable = inside.sum(axis=0) + inside.sum(axis=1)
+    ops = [int(op) for op in order[core]]
+    cuts = [number for number in range(len(ops)) if comparable[number] == len(ops) - 1]
+    segments = []
+    for before, cut in pairwise([-1, *cuts]):
+        chosen = ops[max(before, 0) : cut + 1]
+        if len(chosen) > 1:
+            segments.append(GraphSegment(tuple(chosen), _alone(instance, chosen), before < 0))
+    return segments
+
+
+def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
+    """The segments in series: together where a colocation group runs inside both, or where their cut ops pair up.
+
+    Any grouping gives a valid bound. This one keeps what a forward segment and its backward share, but joins no series
+    that would be too large to solve.
+    """
+    users: dict[object, list[int]] = {}
+    for number, segment in enumerate(segments):
+        inner = segment.ops[:-1] if segment.begins else segment.ops[1:-1]
+        keys: set[object] = {instance.block[op] for op in inner if len(instance.members[instance.block[op]]) > 1}
+        ends = frozenset((instance.block[segment.ops[0]], instance.block[segment.ops[-1]]))
+        if all(len(instance.members[block]) > 1 for block in ends):
+            keys.add(ends)
+        for key in keys:
+            users.setdefault(key, []).append(number)
+    series = {number: [number] for number in range(len(segments))}
+    for numbers in sorted(users.values(), key=len):
+        joined = sorted({other for number in numbers for other in series[number]})
+        if sum(len(segments[number].ops) for number in joined) <= _LARGEST_SERIES:
+            series.update(dict.fromkeys(joined, joined))
+    distinct = {tuple(numbers): None for numbers in series.values()}
+    return [
+        Series(numbers, _in_series(instance, [segments[number] for number in numbers])) for numbers in sorted(distinct)
+    ]
+
+
+def with_traffic(instance: Instance, segments: Sequence[GraphSegment], series: Series) -> Series:
+    """A series with what is sent inside its segments.
+
+    What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
+    still add up to a bound: other traffic on the links is left out, which lengthens nothing.
+    """
+    if instance.traffic is None:
+        return series
+    requests: list[TransferRequest] = []
+    offset = 0
+    for number in series.segments:
+        position = {op: offset + place for place, op in enumerate(segments[number].ops)}
+        last = offset + len(position) - 1
+        for request in instance.traffic.requests:
+            source = position.get(request.source, last)
+            readers = tuple(position[op] for op in request.readers if position.get(op, -1) > source)
+            if source < last and readers:
+                requests.append(TransferRequest("", source, request.size, readers, readers))
+        offset = last + 1
+    return replace(
+        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.routes, requests, offset))
+    )
+
+
+def _without_leaves(instance: Instance) -> Instance:
+    """The instance in which the barrier does not wait for what nothing else reads, unless that is all."""
+    barrier = instance.barrier
+    if barrier is None:
+        return instance
+    arcs = instance.predecessors[barrier]
+    read = tuple(arc for arc in arcs if len(instance.successors[arc[0]]) > 1)
+    kept = {op for op, _ in read or arcs}
+    successors = [
+        tuple(arc for arc in row if arc[0] != barrier or op in kept) for op, row in enumerate(instance.successors)
+    ]
+    predecessors = [*instance.predecessors]
+    predecessors[barrier] = read or arcs
+    return replace(instance, successors=tuple(successors), predecessors=tuple(predecessors))
+
+
+def _alone(instance: Instance, ops: list[int]) -> Instance:
+    part = instance.restricted(ops)
+    nothing = (0,) * part.device_count
+    return replace(
+        part,
+        duration=(*part.duration[:-1], nothing),
+        footprint=(0,) * len(part.members),
+        capacity=(None,) * part.device_count,
+    )
+
+
+def _in_series(instance: Instance, segments: Sequence[GraphSegment]) -> Instance:
+    """Segments joined by arcs without delay from the last op of each to the first of the next."""
+    if len(segments) == 1:
+        return segments[0].instance
+    nothing: Delay = ((0,) * instance.device_count,) * instance.device_count
+    predecessors: list[tuple[tuple[int, Delay], ...]] = []
+    for segment in segments:
+        offset = len(predecessors)
+        joint = ((offset - 1, nothing),) if offset else ()
+        rows = [tuple((op + offset, delay) for op, delay in row) for row in segment.instance.predecessors]
+        predecessors += [rows[0] + joint, *rows[1:]]
+    successors: list[list[tuple[int, Delay]]] = [[] for _ in predecessors]
+    for op, row in enumerate(predecessors):
+        for source, delay in row:
+            successors[source].append((op, delay))
+    blocks = [instance.block[op] for segment in segments for op in segment.ops]
+    number = {block: count for count, block in enumerate(dict.fromkeys(blocks))}
+    members: list[list[int]] = [[] for _ in number]
+    for op, block in enumerate(blocks):
+        members[number[block]].append(op)
+    return replace(
+        segments[0].instance,
+        duration=tuple(row for segment in segments for row in segment.instance.duration),
+        allowed=tuple(devices for segment in segments for devices in segment.instance.allowed),
+        successors=tuple(map(tuple, successors)),
+        predecessors=tuple(predecessors),
+        order=tuple(range(len(blocks))),
+        block=tuple(number[block] for block in blocks),
+        members=tuple(map(tuple, members)),
+        footprint=(0,) * len(number),
+        sources=frozenset(),
+        sinks=frozenset(),
+    )

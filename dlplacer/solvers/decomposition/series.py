@@ -1,0 +1,197 @@
+"""Series decomposition: the segments between cut ops solved one by one, and put together again.
+
+The sum of the segments' bounds bounds the whole. Where all devices can be swapped, memory does not bind and nothing
+but the chain of cut ops joins the series of segments, their best schedules also fit together, and the sum is the
+optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.symmetry import interchangeable
+
+_BOUND_SECONDS = 0.5
+_LARGEST = 250
+
+
+class SegmentChain:
+    """The segments of what leads to one op, and how far each series of them is solved; equal ones are solved once.
+
+    Attributes
+    ----------
+    bounds
+        Bounds of the segments' and series' instances by themselves.
+    incumbents
+        What is known of the series' instances.
+    """
+
+    def __init__(self, instance: Instance, last: int, budget: Budget) -> None:
+        self.instance, self.budget = instance, budget
+        self.segments = find_segments(instance, last)
+        self.series = couple(instance, self.segments)
+        joined = {number for series in self.series if len(series.segments) > 1 for number in series.segments}
+        self.alone = [Series((number,), self.segments[number].instance) for number in sorted(joined)]
+        self.bounds: dict[Instance, Bounds] = {}
+        self.incumbents: dict[Instance, Incumbent] = {}
+        alone = [segment.instance for segment in self.segments]
+        for part in (*alone, *(series.instance for series in self.series)):
+            if part not in self.bounds:
+                self.bounds[part] = lower_bounds(part, _BOUND_SECONDS)
+        for series in (*self.alone, *self.series):
+            if series.instance not in self.incumbents:
+                self.incumbents[series.instance] = self.begin(series.instance)
+
+    @property
+    def open(self) -> list[Series]:
+        """The series whose best schedules are not proven yet, each once, the widest open first.
+
+        Before them come the segments of joined ones: what each takes by itself helps to prove what they take together.
+        Series of very many ops are not worth a search.
+        """
+        return [*self._unproven(self.alone), *self._unproven(self.series)]
+
+    def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
+        """Spend some work on every open series, until a moment of `time.monotonic`."""
+        for series in self.open:
+            left = min(stop_at - time.monotonic(), self.budget.left_s)
+            if left <= 0:
+                return
+            self.incumbents[series.instance].budget = self.budget_of(left)
+            search(self, series, work)
+
+    def raised(self, bounds: Bounds, seconds: float) -> Bounds:
+        """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.
+
+        Proof: a segment's ops run between the starts of its cut ops. So up to a cut op pass at least the bounds of all
+        series that lie before it, and the bounds of the segments before it that belong to other series; and the same
+        after it.
+        """
+        head, tail = list(bounds.head), list(bounds.tail)
+        end = self.segments[-1].ops[-1]
+        for count in range(1, len(self.segments) + 1):
+            cut = self.segments[count - 1].ops[-1]
+            head[cut] = max(head[cut], self._least_ticks(0, count))
+            after = self._least_ticks(count, len(self.segments)) + self.instance.shortest[end] + tail[end]
+            tail[cut] = max(tail[cut], after - self.instance.longest[cut])
+        return lower_bounds(self.instance, seconds, head, tail)
+
+    def candidates(self) -> list[Schedule]:
+        """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
+
+        Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
+        decides all times anew, with these ops last or by rank.
+        """
+        parts: dict[int, tuple[Schedule, list[int]]] = {}
+        assigned = [-1] * len(self.instance.members)
+        for number, segment in enumerate(self.segments):
+            series, first = self._position[number]
+            schedule = self.incumbents[series.instance].best
+            if schedule is None:
+                return []
+            if series.segments[0] not in parts:
+                there = assigned[self.instance.block[segment.ops[0]]]
+                parts[series.segments[0]] = schedule, self._swap(schedule.device[first], there)
+            name = parts[series.segments[0]][1]
+            for position, op in enumerate(segment.ops, first):
+                if assigned[self.instance.block[op]] < 0:
+                    assigned[self.instance.block[op]] = name[schedule.device[position]]
+        return self.combined([parts[series.segments[0]] for series in self.series])
+
+    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> list[Schedule]:
+        """Schedules of the whole from one for every series and new names for its devices."""
+        instance = self.instance
+        assigned = [-1] * len(instance.members)
+        place: dict[int, float] = {}
+        offset = 0
+        part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
+        for number, segment in enumerate(self.segments):
+            series, first = self._position[number]
+            schedule, name = part_of[series.segments]
+            span = range(first, first + len(segment.ops))
+            began = 0 if segment.begins else schedule.start[first]
+            for op, position in zip(segment.ops, span, strict=True):
+                if assigned[instance.block[op]] < 0:
+                    assigned[instance.block[op]] = name[schedule.device[position]]
+                place.setdefault(op, offset + schedule.start[position] - began)
+            offset += schedule.start[span[-1]] - began
+        ranks = upward_ranks(instance)
+        late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
+        if instance.barrier in place:
+            for op in instance.order[: instance.order.index(instance.barrier)]:
+                late[op] = max(late[op], -place[instance.barrier])
+        found = [heft(instance, by_rank(instance, late), assigned)]
+        found += [list_schedule(instance, by_rank(instance, priority), assigned) for priority in (late, ranks)]
+        return [schedule for schedule in found if schedule is not None]
+
+    def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
+        """The segments of a series, and where each begins in its instance."""
+        chosen = [self.segments[number] for number in series.segments]
+        return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
+
+    def least_ticks(self, segment: GraphSegment) -> int:
+        """What is known of the time from the start of a segment's first cut op to the start of its last, at least."""
+        known = self.incumbents.get(segment.instance)
+        return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
+
+    @cached_property
+    def _position(self) -> dict[int, tuple[Series, int]]:
+        """Number of a segment → its series, and where it begins in the series' instance."""
+        position = {}
+        for series in self.series:
+            first = 0
+            for number in series.segments:
+                position[number] = series, first
+                first += len(self.segments[number].ops)
+        return position
+
+    def _least_ticks(self, first: int, last: int) -> int:
+        """Least sum of the makespans of the segments from number `first` to before `last`."""
+        total = 0
+        for series in self.series:
+            inside = [number for number in series.segments if first <= number < last]
+            own = sum(self.least_ticks(self.segments[number]) for number in inside)
+            whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0
+            total += max(own, whole)
+        return total
+
+    def _swap(self, here: int, there: int) -> list[int]:
+        """New names of devices that put `there` in the place of `here`, if the two can be swapped."""
+        name = list(range(self.instance.device_count))
+        if any(here in members and there in members for members in interchangeable(self.instance)):
+            name[here], name[there] = there, here
+        return name
+
+    def begin(self, instance: Instance) -> Incumbent:
+        """What the list rules and the bounds know of a series' instance."""
+        incumbent = Incumbent(self.budget_of(self.budget.left_s))
+        for rule in (list_schedule, heft):
+            incumbent.offer(construct(instance, rule))
+        incumbent.raise_bound(self.bounds[instance].makespan)
+        return incumbent
+
+    def budget_of(self, seconds: float) -> Budget:
+        """A budget of its own for one series."""
+        return Budget(
+            time.monotonic() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop
+        )
+
+    def _unproven(self, several: Sequence[Series]) -> list[Series]:
+        distinct = {series.instance: series for series in several if series.instance.op_count <= _LARGEST}
+        unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
+        return sorted(unproven, key=lambda series: -self._width(series))
+
+    def _width(self, series: Series) -> int:
+        incumbent = self.incumbents[series.instance]
+        return 0 if incumbent.best is None else incumbent.best.makespan - incumbent.bound

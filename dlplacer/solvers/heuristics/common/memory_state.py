@@ -1,0 +1,76 @@
+"""Which block is on which device while a heuristic runs, and how much memory is left."""
+
+from collections.abc import Sequence
+
+from dlplacer.solvers.instance.instance import Instance
+
+
+class Occupancy:
+    """Devices of blocks, decided one by one; -1 where undecided.
+
+    A block takes all its memory when it is decided (eq. 13), so colocated ops cannot be locked out later. Sources of
+    zero time are decided last, by the first op that reads them: they start at 0 anywhere, and best where they are read.
+    """
+
+    def __init__(self, instance: Instance, fixed: Sequence[int] | None = None) -> None:
+        self.instance = instance
+        self.assigned = [-1] * len(instance.members)
+        self.room: list[float] = [float("inf") if size is None else size for size in instance.capacity]
+        self.overfull = False
+        for block, device in enumerate(fixed or ()):
+            if device >= 0:
+                self.assign(block, device)
+
+    def assign(self, block: int, device: int) -> None:
+        """Decide a block."""
+        self.assigned[block] = device
+        self.room[device] -= self.instance.footprint[block]
+        if self.room[device] < 0:
+            self.overfull = True
+
+    def admits(self, op: int, device: int) -> bool:
+        """Whether an op may go to a device: it is allowed there, and its block is there or fits."""
+        block = self.instance.block[op]
+        if self.assigned[block] >= 0:
+            return self.assigned[block] == device
+        return device in self.instance.allowed[op] and self.instance.footprint[block] <= self.room[device]
+
+    def source_arrival(self, op: int, device: int) -> int:
+        """When the data of the zero-time sources that an op reads can be on a device."""
+        latest = 0
+        for source, delay in self.instance.source_arcs[op]:
+            here = self.assigned[self.instance.block[source]]
+            if here >= 0:
+                arrival = delay[here][device]
+            else:
+                arrival = min(delay[origin][device] for origin in self.instance.allowed[source])
+            if arrival > latest:
+                latest = arrival
+        return latest
+
+    def assign_with_sources(self, op: int, device: int) -> int:
+        """Decide an op and the undecided zero-time sources that it reads; when their data is on its device.
+
+        A source goes to the nearest device that admits it, which for want of memory may be farther than
+        `source_arrival` promised.
+        """
+        instance = self.instance
+        if self.assigned[instance.block[op]] < 0:
+            self.assign(instance.block[op], device)
+        for source, delay in instance.source_arcs[op]:
+            if self.assigned[instance.block[source]] < 0:
+                self._assign_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
+        return 0 if self.overfull else self.source_arrival(op, device)
+
+    def assign_rest(self) -> None:
+        """Decide every block that is left, each where most room is."""
+        for block, ops in enumerate(self.instance.members):
+            if self.assigned[block] < 0:
+                self._assign_best(ops[0], self.room)
+
+    def _assign_best(self, op: int, value: Sequence[float]) -> None:
+        fitting = [device for device in self.instance.allowed[op] if self.admits(op, device)]
+        if fitting:
+            self.assign(self.instance.block[op], max(fitting, key=lambda device: value[device]))
+        else:
+            self.overfull = True

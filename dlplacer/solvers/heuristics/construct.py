@@ -1,0 +1,51 @@
+"""First schedules: a rule on the free problem and, where it runs out of memory, on a placement that fits."""
+
+from collections.abc import Callable, Sequence
+
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.common.pack import choose_components, pack
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Schedule | None]
+
+DELAY_WEIGHTS = (1.0, 0.5, 0.0)
+
+
+def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The best schedule of a rule over several ranks, or None if it always runs out of memory.
+
+    Where the free rule fails, it orders the ops on a placement packed for memory.
+    """
+    limited = choose_components(instance)
+    found = _best(limited, rule, fixed)
+    if found is None and fixed is None:
+        packed = pack(limited)
+        found = None if packed is None else _best(instance, rule, packed)
+    return found
+
+
+def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, seconds: float) -> Schedule | None:
+    """The best schedule of a rule on a placement found by search over placements alone, or None.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement exists.
+    """
+    from dlplacer.solvers.feasibility import explain_infeasible
+    from dlplacer.solvers.ilp.assignment import find_placement
+
+    decided, placement = find_placement(problem, seconds)
+    if decided and placement is None:
+        raise explain_infeasible(problem)
+    if placement is None:
+        return None
+    fixed = [placement[ops[0]] if ops[0] < problem.op_count else -1 for ops in instance.members]
+    return _best(instance, rule, fixed)
+
+
+def _best(instance: Instance, rule: Rule, fixed: Sequence[int] | None) -> Schedule | None:
+    found = [rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed) for weight in DELAY_WEIGHTS]
+    return min((one for one in found if one is not None), key=lambda one: one.makespan, default=None)

@@ -1,0 +1,70 @@
+"""CPOP: critical path on a processor (Topcuoglu, Hariri and Wu 2002, IEEE TPDS 13(3)), memory-aware."""
+
+from collections.abc import Sequence
+
+from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.ready_order import by_release
+from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+
+def cpop(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of CPOP, or None if an op fits on no device that it may use.
+
+    An op's value is its upward plus its downward rank: the mean length of the longest path through it. The ops of one
+    longest path go to the device that runs that path fastest, all others to the device where they end first, with
+    insertion; among the ops that are ready the one of largest value goes next.
+
+    Other than in the paper: sources of zero time take no part in paths, for they go to their first reader; the path
+    continues with the successor of largest value, which on a longest path is the next op but for rounding; ops of the
+    path that may not use its device, or for which its memory does not suffice, are placed like all others.
+
+    Parameters
+    ----------
+    priority
+        [op] → place in the order of preference among ops of equal value.
+    fixed
+        [block] → device, or -1 where the rule shall decide.
+    """
+    value = _values(instance)
+    path = _critical_path(instance, value)
+    sites = _path_together(instance, path, fixed)
+    return heft(instance, by_release(instance, value, priority), sites)
+
+
+def _values(instance: Instance) -> list[float]:
+    """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
+    working = [op for op in instance.order if op not in instance.sources]
+    downward = upward_ranks(instance.restricted(working).reversed)
+    value, mean = upward_ranks(instance), mean_durations(instance)
+    for op, rank in zip(working, downward, strict=True):
+        value[op] += rank - mean[op]
+    return value
+
+
+def _critical_path(instance: Instance, value: Sequence[float]) -> list[int]:
+    working = [op for op in instance.order if op not in instance.sources]
+    entries = [op for op in working if len(instance.predecessors[op]) == len(instance.source_arcs[op])]
+    path = []
+    while entries:
+        path.append(max(entries, key=value.__getitem__))
+        entries = [target for target, _ in instance.successors[path[-1]]]
+    return path
+
+
+def _path_together(instance: Instance, path: Sequence[int], fixed: Sequence[int] | None) -> list[int]:
+    """[block] → device, with the path's blocks on the device that suits it best: most of its ops, then least time."""
+
+    def cost(device: int) -> tuple[int, int]:
+        admitted = [op for op in path if device in instance.allowed[op]]
+        return len(path) - len(admitted), sum(instance.duration[op][device] for op in admitted)
+
+    occupancy = Occupancy(instance, fixed)
+    best = min(range(instance.device_count), key=cost)
+    for op in path:
+        if occupancy.assigned[instance.block[op]] < 0 and occupancy.admits(op, best):
+            occupancy.assign(instance.block[op], best)
+    return occupancy.assigned

@@ -1,0 +1,122 @@
+"""ETF: earliest task first (Hwang, Chow, Anger and Lee 1989, SIAM J. Computing 18(2)), and its memory-aware form.
+
+Of all pairs of a ready op and a device, the pair that can start first is taken next.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.place_blocks import fitted
+from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule, compact
+
+
+def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
+
+    A pair whose device lacks the memory for the op's block is passed over.
+
+    Other than in the papers: devices may differ, and of several on which an op can start at once it takes the fastest;
+    transfers do not wait for each other, as the problem has it, where Baechi lets a device send and receive one tensor
+    at a time; memory is the sum of footprints.
+
+    Parameters
+    ----------
+    priority
+        [op] → place in the order of preference among ops that can start at the same time (levels in the paper).
+    fixed
+        [block] → device, or -1 where the rule shall decide.
+    """
+    return EarliestFirst(instance, priority, fixed).run()
+
+
+def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of ETF, which decides without regard to memory, repaired where that does not fit; None if it fails.
+
+    To repair, the blocks are gone through once more in the order in which ETF started them; one that finds its device
+    full goes where most room is left. ETF then orders all ops anew on that placement. Where memory does not bind this
+    is `m_etf`; the parameters are the same too.
+    """
+    if instance.memory_binds:
+        unlimited = replace(instance, capacity=(None,) * instance.device_count)
+        free = EarliestFirst(unlimited, priority, fixed).run()
+        if free is None:
+            return None
+        order = sorted(instance.order, key=free.start.__getitem__)
+        fixed = fitted(instance, [free.device[ops[0]] for ops in instance.members], order, fixed)
+        if fixed is None:
+            return None
+    return EarliestFirst(instance, priority, fixed).run()
+
+
+class EarliestFirst:
+    """The state of one run."""
+
+    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
+        count, devices = instance.op_count, instance.device_count
+        self.instance = instance
+        self.priority = priority
+        self.occupancy = Occupancy(instance, fixed)
+        self.done = [op in instance.sources for op in range(count)]
+        self.missing = [
+            len(arcs) - len(sources) for arcs, sources in zip(instance.predecessors, instance.source_arcs, strict=True)
+        ]
+        self.arrival = [[0] * devices for _ in range(count)]
+        self.left = count - sum(self.done)
+        self.start = [0] * count
+        self.free = [0] * devices
+        self.queues = [Queue() for _ in range(devices)]
+
+    def run(self) -> Schedule | None:
+        """The schedule, or None if some op finds no device."""
+        for op, missing in enumerate(self.missing):
+            if not missing and not self.done[op]:
+                self.release(op)
+        while self.left:
+            choices = [
+                (start, key, reluctance, self.instance.duration[op][device], device, op)
+                for device in range(self.instance.device_count)
+                for (start, key, op), reluctance in self.candidates(device)
+            ]
+            if not choices:
+                return None
+            start, _, _, _, device, op = min(choices)
+            self.take(op, device, start)
+            if self.occupancy.overfull:
+                return None
+        self.occupancy.assign_rest()
+        if self.occupancy.overfull:
+            return None
+        return compact(self.instance, [self.occupancy.assigned[block] for block in self.instance.block], self.start)
+
+    def release(self, op: int) -> None:
+        """Queue an op, whose predecessors are all scheduled, for every device that it may use."""
+        for device in self.instance.allowed[op]:
+            self.queues[device].push(self.arrival[op][device], self.priority[op], op)
+
+    def candidates(self, device: int) -> list[tuple[Candidate, int]]:
+        """What a device can start first, if anything; the number says how much rather it leaves the op to others."""
+        found = self.queues[device].first(self.free[device], lambda op: self.arrival_at(op, device))
+        return [] if found is None else [(found, 0)]
+
+    def arrival_at(self, op: int, device: int) -> int | None:
+        """When all that an op reads can be on a device; None if the op is done or may not go there any more."""
+        if self.done[op] or not self.occupancy.admits(op, device):
+            return None
+        return max(self.arrival[op][device], self.occupancy.source_arrival(op, device))
+
+    def take(self, op: int, device: int, start: int) -> None:
+        """Run an op, and release the readers that waited for it only."""
+        start = max(start, self.occupancy.assign_with_sources(op, device))
+        end = start + self.instance.duration[op][device]
+        self.start[op], self.free[device], self.done[op] = start, end, True
+        self.left -= 1
+        for target, delay in self.instance.successors[op]:
+            self.arrival[target] = [
+                max(known, end + ticks) for known, ticks in zip(self.arrival[target], delay[device], strict=True)
+            ]
+            self.missing[target] -= 1
+            if not self.missing[target]:
+                self.release(target)

@@ -1,0 +1,16 @@
+"""HEFT: heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002), with insertion, memory-aware."""
+
+from collections.abc import Sequence
+
+from dlplacer.solvers.heuristics.common.insertion import insert_all
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+
+def heft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of HEFT, or None if an op fits on no device that it may use.
+
+    Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
+    it ends first, into the earliest gap that holds it. Where there is traffic, what it reads goes into gaps of links.
+    """
+    return insert_all(instance, sorted(range(instance.op_count), key=priority.__getitem__), fixed)

@@ -1,0 +1,139 @@
+"""m-SCT: small communication times (Hanen and Munier 1995; Jeon et al. 2020, Baechi, SoCC), memory-aware."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
+from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
+from dlplacer.solvers.heuristics.etf import EarliestFirst
+from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+_MOST_ARCS = 10_000
+_THRESHOLD = 0.5
+_DIGITS = 6
+
+
+def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The schedule of m-SCT, or None if an op fits on no device that it may use.
+
+    Every op may have a favourite child, which a linear program chooses (`favourite_children`). Ops are taken as by
+    m-ETF, but a device whose last op has a favourite child that could start nowhere earlier waits for it, and meanwhile
+    takes only urgent ops: those whose data have been everywhere by then, and that no other device can start as early.
+
+    Other than in the papers: what `m_etf` says, and that the child is waited for only when all that it reads has ended,
+    as Baechi's program does.
+
+    Parameters
+    ----------
+    priority
+        [op] → place in the order of preference among ops that can start at the same time.
+    fixed
+        [block] → device, or -1 where the rule shall decide.
+    """
+    return _SmallCommunication(instance, priority, fixed).run()
+
+
+@lru_cache(maxsize=1)
+def favourite_children(instance: Instance) -> tuple[int, ...]:
+    """[op] → its favourite child, or -1; no op is the favourite of two.
+
+    The linear program takes mean durations and least delays between different devices; sources of zero time and arcs
+    within a block take no part. Arcs are then gone through by rising x, and by falling delay plus upward rank of the
+    child where x is the same to six digits: an arc with x < 0.5, as Baechi rounds, whose ends are both still without
+    makes a favourite. With more than 10,000 arcs, where the program would take seconds, all x count as 0.
+    """
+    delays = ArcDelays(instance)
+    working = [op for op in instance.order if op not in instance.sources]
+    position = {op: number for number, op in enumerate(working)}
+    arcs = []
+    for op in working:
+        for target, delay in instance.successors[op]:
+            ticks = delays.cut(op, target, delay)
+            arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
+    values, mean = [0.0] * len(arcs), mean_durations(instance)
+    if 0 < len(arcs) <= _MOST_ARCS:
+        from dlplacer.solvers.heuristics.m_sct_program import favourite_values
+
+        values = favourite_values([mean[op] for op in working], arcs)
+    ranks = upward_ranks(instance)
+    child, claimed = [-1] * instance.op_count, set()
+    gain = [ticks + ranks[working[target]] for _, target, ticks in arcs]
+    for number in sorted(range(len(arcs)), key=lambda number: (round(values[number], _DIGITS), -gain[number])):
+        source, target, ticks = arcs[number]
+        if ticks and values[number] < _THRESHOLD and child[working[source]] < 0 and target not in claimed:
+            child[working[source]] = working[target]
+            claimed.add(target)
+    return tuple(child)
+
+
+class _SmallCommunication(EarliestFirst):
+    """m-ETF with devices that wait for favourite children."""
+
+    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
+        super().__init__(instance, priority, fixed)
+        self.child = favourite_children(instance)
+        self.last = [-1] * instance.device_count
+        self.earliest: list[tuple[int, int] | None] = [None] * instance.device_count
+        self.earlier = [0] * instance.device_count
+        self.inputs_end = [0] * instance.op_count
+        self.everywhere = [0] * instance.op_count
+        self.urgent = [Queue() for _ in self.free]
+
+    def release(self, op: int) -> None:
+        super().release(op)
+        devices = self.instance.allowed[op]
+        self.everywhere[op] = max(max(self.arrival[op][d], self.occupancy.source_arrival(op, d)) for d in devices)
+        for device in devices:
+            self.urgent[device].push(self.everywhere[op], self.priority[op], op)
+
+    def candidates(self, device: int) -> list[tuple[Candidate, int]]:
+        found = super().candidates(device)
+        if not found or not self._waits(device, found[0][0][0]):
+            return found
+        child = self.child[self.last[device]]
+        own = (self._start(child, device), self.priority[child], child)
+        urgent = self.urgent[device].first(self.free[device], lambda op: self._urgent_at(op, device))
+        return [(own, 0)] if urgent is None else [(own, 0), (urgent, 1)]
+
+    def take(self, op: int, device: int, start: int) -> None:
+        super().take(op, device, start)
+        self.last[device] = op
+        for target, _ in self.instance.successors[op]:
+            self.inputs_end[target] = max(self.inputs_end[target], self.free[device])
+
+    def _waits(self, device: int, now: int) -> bool:
+        """Whether all that the favourite child of its last op reads has ended, and it starts nowhere earlier."""
+        child = -1 if self.last[device] < 0 else self.child[self.last[device]]
+        if child < 0 or self.done[child] or self.missing[child] or self.inputs_end[child] > now:
+            return False
+        if not self.occupancy.admits(child, device):
+            return False
+        return self._starts_nowhere_earlier(child, device)
+
+    def _starts_nowhere_earlier(self, child: int, device: int) -> bool:
+        """Whether no other device can start a child before this one can.
+
+        Starts only become later and devices only fill up. So the answer yes holds for as long as the start here is the
+        same, and the device that made the answer no is asked first the next time.
+        """
+        own = self._start(child, device)
+        if self.earliest[device] == (child, own):
+            return True
+        others = self.instance.allowed[child]
+        for other in (self.earlier[device], *others):
+            if other != device and self.occupancy.admits(child, other) and self._start(child, other) < own:
+                self.earlier[device] = other
+                return False
+        self.earliest[device] = child, own
+        return True
+
+    def _start(self, op: int, device: int) -> int:
+        return max(self.free[device], self.arrival_at(op, device) or 0)
+
+    def _urgent_at(self, op: int, device: int) -> int | None:
+        """When all that an op reads can have reached every device; None if it may not go to this one."""
+        arrival = self.arrival_at(op, device)
+        return None if arrival is None else max(arrival, self.everywhere[op])

@@ -1,0 +1,36 @@
+"""The whole graph on one device: the baseline that every speedup is measured against."""
+
+from dlplacer.problem.live_memory import peaks
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+
+
+def best_single(problem: Problem) -> ProblemSchedule | None:
+    """All ops on the device where they end first, or None where they fit on none."""
+    fitting = [device for device in range(problem.device_count) if _fits(problem, device)]
+    schedules = [_on_device(problem, device) for device in fitting]
+    return min(schedules, key=lambda schedule: schedule.makespan, default=None)
+
+
+def solve_single(problem: Problem, budget: Budget) -> Outcome:
+    """`best_single` as a method."""
+    return Outcome(best_single(problem), 0)
+
+
+def _fits(problem: Problem, device: int) -> bool:
+    capacity = problem.capacity_bytes[device]
+    if not all(device in allowed for allowed in problem.allowed):
+        return False
+    if capacity is None or problem.options.memory == "sum":
+        return capacity is None or sum(problem.footprint_bytes) <= capacity
+    schedule = _on_device(problem, device)
+    return peaks(problem, schedule.device, schedule.start, schedule.end, ())[device] <= capacity
+
+
+def _on_device(problem: Problem, device: int) -> ProblemSchedule:
+    start = [0] * problem.op_count
+    now = 0
+    for op in problem.topological:
+        start[op] = now
+        now += problem.duration[op][device] or 0
+    return ProblemSchedule(problem, (device,) * problem.op_count, tuple(start))

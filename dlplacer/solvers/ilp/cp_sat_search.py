@@ -1,0 +1,161 @@
+"""Running CP-SAT on a model: parameters, deadline, early stops, improvements as they come."""
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from threading import Thread
+
+from ortools.sat.python import cp_model
+
+from dlplacer.core.errors import InternalError
+from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.solvers.ilp.variables import Literal, Variables
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+
+_POLL_S = 0.05
+_GRACE_SHARE, _GRACE_S = 0.02, 0.2
+_TUNED_PORTFOLIO = 8
+_SMALL_PORTFOLIO = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
+
+
+def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
+    """A solver with the parameters that every search here uses.
+
+    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293). These models gain from
+    leaving out the linear relaxation, which a small default portfolio does not try.
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed % 2**31
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.presolve_inclusion_work_limit = 0
+    solver.parameters.catch_sigint_signal = False
+    if workers == 1:
+        solver.parameters.linearization_level = 0
+    elif workers < _TUNED_PORTFOLIO:
+        solver.parameters.subsolvers.extend(_SMALL_PORTFOLIO[: max(2, workers - 1)])
+    return solver
+
+
+def read_schedule(
+    variables: Variables,
+    instance: Instance,
+    is_true: Callable[[Literal], bool],
+    value: Callable[[cp_model.IntVar], int],
+) -> Schedule:
+    """The schedule of a solution, every op as early as its placement and order allow."""
+    place = [next(device for device, there in row.items() if is_true(there)) for row in variables.place]
+    start = [value(variable) for variable in variables.start]
+    return compact(instance, [place[block] for block in instance.block], start)
+
+
+def read_schedules(
+    variables: Variables,
+    instance: Instance,
+    is_true: Callable[[Literal], bool],
+    value: Callable[[cp_model.IntVar], int],
+) -> list[Schedule]:
+    """The schedules that a solution suggests.
+
+    Where transfers are part of the model: with transfers decided anew, with all things moved early in the order that
+    the solution has, and as it is, which may be needed where waiting saves memory.
+    """
+    found = read_schedule(variables, instance, is_true, value)
+    if instance.traffic is None or not variables.optional_transfers:
+        return [found]
+    start = tuple(map(value, variables.start))
+    transfers = [
+        ScheduledTransfer(optional.request, optional.target, optional.route, tuple(map(value, optional.start)))
+        for optional in variables.optional_transfers
+        if is_true(optional.used)
+    ]
+    early = with_transfers(instance, instance.traffic, found.device, start, transfers)
+    wanted = {(send.request, send.target): send for send in reversed(transfers)}
+    kept = tuple(wanted[send.request, send.target] for send in early.transfers)
+    makespan = max(begin + instance.duration[op][found.device[op]] for op, begin in enumerate(start))
+    return [early, found, Schedule(found.device, start, makespan, kept)]
+
+
+def search(
+    model: cp_model.CpModel,
+    variables: Variables,
+    instance: Instance,
+    incumbent: Incumbent,
+    seconds: float,
+    work: float = math.inf,
+) -> bool:
+    """Solve a model for some time; better schedules and bounds go to the incumbent. False if it has no solution.
+
+    The solver runs in a thread of its own, so that `Budget.stop` can end it with what it has. A solver that does not
+    heed the time limit is left behind.
+
+    Parameters
+    ----------
+    seconds
+        Limit on the time that passes.
+    work
+        Limit in CP-SAT's deterministic seconds, which one worker spends in the same way every time.
+    """
+    budget = incumbent.budget
+    if seconds <= 0:
+        return True
+    solver = new_solver(budget.workers, budget.seed, seconds)
+    solver.parameters.relative_gap_limit = budget.gap
+    solver.parameters.max_deterministic_time = work
+    listener = _Listener(variables, instance)
+    solver.best_bound_callback = listener.on_bound
+    running = Future[int]()
+    stop_at = time.monotonic() + seconds
+    Thread(target=_run, args=(solver, model, listener, running), daemon=True).start()
+    while not running.done() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
+        wait((running,), _POLL_S)
+        listener.deliver(incumbent)
+        if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
+            solver.stop_search()
+    if not running.done():
+        return True
+    status = running.result()
+    listener.deliver(incumbent)
+    if status == cp_model.MODEL_INVALID:
+        raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        incumbent.raise_bound(_whole(solver.best_objective_bound))
+    return status != cp_model.INFEASIBLE
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel, listener: "_Listener", running: Future[int]) -> None:
+    try:
+        running.set_result(int(solver.solve(model, listener)))
+    except Exception as error:
+        running.set_exception(error)
+
+
+class _Listener(cp_model.CpSolverSolutionCallback):
+    """Keeps what the solver's threads report until the main thread delivers it."""
+
+    def __init__(self, variables: Variables, instance: Instance) -> None:
+        super().__init__()
+        self.variables, self.instance = variables, instance
+        self.found: list[Schedule] = []
+        self.bound = 0
+
+    def on_solution_callback(self) -> None:
+        self.found = read_schedules(self.variables, self.instance, self.boolean_value, self.value)
+
+    def on_bound(self, bound: float) -> None:
+        self.bound = max(self.bound, _whole(bound))
+
+    def deliver(self, incumbent: Incumbent) -> None:
+        found, self.found = self.found, []
+        for schedule in found:
+            incumbent.offer(schedule)
+        incumbent.raise_bound(self.bound)
+
+
+def _whole(bound: float) -> int:
+    """The whole number of ticks that a bound from floating-point arithmetic proves."""
+    return math.ceil(bound - 1e-3) if math.isfinite(bound) else 0

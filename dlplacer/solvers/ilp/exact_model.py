@@ -1,0 +1,59 @@
+"""Small problems with traffic solved as a whole: transfers, routes and memory over time in one model."""
+
+from dataclasses import replace
+
+from dlplacer.core.errors import InternalError
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.ilp_model import build_exact_model
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
+
+_MOST_LIFTS = 3000
+
+
+def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
+    """Solve the whole of a small problem; False if that proves that no plan exists.
+
+    Bounds and proofs count only if no route that a transfer may take is left out; else the best plan with the routes
+    that are looked at is sought, and the bound stays.
+    """
+    traffic = instance.traffic
+    if traffic is None or incumbent.closed or seconds <= 0 or _optional_transfers(instance) > _MOST_LIFTS:
+        return True
+    timed = instance
+    if problem.options.memory == "live":
+        timed = replace(instance, sources=frozenset(), sinks=frozenset())
+    best = incumbent.best
+    upper = _one_after_another(timed) if best is None else best.makespan
+    known = incumbent if traffic.routes.complete else Incumbent(incumbent.budget, incumbent.admits)
+    model, variables = build_exact_model(problem, timed, bounds, upper, best)
+    solvable = search(model, variables, timed, known, seconds)
+    incumbent.offer(known.best)
+    if not solvable and best is not None and traffic.routes.complete:
+        raise InternalError(
+            f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
+            "and topology"
+        )
+    return solvable or not traffic.routes.complete
+
+
+def _optional_transfers(instance: Instance) -> int:
+    """How many transfers the model would have to know."""
+    traffic = instance.traffic
+    return 0 if traffic is None else 4 * len(traffic.requests) * instance.device_count * (instance.device_count - 1)
+
+
+def _one_after_another(instance: Instance) -> int:
+    """Ticks in which all ops and all transfers, on their slowest routes, can follow one another."""
+    traffic, total = instance.traffic, sum(instance.longest)
+    for request in traffic.requests if traffic is not None else ():
+        slowest = 0
+        for source in instance.allowed[request.source]:
+            for target in {d for op in request.readers for d in instance.allowed[op]} - {source}:
+                if instance.component[source] == instance.component[target] and traffic is not None:
+                    routes = traffic.routes.between(request.size, source, target)
+                    slowest = max(slowest, *(sum(segment.ticks for segment in route) for route in routes))
+        total += slowest * (instance.device_count - 1)
+    return total

@@ -1,0 +1,129 @@
+"""Transfers as part of the model: which route each one takes, when, and one at a time on every link direction.
+
+Without contention and with memory to spare none of this is needed, as eq. 8, 9 and 11 are a table of delays.
+"""
+
+from collections.abc import Iterator
+
+from ortools.sat.python import cp_model
+
+from dlplacer.problem.transfers import Traffic, TransferRequest
+from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.ilp.variables import Literal, OptionalTransfer, Variables, duration
+from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+
+def add_transfers(
+    model: cp_model.CpModel, instance: Instance, traffic: Traffic, variables: Variables, bounds: Bounds, upper: int
+) -> None:
+    """Eq. 8 to 11 with routes: a transfer request that a device reads and does not make takes one of its routes there.
+
+    It leaves its producer's device after the producer has ended (eq. 10), every route segment after the one before, and
+    its readers on the target start after the last. A literal may also be true where nothing is read: that helps nobody.
+    Where there are too many routes to list them all, only that of least delay is known.
+    """
+    for number, request in enumerate(traffic.requests):
+        for target in _targets(instance, request):
+            optional_transfers = list(
+                _optional_transfers(model, instance, traffic, variables, bounds, upper, number, target)
+            )
+            variables.optional_transfers.extend(optional_transfers)
+            readers = [op for op in request.readers if target in variables.place[instance.block[op]]]
+            for op in readers:
+                _supply(model, instance, variables, request.source, op, target, optional_transfers)
+
+
+def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> None:
+    """A link direction carries one transfer at a time; of link directions that always go together one is enough."""
+    uses: dict[int, list[int]] = {}
+    intervals: list[cp_model.IntervalVar] = []
+    for optional in variables.optional_transfers:
+        for start, segment in zip(optional.start, optional.route, strict=True):
+            same: dict[tuple[int, int], int] = {}
+            for resource, offset, ticks in segment.holds:
+                if (offset, ticks) not in same:
+                    same[offset, ticks] = len(intervals)
+                    intervals.append(
+                        model.new_optional_fixed_size_interval_var(start + offset, ticks, optional.used, "")
+                    )
+                uses.setdefault(resource, []).append(same[offset, ticks])
+    for numbers in {tuple(numbers) for numbers in uses.values()}:
+        if len(numbers) > 1:
+            model.add_no_overlap([intervals[number] for number in numbers])
+
+
+def hint_transfers(
+    model: cp_model.CpModel, traffic: Traffic, variables: Variables, schedule: Schedule, name: dict[int, int]
+) -> None:
+    """Start the search with the transfers of a schedule, devices renamed; those that take other routes are left out."""
+    sent = {}
+    for send in schedule.transfers:
+        request = traffic.requests[send.request]
+        source = schedule.device[request.source]
+        routes = traffic.routes.between(request.size, source, send.target)
+        if send.route in routes:
+            sent[send.request, name[source], name[send.target], routes.index(send.route)] = send.start
+    for optional in variables.optional_transfers:
+        start = sent.get((optional.request, optional.source, optional.target, optional.choice))
+        if isinstance(optional.used, cp_model.IntVar):
+            model.add_hint(optional.used, start is not None)
+        if start is not None:
+            for variable, begin in zip(optional.start, start, strict=True):
+                model.add_hint(variable, begin)
+
+
+def _targets(instance: Instance, request: TransferRequest) -> list[int]:
+    own = instance.block[request.source]
+    return sorted({d for op in request.readers if instance.block[op] != own for d in instance.allowed[op]})
+
+
+def _optional_transfers(
+    model: cp_model.CpModel,
+    instance: Instance,
+    traffic: Traffic,
+    variables: Variables,
+    bounds: Bounds,
+    upper: int,
+    number: int,
+    target: int,
+) -> Iterator[OptionalTransfer]:
+    request = traffic.requests[number]
+    ready = variables.start[request.source] + duration(instance, variables, request.source)
+    first = bounds.head[request.source] + instance.shortest[request.source]
+    delays = {end: delay for end, delay in instance.successors[request.source] if end in request.readers}
+    for source, here in variables.place[instance.block[request.source]].items():
+        if source == target or all(delay[source][target] >= FAR for delay in delays.values()):
+            continue
+        routes = traffic.routes.between(request.size, source, target)
+        for choice, route in enumerate(routes if traffic.routes.complete else routes[:1]):
+            used = model.new_bool_var("")
+            model.add_implication(used, here)
+            latest = max(first, upper) + sum(segment.ticks for segment in route)
+            start = tuple(model.new_int_var(first, latest, "") for _ in route)
+            model.add(start[0] >= ready)
+            for before, after, segment in zip(start, start[1:], route, strict=False):
+                model.add(after >= before + segment.ticks)
+            yield OptionalTransfer(number, source, target, choice, route, used, start)
+
+
+def _supply(
+    model: cp_model.CpModel,
+    instance: Instance,
+    variables: Variables,
+    producer: int,
+    reader: int,
+    target: int,
+    optional_transfers: list[OptionalTransfer],
+) -> None:
+    """A reader on the target has its data made there or lifted there, and starts when they are there."""
+    reads: Literal = variables.place[instance.block[reader]][target]
+    own = variables.place[instance.block[producer]]
+    for source, here in own.items():
+        if source != target:
+            model.add_bool_or(
+                [~reads, ~here, *(optional.used for optional in optional_transfers if optional.source == source)]
+            )
+    for optional in optional_transfers:
+        arrival = optional.start[-1] + optional.route[-1].ticks
+        model.add(variables.start[reader] >= arrival).only_enforce_if(optional.used, reads)

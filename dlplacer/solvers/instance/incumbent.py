@@ -1,0 +1,55 @@
+"""The best schedule so far and the best bound so far, reported whenever one of them improves."""
+
+from collections.abc import Callable
+
+from dlplacer.core.errors import InternalError
+from dlplacer.solvers.instance.instance import FAR
+from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Schedule
+
+
+class Incumbent:
+    """What a solve has reached.
+
+    Attributes
+    ----------
+    admits
+        Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
+    """
+
+    def __init__(self, budget: Budget, admits: Callable[[Schedule], bool] = lambda schedule: True) -> None:
+        self.budget = budget
+        self.admits = admits
+        self.best: Schedule | None = None
+        self.bound = 0
+
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Keep a schedule if it is admitted and the best so far; whether it is."""
+        if schedule is None or (self.best is not None and schedule.makespan >= self.best.makespan):
+            return False
+        if schedule.makespan >= FAR or not self.admits(schedule):
+            return False
+        self.best = schedule
+        self._report()
+        return True
+
+    def raise_bound(self, bound: int) -> None:
+        """Keep a lower bound if it is the highest so far."""
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the gap that the user asked for is reached."""
+        if self.best is None:
+            return False
+        return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
+
+    def _report(self) -> None:
+        if self.best is not None and self.bound > self.best.makespan:
+            raise InternalError(
+                f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "
+                "schedule; please report this graph and topology"
+            )
+        self.budget.report(None if self.best is None else self.best.makespan, self.bound)

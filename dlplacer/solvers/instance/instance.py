@@ -1,0 +1,319 @@
+"""A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
+
+Routing is solved ahead (`dlplacer.problem.routes`, `dlplacer.problem.problem`): without contention, eq. 8, 9 and 11 reduce to a table
+of delays per pair of devices, and the solvers choose placement and order only. With contention the table is a
+relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is sent.
+
+The barrier at the loss is an op of no time after the problem's own: every forward op leads to it, and it leads to
+every op behind it, without delays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from dlplacer.problem.live_memory import may_bind
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import Traffic, build_traffic
+
+FAR = 2**40
+"""Delay between devices that no route joins: more than any horizon."""
+
+Delay = tuple[tuple[int, ...], ...]
+"""[source device][target device] → ticks; 0 on the diagonal, `FAR` where no route leads."""
+
+Arcs = tuple[tuple[tuple[int, Delay], ...], ...]
+"""[op] → (op at the other end, delay) of its arcs."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What is to be placed and ordered, in ticks and positions.
+
+    Attributes
+    ----------
+    duration
+        [op][device] → ticks; meaningless where the op may not run.
+    allowed
+        [op] → devices that may run it and all ops of its block, ascending.
+    successors, predecessors
+        Arcs by source and by target; of parallel arcs the slowest is kept.
+    order
+        Ops in a topological order.
+    block, members
+        [op] → its block, [block] → its ops: a colocation group, or a single op.
+    footprint, capacity
+        [block] and [device] → bytes; None where memory is unlimited.
+    component
+        [device] → number of the connected part of the machine that it belongs to.
+    sources, sinks
+        Ops of zero time that read nothing (parameters, inputs; they start at 0 wherever they are), or that nothing
+        reads.
+    barrier
+        The op of no time that stands for the barrier at the loss; None if there is none, and in parts.
+    traffic
+        What is sent, where links are contended or copies may need memory that is short; None elsewhere, and in parts
+        of an instance and its reverse, which are relaxations then.
+    """
+
+    duration: tuple[tuple[int, ...], ...]
+    allowed: tuple[tuple[int, ...], ...]
+    successors: Arcs
+    predecessors: Arcs
+    order: tuple[int, ...]
+    block: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+    footprint: tuple[int, ...]
+    capacity: tuple[int | None, ...]
+    component: tuple[int, ...]
+    sources: frozenset[int]
+    sinks: frozenset[int]
+    barrier: int | None = None
+    traffic: Traffic | None = field(default=None, repr=False)
+
+    @property
+    def op_count(self) -> int:
+        """Number of ops."""
+        return len(self.block)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices."""
+        return len(self.capacity)
+
+    @cached_property
+    def shortest(self) -> tuple[int, ...]:
+        """[op] → ticks on its fastest allowed device."""
+        return tuple(
+            min((row[device] for device in devices), default=0)
+            for row, devices in zip(self.duration, self.allowed, strict=True)
+        )
+
+    @cached_property
+    def longest(self) -> tuple[int, ...]:
+        """[op] → ticks on its slowest allowed device."""
+        return tuple(
+            max((row[device] for device in devices), default=0)
+            for row, devices in zip(self.duration, self.allowed, strict=True)
+        )
+
+    def __hash__(self) -> int:
+        """That of a part of the fields, reckoned once: solvers look instances up again and again."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.duration, self.allowed, self.order, self.block, self.footprint, self.capacity))
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether every op takes the same time on all its devices."""
+        return self.shortest == self.longest
+
+    @cached_property
+    def delay_summaries(self) -> dict[Any, Any]:
+        """What `dlplacer.solvers.bounds.arc_delays` has reckoned of the arcs so far."""
+        return {}
+
+    @cached_property
+    def source_arcs(self) -> Arcs:
+        """[op] → the arcs that reach it from `sources`."""
+        return tuple(tuple(arc for arc in arcs if arc[0] in self.sources) for arcs in self.predecessors)
+
+    @cached_property
+    def memory_binds(self) -> bool:
+        """Whether some device is too small for all ops together."""
+        total = sum(self.footprint)
+        return any(capacity is not None and capacity < total for capacity in self.capacity)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks of each weakly connected part of the graph; such a part runs in one component of the machine."""
+        leader = list(range(len(self.members)))
+
+        def find(block: int) -> int:
+            while leader[block] != block:
+                leader[block] = leader[leader[block]]
+                block = leader[block]
+            return block
+
+        split = len(set(self.component)) > 1
+        for op, arcs in enumerate(self.successors):
+            for target, delay in arcs:
+                if not split or any(FAR in row for row in delay):
+                    leader[find(self.block[op])] = find(self.block[target])
+        grouped: dict[int, list[int]] = {}
+        for block in range(len(leader)):
+            grouped.setdefault(find(block), []).append(block)
+        return tuple(map(tuple, grouped.values()))
+
+    @cached_property
+    def reversed(self) -> "Instance":
+        """The same work with time running backwards."""
+
+        def turned(arcs: Arcs) -> Arcs:
+            return tuple(tuple((end, transposed[delay]) for end, delay in row) for row in arcs)
+
+        distinct = {delay for row in self.successors for _, delay in row}
+        transposed = {delay: tuple(zip(*delay, strict=True)) for delay in distinct}
+        return replace(
+            self,
+            successors=turned(self.predecessors),
+            predecessors=turned(self.successors),
+            order=self.order[::-1],
+            sources=self.sinks,
+            sinks=self.sources,
+            barrier=None,
+            traffic=None,
+        )
+
+    def restricted(self, ops: Sequence[int]) -> "Instance":
+        """The instance of some ops, given in topological order, and the arcs among them.
+
+        Blocks keep their whole footprint; `sources` and `sinks` stay those of the whole.
+        """
+        position = {op: number for number, op in enumerate(ops)}
+        blocks = list(dict.fromkeys(self.block[op] for op in ops))
+        number = {block: count for count, block in enumerate(blocks)}
+
+        def kept(arcs: Arcs) -> Arcs:
+            return tuple(tuple((position[end], delay) for end, delay in arcs[op] if end in position) for op in ops)
+
+        return replace(
+            self,
+            duration=tuple(self.duration[op] for op in ops),
+            allowed=tuple(self.allowed[op] for op in ops),
+            successors=kept(self.successors),
+            predecessors=kept(self.predecessors),
+            order=tuple(range(len(ops))),
+            block=tuple(number[self.block[op]] for op in ops),
+            members=tuple(tuple(position[op] for op in self.members[block] if op in position) for block in blocks),
+            footprint=tuple(self.footprint[block] for block in blocks),
+            sources=frozenset(position[op] for op in ops if op in self.sources),
+            sinks=frozenset(position[op] for op in ops if op in self.sinks),
+            barrier=None,
+            traffic=None,
+        )
+
+    def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
+        """The same instance with some blocks allowed on fewer devices."""
+        allowed = list(self.allowed)
+        for block, devices in block_devices.items():
+            for op in self.members[block]:
+                allowed[op] = tuple(device for device in allowed[op] if device in devices)
+        return replace(self, allowed=tuple(allowed))
+
+
+def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
+    """The instance of a problem.
+
+    Parameters
+    ----------
+    activations
+        Share of outputs and workspace that counts as footprint under ``memory: live``. With 0 the footprints are a
+        relaxation; more of it makes heuristics leave room for what is alive for a while.
+    """
+    if activations not in problem.derived:
+        problem.derived[activations] = _build(problem, activations)
+    return problem.derived[activations]  # type: ignore[no-any-return]
+
+
+def _build(problem: Problem, activations: float) -> Instance:
+    block, members = _blocks(problem)
+    device_sets = [set(devices) for devices in problem.allowed]
+    allowed = [tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block]
+    successors = _arcs(problem)
+    duration = [tuple(ticks or 0 for ticks in row) for row in problem.duration]
+    order = list(problem.topological)
+    footprint = [sum(_footprint(problem, op, activations) for op in ops) for ops in members]
+    barrier = None
+    if 0 < len(problem.behind_barrier) < problem.op_count:
+        barrier = problem.op_count
+        _add_barrier(problem, successors)
+        block.append(len(members))
+        members.append((barrier,))
+        allowed.append(tuple(range(problem.device_count)))
+        duration.append((0,) * problem.device_count)
+        order.insert(problem.op_count - len(problem.behind_barrier), barrier)
+        footprint.append(0)
+    predecessors: list[list[tuple[int, Delay]]] = [[] for _ in block]
+    for op, arcs in enumerate(successors):
+        for target, delay in arcs:
+            predecessors[target].append((op, delay))
+    instant = {op for op, row in enumerate(duration) if not any(row)}
+    return Instance(
+        duration=tuple(duration),
+        allowed=tuple(allowed),
+        successors=tuple(map(tuple, successors)),
+        predecessors=tuple(map(tuple, predecessors)),
+        order=tuple(order),
+        block=tuple(block),
+        members=tuple(members),
+        footprint=tuple(footprint),
+        capacity=problem.capacity_bytes,
+        component=_components(problem),
+        sources=frozenset(op for op in instant if not predecessors[op]),
+        sinks=frozenset(op for op in instant if not successors[op]),
+        barrier=barrier,
+        traffic=build_traffic(problem) if problem.options.contention == "link" or may_bind(problem) else None,
+    )
+
+
+def _footprint(problem: Problem, op: int, activations: float) -> int:
+    size = problem.footprint_bytes[op]
+    if activations and problem.options.memory == "live":
+        size += round(activations * (problem.output_bytes[op] + problem.workspace_bytes[op]))
+    return size
+
+
+def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
+    """[op] → its readers with delays; of parallel arcs the slowest."""
+    tables = list(map(_joined, problem.delay))
+    largest: dict[tuple[int, int], int] = {}
+    for arc in problem.arcs:
+        ends = arc.source, arc.target
+        largest[ends] = max(largest.get(ends, 0), arc.size)
+    successors: list[list[tuple[int, Delay]]] = [[] for _ in range(problem.op_count)]
+    for (source, target), size in largest.items():
+        successors[source].append((target, tables[size]))
+    return successors
+
+
+def _joined(table: tuple[tuple[int | None, ...], ...]) -> Delay:
+    if any(None in row for row in table):
+        return tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
+    return table  # type: ignore[return-value]
+
+
+def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:
+    """Arcs from the last ops before the barrier to it, and from it to the first ops behind it."""
+    behind, barrier = problem.behind_barrier, problem.op_count
+    nothing: Delay = ((0,) * problem.device_count,) * problem.device_count
+    for op in range(problem.op_count):
+        if op not in behind and all(target in behind for target, _ in successors[op]):
+            successors[op].append((barrier, nothing))
+    first = behind.difference(arc.target for arc in problem.arcs if arc.source in behind)
+    successors.append([(op, nothing) for op in sorted(first)])
+
+
+def _blocks(problem: Problem) -> tuple[list[int], list[tuple[int, ...]]]:
+    block = [-1] * problem.op_count
+    members: list[tuple[int, ...]] = []
+    for op, group in enumerate(problem.group_of):
+        if block[op] < 0:
+            ops = (op,) if group is None else problem.groups[group]
+            for member in ops:
+                block[member] = len(members)
+            members.append(ops)
+    return block, members
+
+
+def _components(problem: Problem) -> tuple[int, ...]:
+    if not problem.delay:
+        return (0,) * problem.device_count
+    reach = problem.delay[0]
+    return tuple(
+        min(other for other in range(problem.device_count) if reach[device][other] is not None)
+        for device in range(problem.device_count)
+    )

@@ -1,0 +1,136 @@
+"""Lower bounds: hand-computed examples, and never above the true optimum."""
+
+import pytest
+from solvers.brute_force import optimal_makespan
+from solvers.helpers import make_graph, make_instance, make_machine, make_problem
+from solvers.random_problems import random_problem
+
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.solvers.bounds.area import best_prices
+from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.bounds.heads_tails import heads, tails
+from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound, preemptive_end
+from dlplacer.solvers.instance.instance import build_instance
+
+
+def test_critical_path() -> None:
+    graph = make_graph({"a": 2, "b": 3, "c": 4, "d": 1}, [("a", "b", 0), ("a", "c", 0), ("b", "d", 0), ("c", "d", 0)])
+    # a 2 + c 4 + d 1
+    assert critical_path(make_instance(graph, make_machine(2))) == 7
+
+
+def test_critical_path_counts_forced_delays() -> None:
+    graph = make_graph({"a": 2, "b": 3}, [("a", "b", 5)], devices={"a": ("d0",), "b": ("d1",)})
+    # 2 + 5 / 1 + 3
+    assert critical_path(make_instance(graph, make_machine(2))) == 10
+
+
+def test_area_of_identical_devices() -> None:
+    # (3 + 3 + 3) / 2, rounded up to whole ticks of 3 s: the tick is the common unit.
+    instance = make_instance(make_graph({"a": 3, "b": 3, "c": 3}), make_machine(2))
+    assert instance.shortest == (1, 1, 1)
+    assert whole_area(instance) == 2
+
+
+def test_area_of_unequal_devices_weighs_their_speeds() -> None:
+    graph = make_graph({f"k{i}": {"slow": 3.0, "fast": 1.0} for i in range(8)})
+    topology = Topology((Device("d0", "slow"), Device("d1", "fast")), (), (Link("d0", "d1", 1.0),))
+    # Per second, fast does 1 op and slow 1/3: 8 / (4/3) = 6 s. Shortest times over two devices give only 4 s.
+    instance = make_instance(graph, topology)
+    assert whole_area(instance) == 6
+    assert best_prices(instance).device[1] > best_prices(instance).device[0]
+
+
+def test_area_of_pinned_ops_is_that_of_their_device() -> None:
+    graph = make_graph({"a": 5, "b": 5, "c": 1}, devices={"a": ("d0",), "b": ("d0",)})
+    # d0 alone has 10 s of work; spread over both devices it would be 5.5 s.
+    assert whole_area(make_instance(graph, make_machine(2))) == 10
+
+
+def test_heads_know_that_inputs_wait_for_each_other_or_travel() -> None:
+    graph = make_graph({"a": 4, "b": 4, "c": 1}, [("a", "c", 3), ("b", "c", 3)])
+    instance = make_instance(graph, make_machine(2))
+    # c starts after both on one device (8), or after one of them and a delay: 4 + 3 = 7.
+    assert heads(instance) == [0, 0, 7]
+    # After a still comes c, at least: 1; after c nothing.
+    assert tails(instance) == [1, 1, 0]
+
+
+def test_heads_of_many_inputs() -> None:
+    graph = make_graph({"a": 2, "b": 2, "c": 2, "d": 1}, [("a", "d", 9), ("b", "d", 1), ("c", "d", 1)])
+    # With nothing local: 2 + 9 = 11; a local: max(2, 2 + 1) = 3; a and one more local: max(4, 3) = 4.
+    assert heads(make_instance(graph, make_machine(3)))[3] == 3
+
+
+def test_interval_area_between_two_ops() -> None:
+    times = {"u": 1, "a": 2, "b": 2, "c": 2, "v": 1}
+    graph = make_graph(times, [("u", x, 0) for x in "abc"] + [(x, "v", 0) for x in "abc"])
+    # u 1 + ⌈6 / 2⌉ + v 1: the path alone is 4.
+    instance = make_instance(graph, make_machine(2))
+    assert critical_path(instance) == 4
+    assert lower_bounds(instance).makespan == 5
+
+
+def test_interval_area_loses_the_delays_of_all_devices_but_one() -> None:
+    times = {"u": 1, "a": 4, "b": 4, "v": 1}
+    graph = make_graph(times, [("u", x, 2) for x in "ab"] + [(x, "v", 1) for x in "ab"])
+    # Between u and v: on one device 8; on two (8 + 2 + 1) / 2 = 5.5, so 6. In all 1 + 6 + 1.
+    assert lower_bounds(make_instance(graph, make_machine(2))).makespan == 8
+
+
+def test_floating_work_after_a_cut() -> None:
+    times = {"f": 4, "a": 1, "b": 1, "g": 4, "h": 4}
+    graph = make_graph(times, [("f", "a", 0), ("a", "b", 0), ("f", "g", 0), ("f", "h", 0)])
+    # After f are 1 + 1 + 4 + 4 = 10 s of work for two devices: 4 + 5.
+    assert lower_bounds(make_instance(graph, make_machine(2))).makespan == 9
+
+
+def test_ops_of_a_block_run_one_after_another() -> None:
+    times = {"a": 2, "b": 3, "c": 4, "x": 5}
+    graph = make_graph(times, [("x", "b", 0), ("a", "x", 0)], colocate={"a": "g", "b": "g", "c": "g"})
+    # a 2, then c 4 while x runs elsewhere until 7, then b 3; on two devices all the work alone takes 7.
+    instance = make_instance(graph, make_machine(2))
+    assert block_bound(instance, heads(instance), tails(instance)) == 10
+    assert lower_bounds(instance).makespan == 10
+
+
+def test_the_bound_of_a_block_is_that_of_its_best_device() -> None:
+    graph = make_graph({"a": {"gpu": 2, "cpu": 9}, "b": {"gpu": 9, "cpu": 3}}, colocate={"a": "g", "b": "g"})
+    topology = Topology((Device("d0", "gpu"), Device("d1", "cpu")), (), (Link("d0", "d1", 1.0),))
+    # Together on the gpu 11, on the cpu 12; each on its best device 5.
+    assert block_bound(make_instance(graph, topology), [0, 0], [0, 0]) == 11
+
+
+@pytest.mark.parametrize(("jobs", "end"), [([(0, 5, 1), (1, 2, 9)], 12), ([(0, 1, 0), (7, 2, 3)], 12), ([], 0)])
+def test_a_machine_that_may_be_interrupted_serves_long_tails_first(jobs: list[tuple[int, int, int]], end: int) -> None:
+    # The first: 1 of the long job, then the short one until 3, tail 9; the long one ends at 7. In turn it would be 16.
+    assert preemptive_end(jobs) == end
+
+
+def test_more_blocks_than_devices_share_one() -> None:
+    # Of five ops of 3, 3, 3, 2, 2 on two devices, three share a device: 3 + 2 + 2; the area is 13 / 2.
+    graph = make_graph({"a": 3, "b": 3, "c": 3, "d": 2, "e": 2})
+    instance = make_instance(graph, make_machine(2))
+    assert packing_bound(instance, [0] * 5, [0] * 5) == 7
+    # Of 4, 4, 4 two share one: two ticks of 4 s.
+    instance = make_instance(make_graph({"a": 4, "b": 4, "c": 4}), make_machine(2))
+    assert packing_bound(instance, [0] * 3, [0] * 3) == 2
+
+
+@pytest.mark.parametrize("first", range(5000, 5600, 100))
+def test_no_bound_exceeds_the_optimum(first: int) -> None:
+    for seed in range(first, first + 100):
+        graph, topology = random_problem(seed)
+        problem = make_problem(graph, topology)
+        instance = build_instance(problem)
+        optimum = optimal_makespan(graph, topology)
+        if optimum is not None:
+            bounds = [critical_path(instance), whole_area(instance), lower_bounds(instance).makespan]
+            assert max(bounds) * problem.tick_s <= optimum, seed
+
+
+def test_a_deadline_that_has_passed_leaves_the_quick_bounds() -> None:
+    times = {"u": 1, "a": 2, "b": 2, "c": 2, "v": 1}
+    graph = make_graph(times, [("u", x, 0) for x in "abc"] + [(x, "v", 0) for x in "abc"])
+    instance = make_instance(graph, make_machine(2))
+    assert critical_path(instance) <= lower_bounds(instance, -3.0).makespan <= lower_bounds(instance).makespan

@@ -1,0 +1,129 @@
+"""Series decomposition against the whole model and against brute force."""
+
+import time
+
+import pytest
+from ortools.sat.python import cp_model
+from solvers.brute_force import optimal_makespan
+from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
+from solvers.random_problems import random_fork_join
+
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segments import couple, find_segments
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.default_method import search_series
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.ilp.constraints import charge_idle_ends
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
+from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+def _chain(instance: Instance) -> SegmentChain:
+    bounds = lower_bounds(instance)
+    last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
+    chain = SegmentChain(instance, last, one_worker())
+    chain.advance(30.0, time.monotonic() + 60.0, search_series)
+    assert not chain.open
+    return chain
+
+
+def _whole_optimum(instance: Instance, upper: int) -> int:
+    incumbent = Incumbent(one_worker())
+    model, variables = build_model(instance, no_bounds(instance), upper)
+    assert search(model, variables, instance, incumbent, 60.0)
+    return incumbent.bound
+
+
+def test_segments_lie_between_cut_ops() -> None:
+    edges = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1), ("v", "w", 1), ("w", "c", 1), ("w", "d", 1)]
+    graph = make_graph(dict.fromkeys("puabvwcd", 1) | {"p": 0}, [("p", "a", 1), *edges])
+    instance = make_instance(graph, make_machine(2))
+    names = [graph.ops[op].id for op in range(instance.op_count)]
+    segments = find_segments(instance, names.index("c"))
+    # The parameter p and the op d do not lead to c through a cut; u, v, w and c are comparable to all that do.
+    assert ["".join(names[op] for op in segment.ops) for segment in segments] == ["uabv", "vw", "wc"]
+    assert [segment.begins for segment in segments] == [False, False, False]
+    assert segments[0].instance.duration[-1] == (0, 0)
+
+
+def test_what_runs_before_the_first_cut_op_is_a_segment() -> None:
+    graph = make_graph({"a": 2, "b": 3, "v": 1}, [("a", "v", 9), ("b", "v", 9)])
+    segments = find_segments(make_instance(graph, make_machine(2)), 2)
+    assert [(segment.ops, segment.begins) for segment in segments] == [((0, 1, 2), True)]
+
+
+def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
+    forward = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1)]
+    backward = [(f"{target}'", f"{source}'", size) for source, target, size in reversed(forward)]
+    times = {"u": 1, "a": 4, "b": 4, "v": 1, "v'": 1, "a'": 9, "b'": 9, "u'": 1}
+    groups = {name: name[0] for name in times}
+    graph = make_graph(times, [*forward, ("v", "v'", 0), *backward], colocate=groups)
+    instance = make_instance(graph, make_machine(2))
+    segments = find_segments(instance, 7)
+    series = couple(instance, segments)
+    assert [entry.segments for entry in series] == [(0, 2), (1,)]
+    # u, a on one device and b, v on the other. Forward: u 1, delay 1, b 4, and a's tensor is there before: 6.
+    # Backward: v' 1, b' 9 or delay 1 and a' 9: 11 with the delay of b''s tensor to u'.
+    chain = _chain(instance)
+    assert chain.incumbents[series[0].instance].bound == 6 + 11
+    # v 1 in between, u' 1 at the end.
+    assert chain.raised(lower_bounds(instance), 1.0).makespan == 17 + 1 + 1
+    assert min(schedule.makespan for schedule in chain.candidates()) == 19
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_the_parts_add_up_to_the_optimum(first: int) -> None:
+    """Identical devices, unlimited memory and nothing that joins the blocks but their cut ops."""
+    for seed in range(first, first + 20):
+        problem = make_problem(*random_fork_join(seed, 4, plain=True))
+        instance = build_instance(problem)
+        chain = _chain(instance)
+        bound = chain.raised(lower_bounds(instance), 1.0).makespan
+        found = chain.candidates()[0]
+        assert not broken_rules(instance, found), seed
+        assert bound == found.makespan == _whole_optimum(instance, found.makespan), seed
+
+
+@pytest.mark.parametrize("first", range(1000, 1120, 40))
+def test_bounds_hold_whatever_joins_the_parts(first: int) -> None:
+    for seed in range(first, first + 40):
+        graph, topology = random_fork_join(seed, 2, plain=False)
+        problem = make_problem(graph, topology)
+        try:
+            require_feasible(problem)
+        except InfeasibleError:
+            continue
+        if len(graph.ops) > 8:
+            continue
+        instance, optimum = build_instance(problem), optimal_makespan(graph, topology)
+        chain = _chain(instance)
+        bounds = chain.raised(lower_bounds(instance), 1.0)
+        for schedule in chain.candidates():
+            assert not broken_rules(instance, schedule), seed
+        if optimum is not None:
+            assert bounds.makespan * problem.tick_s <= optimum, seed
+            # Raised heads and tails leave room for an optimal schedule.
+            upper = int(optimum / problem.tick_s)
+            model, _ = build_model(instance, bounds, upper)
+            assert new_solver(1, 0, 60.0).solve(model) == cp_model.OPTIMAL, seed
+
+
+@pytest.mark.parametrize("seed", range(2000, 2030))
+def test_idle_rows_cut_off_no_optimum(seed: int) -> None:
+    instance = build_instance(make_problem(*random_fork_join(seed, 3, plain=False)))
+    if not all(instance.allowed):
+        return
+    for segment in find_segments(instance, instance.order[-1]):
+        bounds = lower_bounds(segment.instance)
+        values = []
+        for rows in (False, True):
+            model, variables = build_model(segment.instance, no_bounds(segment.instance), 200)
+            if rows:
+                charge_idle_ends(model, segment.instance, variables, segment, bounds, 0)
+            solver = new_solver(1, 0, 60.0)
+            assert solver.solve(model) == cp_model.OPTIMAL
+            values.append(solver.objective_value)
+        assert values[0] == values[1]

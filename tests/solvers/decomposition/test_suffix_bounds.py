@@ -1,0 +1,74 @@
+"""What follows a cut op, with what nothing waits for: a bound on its tail."""
+
+import pytest
+from solvers.brute_force import optimal_makespan
+from solvers.helpers import make_graph, make_instance, make_machine, make_problem, one_worker
+from solvers.random_problems import random_fork_join
+
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segments import find_segments
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decomposition.suffix_bounds import followers, suffixes
+from dlplacer.solvers.default_method import raise_suffix_bounds
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import build_instance
+
+# A backward pass in small: g is the gradient of a layer's output, x that of its input, w that of its weight.
+BACKWARD = make_graph(
+    {"f": 5, "g1": 1, "x1": 2, "w1": 3, "g0": 1, "w0": 3},
+    [("f", "g1", 0), ("g1", "x1", 4), ("g1", "w1", 4), ("x1", "g0", 4), ("g0", "w0", 4)],
+)
+
+
+def test_followers_in_topological_order() -> None:
+    instance = make_instance(BACKWARD, make_machine(2))
+    names = [op.id for op in BACKWARD.ops]
+    assert [names[op] for op in followers(instance, names.index("x1"))] == ["g0", "w0"]
+    assert followers(instance, names.index("w1")) == []
+
+
+def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outside() -> None:
+    instance = make_instance(BACKWARD, make_machine(2))
+    names = [op.id for op in BACKWARD.ops]
+    segments = find_segments(instance, names.index("w0"))
+    found = {size: [names[cut] for cut, _ in suffixes(instance, segments, (size,))] for size in (2, 3, 4, 5)}
+    # After x1 come g0 and w0 only, which are segments; after g1 also w1; after f all of these.
+    assert found == {2: [], 3: [], 4: ["g1"], 5: ["f"]}
+    assert [names[cut] for cut, _ in suffixes(instance, segments, (4, 4, 5))] == ["g1", "f"]
+
+
+def test_what_nothing_waits_for_lengthens_the_end() -> None:
+    instance = make_instance(BACKWARD, make_machine(2))
+    bounds = lower_bounds(instance)
+    chain = SegmentChain(instance, len(BACKWARD.ops) - 1, one_worker())
+    bounds = chain.raised(bounds, 1.0)
+    incumbent = Incumbent(one_worker())
+    raised = raise_suffix_bounds(chain, bounds, incumbent)
+    # After f 5 and g1 1: on one device x1 2, g0 1, w0 3 and w1 3 take 9; with w1 elsewhere 4 + 3, beside 6 of the rest.
+    assert raised.makespan == incumbent.bound == 5 + 1 + 7
+
+
+@pytest.mark.parametrize("first", [7000, 7200])
+def test_no_ending_exceeds_the_optimum(first: int) -> None:
+    tried = 0
+    for seed in range(first, first + 80):
+        graph, topology = random_fork_join(seed, 2, plain=False)
+        problem = make_problem(graph, topology)
+        try:
+            require_feasible(problem)
+        except InfeasibleError:
+            continue
+        instance = build_instance(problem)
+        bounds = lower_bounds(instance)
+        last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
+        segments = find_segments(instance, last) if len(graph.ops) <= 7 else []
+        if not any(True for _ in suffixes(instance, segments, (8,))):
+            continue
+        tried += 1
+        chain = SegmentChain(instance, last, one_worker())
+        bounds = raise_suffix_bounds(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
+        optimum = optimal_makespan(graph, topology)
+        assert optimum is None or bounds.makespan * problem.tick_s <= optimum, seed
+    assert tried > 1

@@ -1,0 +1,125 @@
+"""Windows of a schedule: what their solutions promise is what the whole becomes."""
+
+from random import Random
+
+import pytest
+from ortools.sat.python import cp_model
+from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
+from solvers.random_problems import random_fork_join, random_problem
+
+from dlplacer.solvers.decomposition.lns import _combined, repair
+from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule, search
+from dlplacer.solvers.ilp.ilp_model import build_model, build_window_model
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+
+def _solved(window: Window, upper: int) -> tuple[Schedule | None, int]:
+    model, variables = build_window_model(window, upper)
+    solver = new_solver(1, 0, 60.0)
+    if solver.solve(model) != cp_model.OPTIMAL:
+        return None, 0
+    found = read_schedule(variables, window.instance, solver.boolean_value, solver.value)
+    return found, round(solver.objective_value)
+
+
+def _instances(first: int, last: int) -> list[tuple[int, Instance, Schedule]]:
+    found = []
+    for seed in range(first, last):
+        make = random_problem if seed % 2 else lambda seed: random_fork_join(seed, 3, plain=False)
+        instance = build_instance(make_problem(*make(seed)))
+        if all(instance.allowed) and len(set(instance.component)) == 1:
+            schedule = construct(instance, list_schedule)
+            if schedule is not None:
+                found.append((seed, instance, schedule))
+    return found
+
+
+def test_a_window_sees_what_is_before_and_after_it() -> None:
+    graph = make_graph(
+        {"a": 2, "b": 3, "c": 4, "d": 5, "e": 1},
+        [("a", "b", 1), ("b", "c", 1), ("b", "d", 6), ("c", "e", 1), ("d", "e", 2)],
+    )
+    instance = make_instance(graph, make_machine(2))
+    # a 0-2, b 2-5, c 5-9, e 9-15 on d0 would leave d at 5 + 6 on d1; here all five run on d0, d after c.
+    schedule = Schedule((0, 0, 0, 0, 0), (0, 2, 5, 9, 14), 15)
+    window = WindowSequence(instance, schedule).window(1, 2)
+    assert window.ops == (1, 2)
+    # b has a's data at 2 on d0, and 1 s later on d1; c has no data from outside, and d0 is free from 2 on.
+    assert window.release == ((2, 3), (2, 0))
+    # After b come d and e on d0: 6 s, with the tensor from d1 12 s. After c at least d and e, as d0 runs them: 6 s;
+    # from d1 only e waits for it: 1 + 1.
+    assert window.tail == ((6, 12), (6, 2))
+    assert window.rest == 2 + 6
+
+
+def test_a_window_over_everything_is_the_problem() -> None:
+    for seed, instance, schedule in _instances(0, 60):
+        timeline = WindowSequence(instance, schedule)
+        window = timeline.window(timeline.first, len(timeline.ops) - timeline.first)
+        found, value = _solved(window, schedule.makespan)
+        assert found is not None, seed
+        incumbent = Incumbent(one_worker())
+        model, variables = build_model(instance, no_bounds(instance), schedule.makespan)
+        assert search(model, variables, instance, incumbent, 60.0), seed
+        # Sources that nothing reads stay where they are, which only memory can make felt.
+        assert value == incumbent.bound or instance.memory_binds, seed
+
+
+@pytest.mark.parametrize("first", range(100, 400, 100))
+def test_the_whole_becomes_what_the_window_promises(first: int) -> None:
+    random = Random(first)
+    for seed, instance, schedule in _instances(first, first + 100):
+        timeline = WindowSequence(instance, schedule)
+        if timeline.first == len(timeline.ops):
+            continue
+        place = random.randint(timeline.first, len(timeline.ops) - 1)
+        window = timeline.window(place, random.randint(1, 5))
+        assert window.bounds.makespan <= schedule.makespan, seed
+        found, value = _solved(window, schedule.makespan)
+        assert found is not None, seed
+        changed, ops = replaced(timeline, schedule, timeline.ops, window, found)
+        assert sorted(ops) == list(range(instance.op_count)), seed
+        assert not broken_rules(instance, changed), seed
+        assert changed.makespan <= value <= schedule.makespan, seed
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_repair_keeps_the_rules_and_never_worsens(workers: int) -> None:
+    for seed, instance, schedule in _instances(500, 540):
+        incumbent = Incumbent(one_worker())
+        object.__setattr__(incumbent.budget, "workers", workers)
+        incumbent.offer(schedule)
+        repair(instance, incumbent, 0.3, 12)
+        assert incumbent.best is not None
+        assert incumbent.best.makespan <= schedule.makespan, seed
+        assert not broken_rules(instance, incumbent.best), seed
+
+
+def test_repair_with_one_worker_is_deterministic() -> None:
+    instance = build_instance(make_problem(*random_fork_join(7, 12, plain=True)))
+    found = []
+    for _ in range(2):
+        incumbent = Incumbent(one_worker())
+        incumbent.offer(construct(instance, list_schedule))
+        repair(instance, incumbent, 60.0, 40)
+        found.append(incumbent.best)
+    assert found[0] == found[1]
+
+
+# p takes no time and is read by x, with which it is colocated, and by y. The first window holds p and x and moves both
+# to d1; the second holds p and y and was solved with p where it was, on d0. Both together would leave x without p.
+def test_windows_side_by_side_keep_a_group_together() -> None:
+    graph = make_graph({"p": 0, "x": 4, "y": 3}, [("p", "x", 0), ("p", "y", 0)], colocate={"p": "g", "x": "g"})
+    instance = make_instance(graph, make_machine(2))
+    timeline = WindowSequence(instance, Schedule((0, 0, 0), (0, 0, 4), 7))
+    windows = [timeline.window(1, 1), timeline.window(2, 1)]
+    assert [window.ops for window in windows] == [(0, 1), (0, 2)]
+    moved, kept = Schedule((1, 1), (0, 0), 4), Schedule((0, 0), (0, 4), 7)
+    combined = _combined(timeline, windows, [moved, kept])
+    assert combined == Schedule((1, 1, 0), (0, 0, 0), 4)
+    assert not broken_rules(instance, combined)

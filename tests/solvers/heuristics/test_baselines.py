@@ -1,0 +1,213 @@
+"""CPOP, PEFT, ETF, m-ETF, m-SCT, m-TOPO, min-cut and sequential keep the rules and the bounds."""
+
+import importlib.util
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import pytest
+from solvers.brute_force import optimal_makespan
+from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, one_worker
+from solvers.random_problems import random_problem
+
+from dlplacer.assemble import assemble
+from dlplacer.check import violations
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.heuristics.common.pack import pack
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.construct import Rule, construct
+from dlplacer.solvers.heuristics.cpop import cpop
+from dlplacer.solvers.heuristics.device_map import sequential
+from dlplacer.solvers.heuristics.etf import etf, m_etf
+from dlplacer.solvers.heuristics.m_sct import m_sct
+from dlplacer.solvers.heuristics.m_topo import m_topo
+from dlplacer.solvers.heuristics.min_cut import min_cut
+from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.methods import METHODS, RULES, run_rule
+
+needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
+BASELINES = [
+    "cpop",
+    "peft",
+    "etf",
+    "m-etf",
+    "m-sct",
+    "m-topo",
+    pytest.param("min-cut", marks=needs_metis),
+    "sequential",
+]
+
+
+def _run(method: str, instance: Instance) -> Schedule:
+    schedule = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
+    assert schedule is not None
+    assert not broken_rules(instance, schedule)
+    return schedule
+
+
+@cache
+def _tiny(seed: int) -> tuple[Problem, int | None]:
+    problem = make_problem(*random_problem(seed))
+    makespan = optimal_makespan(problem.graph, problem.topology)
+    return problem, None if makespan is None else int(makespan / problem.tick_s)
+
+
+def _crowded(seed: int) -> Problem:
+    """40 ops with parameters, groups, pins and little memory on 2 to 4 devices, some slower, around a router."""
+    random = Random(seed)
+    count = random.choice([2, 3, 4])
+    ops, edges = [], []
+    for i in range(40):
+        ops.append(
+            Op(
+                f"k{i}",
+                "test",
+                time_s={"fast": random.randint(1, 20) / 10, "slow": random.randint(5, 60) / 10} if i % 7 else 0.0,
+                output_bytes=random.randint(0, 9),
+                colocate=random.choice([None] * 6 + ["a", "b"]),
+                devices=(f"d{random.randrange(count)}", "d0") if random.random() < 0.15 else None,
+                module=random.choice([None, "m1", "m2", "m3", "m4"]),
+            )
+        )
+        readers = random.sample(range(i), min(i, random.choice([0, 1, 2, 3])))
+        edges += [Edge(f"k{j}", f"k{i}", random.randint(0, 30), tensor=f"k{j}-k{i}") for j in readers]
+        if random.random() < 0.3:
+            ops.append(Op(f"w{i}", "parameter", time_s=0.0, weight_bytes=random.randint(0, 9)))
+            edges.append(Edge(f"w{i}", f"k{i}", 20))
+    total = sum(op.footprint_bytes for op in ops)
+    capacity = int(total / count * random.choice([1.15, 1.4, 2.0]))
+    devices = tuple(Device(f"d{i}", type="slow" if i == 2 else "fast", memory_bytes=capacity) for i in range(count))
+    links = tuple(Link(device.id, "r", random.choice([10.0, 30.0]), 0.1) for device in devices)
+    return make_problem(OpGraph(tuple(ops), tuple(edges)), Topology(devices, (Router("r"),), links))
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
+    found = 0
+    for seed in range(3000, 3120):
+        problem, optimum = _tiny(seed)
+        try:
+            require_feasible(problem)
+            outcome = METHODS[method](problem, one_worker())
+        except InfeasibleError:
+            assert optimum is None, seed
+            continue
+        assert optimum is not None, seed
+        assert outcome.schedule is not None, seed
+        assert outcome.lower_bound <= optimum <= outcome.schedule.makespan, seed
+        assert not violations(assemble(problem, outcome, outcome.schedule, method, 0.0, {})), seed
+        found += 1
+    assert found > 90
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_crowded_problems_keep_every_rule(method: str) -> None:
+    for seed in range(15):
+        problem = _crowded(seed)
+        require_feasible(problem)
+        instance = build_instance(problem)
+        found = run_rule(problem, instance, method, 10.0)
+        assert found is not None, seed
+        assert not broken_rules(instance, found), seed
+        assert found.makespan >= lower_bounds(instance, 0.05).makespan, seed
+        assert found == run_rule(problem, instance, method, 10.0), seed
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_decided_blocks_stay_where_they_are(method: str) -> None:
+    for seed in range(15):
+        instance = build_instance(_crowded(seed))
+        packed = pack(instance)
+        assert packed is not None, seed
+        found = construct(instance, RULES[method], packed)
+        assert found is not None, seed
+        assert [found.device[ops[0]] for ops in instance.members] == packed, seed
+        loose = [device if block % 4 else -1 for block, device in enumerate(packed)]
+        found = RULES[method](instance, by_rank(instance, upward_ranks(instance)), loose)
+        if found is not None:
+            assert not broken_rules(instance, found), seed
+            decided = (found.device[ops[0]] for ops in instance.members)
+            assert all(assigned in (-1, device) for assigned, device in zip(loose, decided, strict=True)), seed
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_names_do_not_matter(method: str) -> None:
+    for seed in range(10):
+        problem = _crowded(seed)
+        new = {op.id: f"{(37 * position) % 101}-{op.id}" for position, op in enumerate(problem.graph.ops)}
+        ops = tuple(replace(op, id=new[op.id]) for op in problem.graph.ops)
+        edges = tuple(
+            replace(edge, source=new[edge.source], target=new[edge.target], tensor=new[edge.source] + str(number))
+            for number, edge in enumerate(problem.graph.edges)
+        )
+        renamed = make_problem(OpGraph(ops, edges), problem.topology)
+        found, again = (run_rule(p, build_instance(p), method, 10.0) for p in (problem, renamed))
+        assert found == again, seed
+
+
+@pytest.mark.parametrize("rule", [cpop, peft, etf, m_etf])
+def test_the_order_of_ops_does_not_matter_without_ties(rule: Rule) -> None:
+    for seed in range(20):
+        random = Random(seed)
+        times = {f"k{i}": random.randint(1, 10**6) / 10**5 for i in range(30)}
+        edges = [
+            (f"k{i}", f"k{j}", random.randint(1, 10**6)) for j in range(30) for i in range(j) if random.random() < 0.1
+        ]
+        names = list(times)
+        random.shuffle(names)
+        machine = make_machine(3, rate=1e5)
+        given = make_instance(make_graph(times, edges), machine)
+        shuffled = make_instance(make_graph({name: times[name] for name in names}, edges), machine)
+        makespans = [rule(i, by_rank(i, upward_ranks(i)), None).makespan for i in (given, shuffled)]
+        assert makespans[0] == makespans[1], seed
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_parameters_change_nothing_where_memory_is_plentiful(method: str) -> None:
+    for seed in range(10):
+        random = Random(seed)
+        times = {f"k{i}": random.randint(1, 10**6) / 10**5 for i in range(30)}
+        edges = [
+            (f"k{i}", f"k{j}", random.randint(1, 10**6)) for j in range(30) for i in range(j) if random.random() < 0.1
+        ]
+        parameters = {f"w{i}": 0.0 for i in range(0, 30, 2)}
+        read = [(name, f"k{name[1:]}", 10**7) for name in parameters]
+        machine = make_machine(3, rate=1e5)
+        bare = make_instance(make_graph(times, edges), machine)
+        whole = make_instance(make_graph(times | parameters, [*edges, *read]), machine)
+        assert _run(method, bare).makespan == _run(method, whole).makespan, seed
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_one_device_runs_everything_without_a_pause(method: str) -> None:
+    graph = make_graph({"w": 0, "a": 2, "b": 3, "c": 1}, [("w", "a", 9), ("a", "b", 5), ("a", "c", 5)])
+    instance = make_instance(graph, make_machine(1))
+    assert _run(method, instance).makespan == 6
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_no_timetable_where_memory_runs_out(method: str) -> None:
+    graph = make_graph({"a": 3, "b": 2, "c": 1}, [("a", "b", 1), ("b", "c", 1)], output_bytes={"a": 2, "b": 2, "c": 2})
+    instance = make_instance(graph, make_machine(2, memory=3))
+    assert RULES[method](instance, by_rank(instance, upward_ranks(instance)), None) is None
+
+
+def test_etf_and_m_etf_agree_where_memory_is_plentiful() -> None:
+    for seed in range(20):
+        problem = _crowded(seed)
+        rich = tuple(replace(device, memory_bytes=None) for device in problem.topology.devices)
+        instance = make_instance(problem.graph, replace(problem.topology, devices=rich))
+        assert _run("etf", instance) == _run("m-etf", instance)
+
+
+def test_every_baseline_is_a_method() -> None:
+    rules = {cpop, peft, etf, m_etf, m_sct, m_topo, min_cut, sequential}
+    assert rules <= set(RULES.values())
+    assert set(RULES) < set(METHODS)

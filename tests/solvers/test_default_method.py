@@ -1,0 +1,140 @@
+"""The default method as a whole: limits, interruptions, reports and reproducibility."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
+from solvers.random_problems import random_fork_join
+from solvers.synthetic import inception_like
+
+from dlplacer.core.errors import InternalError
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.randomized_restarts import improve, justified
+from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.methods import METHODS
+
+
+def _hard() -> Problem:
+    return make_problem(inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6))
+
+
+def _timetable(problem: Problem, method: str = "ilp", seconds: float = 60.0) -> Schedule:
+    outcome = METHODS[method](problem, one_worker(seconds))
+    assert outcome.schedule is not None
+    return Schedule(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+
+
+# Without a limit the search goes on for hours. How exactly it is kept depends on how busy the machine is.
+def test_the_time_limit_ends_the_search_with_the_best_plan() -> None:
+    problem = _hard()
+    outcome = METHODS["ilp"](problem, one_worker(1.5))
+    assert outcome.schedule is not None
+    found = Schedule(outcome.schedule.device, outcome.schedule.start, outcome.schedule.makespan)
+    assert not broken_rules(build_instance(problem), found)
+    assert outcome.lower_bound <= found.makespan
+
+
+def test_a_budget_that_is_over_still_gives_a_plan() -> None:
+    outcome = METHODS["ilp"](_hard(), one_worker(0.0))
+    assert outcome.schedule is not None
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.7])
+def test_stop_ends_the_search_with_the_best_plan(after_s: float) -> None:
+    budget = one_worker(600.0)
+    timer = threading.Timer(after_s, budget.stop.set)
+    timer.start()
+    outcome = METHODS["ilp"](_hard(), budget)
+    timer.join()
+    assert outcome.schedule is not None
+
+
+def test_a_search_without_time_leaves_everything_open() -> None:
+    instance = build_instance(_hard())
+    found = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+    assert found is not None
+    model, variables = build_model(instance, lower_bounds(instance, 1.0), found.makespan, found)
+    assert search(model, variables, instance, Incumbent(one_worker(1.0)), -0.5)
+
+
+def test_reports_only_improve() -> None:
+    seen: list[tuple[int | None, int]] = []
+    budget = replace(one_worker(1.5), report=lambda makespan, bound: seen.append((makespan, bound)))
+    outcome = METHODS["ilp"](_hard(), budget)
+    makespans = [makespan for makespan, _ in seen if makespan is not None]
+    assert makespans == sorted(makespans, reverse=True)
+    assert [bound for _, bound in seen] == sorted(bound for _, bound in seen)
+    assert outcome.schedule is not None
+    assert seen[-1] == (outcome.schedule.makespan, outcome.lower_bound)
+
+
+def test_the_search_ends_at_the_gap_that_is_asked_for() -> None:
+    outcome = METHODS["ilp"](_hard(), one_worker(600.0, gap=0.5))
+    assert outcome.schedule is not None
+    assert outcome.schedule.makespan - outcome.lower_bound <= 0.5 * outcome.schedule.makespan
+
+
+def test_one_worker_gives_the_same_plan_again() -> None:
+    for seed in range(5):
+        problem = make_problem(*random_fork_join(seed, 4, plain=False))
+        if build_instance(problem).memory_binds:
+            continue
+        assert _timetable(problem) == _timetable(problem)
+
+
+def test_no_plan_is_worse_than_the_heuristics() -> None:
+    problem = _hard()
+    best = _timetable(problem, seconds=0.5).makespan
+    assert best <= min(_timetable(problem, method).makespan for method in ("list", "heft", "single"))
+
+
+def test_a_bound_above_a_schedule_is_an_internal_error() -> None:
+    incumbent = Incumbent(one_worker())
+    incumbent.offer(Schedule((0,), (0,), 5))
+    with pytest.raises(InternalError, match="lower bound of 6 ticks is above the makespan of 5 ticks"):
+        incumbent.raise_bound(6)
+
+
+def test_improvement_never_worsens_and_is_deterministic() -> None:
+    instance = build_instance(_hard())
+    first = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+    assert first is not None
+    found = []
+    for _ in range(2):
+        incumbent = Incumbent(Budget(time.monotonic() + 60, seed=3))
+        incumbent.offer(first)
+        improve(instance, incumbent, 60.0, 30)
+        assert incumbent.best is not None
+        assert not broken_rules(instance, incumbent.best)
+        found.append(incumbent.best)
+    assert found[0] == found[1]
+    assert found[0].makespan < first.makespan
+
+
+def test_pushing_late_and_early_again_closes_gaps() -> None:
+    graph = make_graph({"a": 4, "b": 1, "c": 4, "d": 3}, [("b", "c", 0)])
+    instance = build_instance(make_problem(graph, make_machine(2)))
+    # d0: a 0-4, c 4-8; d1: d 0-3, b 3-4. Late by ends: c ends at 8, a before it; b ends at 4, d at 8.
+    # Early again by those starts: b first on d1, then c is free to follow a or b.
+    given = Schedule((0, 1, 0, 1), (0, 3, 4, 0), 8)
+    better = justified(instance, given)
+    assert not broken_rules(instance, better)
+    assert better.makespan <= given.makespan
+    assert better.device == given.device
+
+
+def test_compacting_moves_a_sink_out_of_the_op_around_it() -> None:
+    graph = make_graph({"a": 5, "b": 2, "out": 0}, [("b", "out", 0)])
+    instance = build_instance(make_problem(graph, make_machine(2)))
+    # out at 2 lies inside a (0-5) on d0: it moves to 5.
+    assert compact(instance, (0, 1, 0), (0, 0, 2)) == Schedule((0, 1, 0), (0, 0, 5), 5)
