@@ -5,8 +5,8 @@ Run it: ``python examples/paper_001_easgd.py``; with ``--json`` it prints a list
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.dataparallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
-from dlplacer.dataparallel.elastic.cost import most_parts
+from dlplacer.data_parallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
+from dlplacer.data_parallel.elastic.variant_cost import most_parts
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 PARTS = ("gpu-gpu para", "cpu-gpu data", "cpu-gpu para", "for/backward", "gpu update", "cpu update")

@@ -9,8 +9,8 @@ from statistics import mean
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.dataparallel.groups import Chain
-from dlplacer.dataparallel.groups.policies import compare_groupings
+from dlplacer.data_parallel.groups import Chain
+from dlplacer.data_parallel.groups.policies import compare_groupings
 
 FAMILIES = ("uniform", "CNN-like", "transformer-like")
 CASES = ((0.3, 0.1), (1.0, 0.1), (1.0, 1.0), (3.0, 0.1), (3.0, 1.0))

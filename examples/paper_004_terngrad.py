@@ -6,10 +6,10 @@ Run it: ``python examples/paper_004_terngrad.py``; with ``--json`` it prints a l
 import numpy as np
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.dataparallel.ternary.codec import ternarize
-from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
-from dlplacer.dataparallel.ternary.performance import Cluster, GpuWorkload, ternary_speedups
-from dlplacer.dataparallel.ternary.transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
+from dlplacer.data_parallel.ternary.codec import ternarize
+from dlplacer.data_parallel.ternary.noise import gaussian_noise, steps_ratio
+from dlplacer.data_parallel.ternary.throughput import Cluster, GpuWorkload, ternary_speedups
+from dlplacer.data_parallel.ternary.transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
 
 CLIP = 2.5
 ALEXNET_GROUPED, ALEXNET_LAST = 60_965_224, 4096 * 1000 + 1000

@@ -10,8 +10,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.dataparallel.groups.chain import LayerChain
-    from dlplacer.dataparallel.groups.policies import Grouping
+    from dlplacer.data_parallel.groups.layer_chain import LayerChain
+    from dlplacer.data_parallel.groups.policies import Grouping
 
 HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices."
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
-    from dlplacer.dataparallel.groups.policies import compare_groupings
+    from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.collectives_on_links import MachineCosts
     from dlplacer.machines.costs.message_routes import Wiring

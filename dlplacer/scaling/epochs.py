@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.scaling.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
 
 TERNARY_NOISE = 2.007
-"""Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.dataparallel.ternary)."""
+"""Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.data_parallel.ternary)."""
 
 
 class Epochs(Protocol):

@@ -2,7 +2,7 @@
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.dataparallel.groups.chain import LayerChain
+from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.scaling.work import serial_order

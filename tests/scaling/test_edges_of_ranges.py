@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.dataparallel.elastic.breakdown import weak_scaling_efficiency
-from dlplacer.dataparallel.elastic.cost import ElasticRun, most_parts
-from dlplacer.dataparallel.groups import Chain
-from dlplacer.dataparallel.groups.policies import by_bytes, every
-from dlplacer.dataparallel.ternary.codec import averaged, shared_scaler, ternarize
+from dlplacer.data_parallel.elastic.breakdown import weak_scaling_efficiency
+from dlplacer.data_parallel.elastic.variant_cost import ElasticRun, most_parts
+from dlplacer.data_parallel.groups import Chain
+from dlplacer.data_parallel.groups.policies import by_bytes, every
+from dlplacer.data_parallel.ternary.codec import averaged, shared_scaler, ternarize
 from dlplacer.machines.costs.alpha_beta import FREE
 from dlplacer.scaling.advise.servers import fewest_channels, fewest_servers, transfer_s
 from dlplacer.scaling.efficiency import ConstantEfficiency, SerialOverhead, hybrid_threshold

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.groups.chain import LayerChain
-from dlplacer.dataparallel.groups.exact import best_groups
-from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
-from dlplacer.dataparallel.groups.timeline import makespan_s
+from dlplacer.data_parallel.groups.exact_groups import best_groups
+from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
+from dlplacer.data_parallel.groups.layer_chain import LayerChain
+from dlplacer.data_parallel.groups.message_timeline import makespan_s
 
 DEFAULT_CAP_BYTES = 25 * 2**20
 

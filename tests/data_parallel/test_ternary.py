@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.ternary.codec import averaged, clipped, pack, shared_scaler, ternarize, unpack
-from dlplacer.dataparallel.ternary.noise import gaussian_noise, steps_ratio
-from dlplacer.dataparallel.ternary.performance import Cluster, GpuWorkload, samples_per_s, step_s, ternary_speedups
-from dlplacer.dataparallel.ternary.transports import (
+from dlplacer.data_parallel.ternary.codec import averaged, clipped, pack, shared_scaler, ternarize, unpack
+from dlplacer.data_parallel.ternary.noise import gaussian_noise, steps_ratio
+from dlplacer.data_parallel.ternary.throughput import Cluster, GpuWorkload, samples_per_s, step_s, ternary_speedups
+from dlplacer.data_parallel.ternary.transports import (
     exchange_named,
     ideal_pull_ratio,
     ideal_push_ratio,

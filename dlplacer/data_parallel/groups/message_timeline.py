@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.groups.chain import DIRECTIONS, LayerChain, require_cuts
+from dlplacer.data_parallel.groups.layer_chain import DIRECTIONS, LayerChain, require_cuts
 
 
 @dataclass(frozen=True, slots=True)

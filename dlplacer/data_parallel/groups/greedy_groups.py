@@ -6,7 +6,7 @@ into one group); no feasible first pair (here everything goes into one group).
 
 from bisect import bisect_left
 
-from dlplacer.dataparallel.groups.chain import LayerChain
+from dlplacer.data_parallel.groups.layer_chain import LayerChain
 
 
 def greedy_front(chain: LayerChain) -> tuple[int, ...]:

@@ -7,11 +7,11 @@ from itertools import combinations
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.groups import Chain, best_groups, makespan_s
-from dlplacer.dataparallel.groups.exact import fewest_groups, least_makespan_quadratic_s, least_makespan_s
-from dlplacer.dataparallel.groups.greedy import greedy_back, greedy_front
-from dlplacer.dataparallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
-from dlplacer.dataparallel.groups.timeline import timeline
+from dlplacer.data_parallel.groups import Chain, best_groups, makespan_s
+from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_quadratic_s, least_makespan_s
+from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
+from dlplacer.data_parallel.groups.message_timeline import timeline
+from dlplacer.data_parallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
 
 
 def random_chain(draw: random.Random, count: int) -> Chain:

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
-from dlplacer.dataparallel.elastic.cost import (
-    ElasticRun,
-    exchange_s,
-    most_parts,
-    seconds_per_batch,
-)
-from dlplacer.dataparallel.elastic.stability import is_stable, require_stable
-from dlplacer.dataparallel.elastic.updates import (
+from dlplacer.data_parallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
+from dlplacer.data_parallel.elastic.stability import is_stable, require_stable
+from dlplacer.data_parallel.elastic.updates import (
     Elastic,
     ElasticState,
     hogwild_replay,
     replay_events,
     synchronous_step,
     worker_event,
+)
+from dlplacer.data_parallel.elastic.variant_cost import (
+    ElasticRun,
+    exchange_s,
+    most_parts,
+    seconds_per_batch,
 )
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 

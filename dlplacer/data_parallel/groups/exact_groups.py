@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 
 from dlplacer.core.errors import InputError
-from dlplacer.dataparallel.groups.chain import LayerChain
+from dlplacer.data_parallel.groups.layer_chain import LayerChain
 
 _SLACK = 1e-12
 """Relative rounding that sums of thousands of layers may leave between two ways to the same makespan."""
