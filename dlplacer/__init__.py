@@ -14,7 +14,6 @@ from dlplacer.version import __version__
 
 if TYPE_CHECKING:
     from dlplacer.check import check_plan, violations
-    from dlplacer.comparison import Comparison, compare
     from dlplacer.core.errors import (
         CaptureError,
         CheckError,
@@ -35,14 +34,15 @@ if TYPE_CHECKING:
     from dlplacer.files import write_graph, write_plan, write_topology
     from dlplacer.files.load import load_graph, load_plan, load_topology
     from dlplacer.frontend import Job, Optimizer, capture
-    from dlplacer.placement import place
+    from dlplacer.planning.compare import Comparison, compare
+    from dlplacer.planning.place import place
     from dlplacer.runtime import PlacedModule, apply
     from dlplacer.splitting import SplitResult, place_with_splits
 
 _HOME = {
     "dlplacer.frontend": ("Job", "Optimizer", "capture"),
     "dlplacer.check": ("check_plan", "violations"),
-    "dlplacer.comparison": ("Comparison", "compare"),
+    "dlplacer.planning.compare": ("Comparison", "compare"),
     "dlplacer.core.errors": (
         "CaptureError",
         "CheckError",
@@ -59,7 +59,7 @@ _HOME = {
     "dlplacer.core.graph": ("Edge", "Op", "OpGraph", "TensorSpec"),
     "dlplacer.files.load": ("load_graph", "load_plan", "load_topology"),
     "dlplacer.core.options": ("Options",),
-    "dlplacer.placement": ("place",),
+    "dlplacer.planning.place": ("place",),
     "dlplacer.core.plan": ("Plan",),
     "dlplacer.core.result": ("Result",),
     "dlplacer.runtime": ("PlacedModule", "apply"),

@@ -17,8 +17,7 @@ from typing import Any
 import dlplacer as dp
 from dlplacer.cli.hybrid_table import print_hybrid
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.plot import plot_hybrid, save_picture
-from dlplacer.scaling import (
+from dlplacer.planning.hybrid import (
     EpochsTable,
     HybridProblem,
     Layout,
@@ -33,6 +32,7 @@ from dlplacer.scaling import (
     presolve,
     work_of,
 )
+from dlplacer.plot import plot_hybrid, save_picture
 
 INCEPTION_V3 = EpochsTable({32: 4.0, 64: 7.0, 128: 12.0, 256: 23.0})
 """Pal et al. 2019, section 5: epochs to a loss of 6.1 by the number of GPUs; see paper_003_dlplacer.py for the 12."""

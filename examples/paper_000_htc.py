@@ -5,7 +5,8 @@ Run it: ``python examples/paper_000_htc.py``; with ``--json`` it prints a list o
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.scaling.advise.footprint import (
+from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
+from dlplacer.planning.hybrid.advise.memory_footprint import (
     ConvNet,
     FeatureLayer,
     classifier_bytes,
@@ -13,8 +14,7 @@ from dlplacer.scaling.advise.footprint import (
     fft_bytes,
     gemm_bytes,
 )
-from dlplacer.scaling.advise.gpus import most_overhead_ratio
-from dlplacer.scaling.efficiency import SerialOverhead
+from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.
 TABLE_2 = (

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.scaling.efficiency import ConstantEfficiency, hybrid_threshold
-from dlplacer.scaling.epochs import EpochsTable, StatisticalEfficiency
-from dlplacer.scaling.hybrid import HybridProblem, plan_hybrid
-from dlplacer.scaling.hybrid_plan import HybridPlan
-from dlplacer.scaling.split import SpeedupTable
-from dlplacer.scaling.work import Work
+from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.planning.hybrid.placed_workers import SpeedupTable
+from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, hybrid_threshold
+from dlplacer.planning.hybrid.step_workload import Work
 
 INCEPTION_V3 = {32: 4.0, 64: 7.0, 128: 12.0, 256: 23.0}
 """Epochs at 32, 64 and 256 GPUs are in section 5; the 12 at 128 are those that make the 26.5 % come out."""

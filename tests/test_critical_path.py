@@ -16,7 +16,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.critical_path import critical_path
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 
 
 def names(plan: Plan) -> list[str]:

@@ -12,7 +12,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.explanation import explain
 from dlplacer.files import write_plan
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 
 MACHINE = Topology((Device("x"), Device("y")), (), (Link("x", "y", 100.0),))
 

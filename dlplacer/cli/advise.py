@@ -13,7 +13,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.core.topology import Device
-    from dlplacer.scaling.advise.minibatch import BatchPlan
+    from dlplacer.planning.hybrid.advise.minibatch import BatchPlan
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
 
@@ -67,9 +67,9 @@ def _configure_servers(parser: argparse.ArgumentParser) -> None:
 def _minibatch(arguments: argparse.Namespace) -> None:
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.scaling.advise.minibatch import plan_batches
-    from dlplacer.scaling.advise.recompute import StepChoices, step_choices
-    from dlplacer.scaling.work import work_of
+    from dlplacer.planning.hybrid.advise.minibatch import plan_batches
+    from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
+    from dlplacer.planning.hybrid.step_workload import work_of
 
     topology = load_topology(arguments.topology)
     device = _device(topology.devices, arguments.device)
@@ -101,8 +101,8 @@ def _minibatch(arguments: argparse.Namespace) -> None:
 
 
 def _gpus(arguments: argparse.Namespace) -> None:
-    from dlplacer.scaling.advise.gpus import most_overhead_ratio
-    from dlplacer.scaling.efficiency import SerialOverhead
+    from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
+    from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
 
     given = given_options(arguments, ("overhead", "speedup", "efficiency", "gpus"))
     if len(given) > 2:
@@ -134,7 +134,7 @@ def _gpus(arguments: argparse.Namespace) -> None:
 
 
 def _servers(arguments: argparse.Namespace) -> None:
-    from dlplacer.scaling.advise.servers import fewest_channels, fewest_servers, transfer_s
+    from dlplacer.planning.hybrid.advise.servers import fewest_channels, fewest_servers, transfer_s
 
     load_bytes = quantity_of("--load", arguments.load, "bytes")
     rate = quantity_of("--rate", arguments.rate, "bytes_per_s")
@@ -178,7 +178,7 @@ def _batches(arguments: argparse.Namespace) -> list[int | None]:
 def _epochs(path: str | None) -> Callable[[int], float | None]:
     if path is None:
         return lambda batch: 1.0
-    from dlplacer.scaling.epochs_file import read_epochs
+    from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 
     data = read_epochs(path)
     if data.mini_batch is None:

@@ -25,7 +25,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Capture, write, and say what was found."""
     from dlplacer.core.units import format_bytes
     from dlplacer.files import write_graph
-    from dlplacer.rewrite import coarsen
+    from dlplacer.planning.coarsen import coarsen
 
     if not is_entry(arguments.model):
         raise InputError(f"{arguments.model!r} is not module:callable; write for example dlplacer.models:inception_v3")

@@ -13,7 +13,7 @@ from dlplacer.cli.progress import interruptible, progress_line
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.comparison import Comparison
+    from dlplacer.planning.compare import Comparison
 
 HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
 
@@ -33,8 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run every method, draw the picture, and print the table."""
-    from dlplacer.comparison import compare
     from dlplacer.files.load import load_topology
+    from dlplacer.planning.compare import compare
 
     options = options_of(arguments)
     graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))

@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.machines.costs.collectives_on_links import MachineCosts
     from dlplacer.machines.costs.message_routes import Wiring
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.scaling.layer_chain import chain_of
+    from dlplacer.planning.hybrid.captured_chain import chain_of
 
     topology = load_topology(arguments.topology)
     if len(topology.devices) < 2:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
-    from dlplacer.scaling.communication import StepTimes
-    from dlplacer.scaling.hybrid import HybridProblem
-    from dlplacer.scaling.scaling_fit import ScalingFits
-    from dlplacer.scaling.split import ModelParallel, Placed
-    from dlplacer.scaling.work import Work
+    from dlplacer.planning.hybrid.communication import StepTimes
+    from dlplacer.planning.hybrid.hybrid import HybridProblem
+    from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
+    from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+    from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
 _MOST_DEVICES = 65536
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
     from dlplacer.cli.progress import count_line, giving_up
-    from dlplacer.scaling.hybrid import plan_hybrid
+    from dlplacer.planning.hybrid.hybrid import plan_hybrid
 
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
@@ -93,10 +93,10 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
 
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.scaling.epochs_file import read_epochs
-    from dlplacer.scaling.hybrid import DEGREES, HybridProblem
-    from dlplacer.scaling.split import SpeedupTable
-    from dlplacer.scaling.work import fastest_work
+    from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
+    from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
+    from dlplacer.planning.hybrid.placed_workers import SpeedupTable
+    from dlplacer.planning.hybrid.step_workload import fastest_work
 
     epochs = read_epochs(arguments.epochs)
     box = load_topology(arguments.topology)
@@ -135,8 +135,8 @@ def _solved(
     stop: "Event",
 ) -> "tuple[Placed, ModelParallel]":
     """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
-    from dlplacer.scaling.piped import PipelinedWorkers
-    from dlplacer.scaling.split import Placed, Several
+    from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
+    from dlplacer.planning.hybrid.placed_workers import Placed, Several
 
     placed = Placed(
         graph,
@@ -160,7 +160,7 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
     from concurrent.futures import ProcessPoolExecutor
 
     from dlplacer.cli.progress import count_line
-    from dlplacer.scaling.placement_task import presolve
+    from dlplacer.planning.hybrid.placement_task import presolve
 
     def told(done: int, total: int, row: Any) -> None:
         if placed.stop is not None and placed.stop.is_set():
@@ -185,9 +185,9 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
 
 def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
-    from dlplacer.scaling.communication import ClosedForm
-    from dlplacer.scaling.efficiency import ConstantEfficiency, SerialOverhead
-    from dlplacer.scaling.scaling_fit import fit_scaling
+    from dlplacer.planning.hybrid.communication import ClosedForm
+    from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead
+    from dlplacer.planning.hybrid.scaling_fit import fit_scaling
 
     names = ("scaling_efficiency", "overhead_ratio", "measured", "network")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
@@ -209,7 +209,7 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
 
 
 def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
-    from dlplacer.scaling.clusters import cluster
+    from dlplacer.planning.hybrid.clusters import cluster
 
     if arguments.network is not None:
         rate = quantity_of("--network", arguments.network, "bytes_per_s")
@@ -225,8 +225,8 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
     from dlplacer.machines.costs.gradient_exchange import exchanges
-    from dlplacer.scaling.communication import OnMachine, memory_rate
-    from dlplacer.scaling.layout import WorkerLayout
+    from dlplacer.planning.hybrid.communication import OnMachine, memory_rate
+    from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
     layout = WorkerLayout(topology)
     gradient_exchanges = exchanges(memory_rate(topology))

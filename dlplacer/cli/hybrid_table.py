@@ -8,7 +8,7 @@ from dlplacer.core.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlplacer.scaling.hybrid_plan import BestOfDevices, HybridPlan
+    from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
 
 _MOST_ROWS = 24
 

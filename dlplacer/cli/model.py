@@ -50,7 +50,7 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     InputError
         If there is no such file, module or callable, or a job option is given with a graph file.
     """
-    from dlplacer.rewrite import coarsen
+    from dlplacer.planning.coarsen import coarsen
 
     if is_onnx(arguments.model):
         return coarsen(graph_of_onnx(arguments), arguments.granularity)

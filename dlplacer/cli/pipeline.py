@@ -15,7 +15,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
-    from dlplacer.pipeline.plan import PipelinePlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 HELP = "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup."
 _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
     from dlplacer.files.load import load_topology
-    from dlplacer.pipeline.search import plan_pipeline
+    from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
     if not arguments.time_limit >= 0:
         raise InputError(f"--time-limit is {arguments.time_limit:g} s; it must be at least 0, where 0 compares nothing")
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
     if arguments.csv is not None:
         from dlplacer.files.text import write_bytes
-        from dlplacer.pipeline.action import write_csv
+        from dlplacer.planning.pipeline.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
     if arguments.picture is not None:
@@ -85,7 +85,7 @@ def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
 
 def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -> dict[str, Any] | None:
     """Step time and speedup of a plan of op placement, or None if none was found."""
-    from dlplacer.placement import place
+    from dlplacer.planning.place import place
 
     try:
         result = place(graph, topology, time_limit_s=time_limit_s)

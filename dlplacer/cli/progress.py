@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dlplacer.core.units import format_seconds
-from dlplacer.interrupt import stop_on_interrupt
+from dlplacer.planning.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
     from dlplacer.solvers.instance.outcome import Progress

@@ -34,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.files import write_plan
     from dlplacer.files.load import load_topology
-    from dlplacer.placement import place
+    from dlplacer.planning.place import place
 
     if arguments.split is not None:
         return solve_with_splits(arguments)
@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         write_plan(arguments.output, result.plan)
         tell_written(arguments.output)
-    from dlplacer.pipeline.hint import pipeline_hint
+    from dlplacer.planning.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)
     if arguments.json:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(parsed: argparse.Namespace) -> None:
     from dlplacer.distributed.pipeline_run import pin, run_pipeline
-    from dlplacer.pipeline.schedules import SCHEDULES
+    from dlplacer.planning.pipeline.schedules import SCHEDULES
 
     pin(int(os.environ["LOCAL_RANK"]))
     import torch.distributed as dist

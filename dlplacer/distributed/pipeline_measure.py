@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from dlplacer.distributed.pipeline_forward import Forward
 from dlplacer.distributed.pipeline_profile import stage_times
 from dlplacer.distributed.pipeline_stages import StageModule
-from dlplacer.pipeline.action import Order, stage_ranks
-from dlplacer.pipeline.timeline import Hop, StageTimes
+from dlplacer.planning.pipeline.action import Order, stage_ranks
+from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes
 from dlplacer.profile.quartile import lower_quartile
 
 _PROBE_BYTES = (4, 2**20)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.distributed.pipeline_forward import LOSS, Forward, named_tensor
 from dlplacer.distributed.pipeline_stages import StageModule
-from dlplacer.pipeline.timeline import StageTimes
+from dlplacer.planning.pipeline.pipeline_timeline import StageTimes
 from dlplacer.profile.quartile import lower_quartile
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from dlplacer.core.errors import InputError
 from dlplacer.distributed.pipeline_forward import Forward
 from dlplacer.distributed.pipeline_stages import StageModule
-from dlplacer.pipeline.action import Order, stage_ranks
+from dlplacer.planning.pipeline.action import Order, stage_ranks
 
 
 class PipelineRank:

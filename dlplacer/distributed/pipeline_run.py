@@ -19,11 +19,11 @@ from dlplacer.distributed.pipeline_profile import op_times
 from dlplacer.distributed.pipeline_rank import PipelineRank
 from dlplacer.distributed.pipeline_stages import stage_modules
 from dlplacer.frontend.job import Job
-from dlplacer.pipeline.action import Order
-from dlplacer.pipeline.plan import PipelinePlan
-from dlplacer.pipeline.schedules import SCHEDULES
-from dlplacer.pipeline.search import plan_pipeline
-from dlplacer.pipeline.timeline import play
+from dlplacer.planning.pipeline.action import Order
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
+from dlplacer.planning.pipeline.pipeline_timeline import play
+from dlplacer.planning.pipeline.schedules import SCHEDULES
 
 CORE = "cpu-core"
 _LEAST_S_PER_BYTE = 1e-12

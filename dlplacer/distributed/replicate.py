@@ -13,7 +13,7 @@ from dlplacer.distributed.network import ingress_s, with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import in_order, replay

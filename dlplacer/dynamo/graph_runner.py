@@ -20,7 +20,7 @@ from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.build import build
 from dlplacer.frontend.capture import Captured
 from dlplacer.frontend.joint import Slot, Traced
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.runtime.update import Updater
 from dlplacer.runtime.variant import Variant, layouts_of
@@ -35,7 +35,7 @@ class GraphRunner:
     Parameters
     ----------
     planning
-        Keyword arguments of `dlplacer.placement.place`, and ``topology``: None means links that cost nothing between
+        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means links that cost nothing between
         cores, and are timed elsewhere.
     """
 

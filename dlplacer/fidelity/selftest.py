@@ -21,7 +21,7 @@ from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.run import run
 from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.job import Job
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import profile_ops, with_measured_times
 from dlplacer.runtime.placed import PlacedModule

@@ -24,7 +24,7 @@ from dlplacer.frontend.quiet import undisturbed
 from dlplacer.frontend.refusals import require_traceable
 from dlplacer.frontend.splitting.names import is_split
 from dlplacer.frontend.step_module import fake_step, replaced_tensors
-from dlplacer.rewrite import coarsen
+from dlplacer.planning.coarsen import coarsen
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def capture(
     colocate_backward
         Hold every backward op on the device of its forward op, as the paper does.
     granularity
-        ``aten``, ``fused`` or ``module``: see `dlplacer.rewrite.coarsen`.
+        ``aten``, ``fused`` or ``module``: see `dlplacer.planning.coarsen.coarsen`.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from dlplacer.plot.axes import axes_or_new, label_seconds, plain
 from dlplacer.plot.colors import GUIDE, IDLE, TEXT
 
 if TYPE_CHECKING:
-    from dlplacer.comparison import Comparison, MethodResult
+    from dlplacer.planning.compare import Comparison, MethodResult
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"

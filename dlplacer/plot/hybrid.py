@@ -10,8 +10,8 @@ from dlplacer.plot.axes import axes_or_new, plain
 from dlplacer.plot.colors import GUIDE, IDLE, TEXT, device_colors
 
 if TYPE_CHECKING:
-    from dlplacer.scaling.hybrid_plan import HybridPlan
-    from dlplacer.scaling.strategy import Strategy
+    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+    from dlplacer.planning.hybrid.strategy import Strategy
 
 _SHOWN = 10
 

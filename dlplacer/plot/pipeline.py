@@ -11,7 +11,7 @@ from dlplacer.plot.axes import axes_or_new, label_seconds, plain
 from dlplacer.plot.colors import IDLE, PHASE, block_colors, ink_on
 
 if TYPE_CHECKING:
-    from dlplacer.pipeline.plan import PipelinePlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 _HEIGHT = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}

@@ -10,7 +10,7 @@ from dlplacer.devices.open import open_devices
 from dlplacer.frontend.capture import capture_job
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.kernels import require_kernels
-from dlplacer.rewrite import coarsen, expanded_plan
+from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.runtime.guards import require_unscaled_updates
 from dlplacer.runtime.match import require_same_graph
 from dlplacer.runtime.placed import PlacedModule

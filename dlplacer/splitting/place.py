@@ -16,7 +16,7 @@ from dlplacer.devices.open import open_devices
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.job import Job
 from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect

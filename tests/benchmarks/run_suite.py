@@ -38,7 +38,7 @@ from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
 
 from dlplacer.core.errors import InfeasibleError, InternalError, NoPlanError
 from dlplacer.core.options import Options
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.solvers.instance.outcome import Progress
 from dlplacer.solvers.methods import METHODS
 

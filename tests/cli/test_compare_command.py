@@ -101,7 +101,7 @@ def test_infeasible(files: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 def test_missing_optional_package(
     files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlplacer.comparison.available", lambda: False)
+    monkeypatch.setattr("dlplacer.planning.compare.available", lambda: False)
     monkeypatch.setattr("dlplacer.solvers.heuristics.min_cut.available", lambda: False)
     assert main(["compare", *files, "--paper", "--json", "--methods", "min-cut,heft"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}

@@ -164,7 +164,7 @@ def test_a_mistake_in_the_epochs_file(files: list[str], tmp_path: Path, capsys: 
 def test_ctrl_c_gives_up_after_the_solve_at_hand(
     files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dlplacer.scaling import split
+    from dlplacer.planning.hybrid import placed_workers as split
 
     solves = []
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.graphs import chain, devices
+from planning.pipeline.graphs import chain, devices
 
 from dlplacer.cli.main import main
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
-from dlplacer.pipeline.action import read_csv
+from dlplacer.planning.pipeline.action import read_csv
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 

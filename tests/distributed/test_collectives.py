@@ -7,7 +7,6 @@ import pytest
 from frontend.small_models import build, graph_of
 from runtime.random_plans import machine, random_plan
 
-from dlplacer.assemble import assemble
 from dlplacer.check import violations
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
@@ -23,6 +22,7 @@ from dlplacer.frontend.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import branches, mlp
+from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.dry_run import dry_run

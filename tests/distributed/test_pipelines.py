@@ -21,9 +21,9 @@ from dlplacer.distributed.pipeline_rank import PipelineRank
 from dlplacer.distributed.pipeline_stages import stage_modules
 from dlplacer.frontend.job import Job
 from dlplacer.models import big_lstm, gnmt, mlp
-from dlplacer.pipeline.action import write_csv
-from dlplacer.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of
-from dlplacer.pipeline.search import plan_pipeline
+from dlplacer.planning.pipeline.action import write_csv
+from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
+from dlplacer.planning.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 TWO = Topology((Device("a", "core"), Device("b", "core")), (), (Link("a", "b", 1e9),))

@@ -12,7 +12,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
-from dlplacer.rewrite import coarsen
+from dlplacer.planning.coarsen import coarsen
 
 pytestmark = needs_two_cores
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}

@@ -17,9 +17,9 @@ from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan,
 from dlplacer.files.graph_file import graph_from_dict
 from dlplacer.machines.costs.calibration_file import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
-from dlplacer.pipeline.action import read_csv
+from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
+from dlplacer.planning.pipeline.action import read_csv
 from dlplacer.runtime.program import Program
-from dlplacer.scaling.epochs_file import read_epochs
 
 COUNT = 200
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dlplacer.comparison import Comparison, MethodResult
+from dlplacer.planning.compare import Comparison, MethodResult
 from dlplacer.plot import plot_comparison, save_picture
 
 matplotlib.use("Agg")

@@ -6,9 +6,9 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
+from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.plot import plot_hybrid, save_picture
-from dlplacer.scaling import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
-from dlplacer.scaling.hybrid_plan import HybridPlan
 
 matplotlib.use("Agg")
 

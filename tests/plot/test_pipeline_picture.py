@@ -7,10 +7,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from pipeline.graphs import chain, devices
+from planning.pipeline.graphs import chain, devices
 
-from dlplacer.pipeline.plan import PipelinePlan
-from dlplacer.pipeline.search import plan_pipeline
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.plot import plot_pipeline, save_picture
 from dlplacer.plot.colors import IDLE
 

@@ -4,7 +4,7 @@ from dlplacer.check.memory import used_bytes
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks
 from dlplacer.problem.problem import Problem, build_problem
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from runtime.random_graphs import random_graph
 from runtime.random_plans import machine, random_schedule, with_unit_times
 
-from dlplacer.assemble import assemble
 from dlplacer.check import violations
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import in_order, replay, replay_plan
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule

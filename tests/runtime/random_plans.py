@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dlplacer.assemble import assemble
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -16,6 +15,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.job import loss_in
+from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule

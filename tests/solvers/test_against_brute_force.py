@@ -7,9 +7,9 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_problem
 
-from dlplacer.assemble import assemble
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
+from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import search

@@ -9,7 +9,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 
 LIVE = Options(contention="none")
 

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 
 _SAME = 1e-9
 _EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True, database=None)

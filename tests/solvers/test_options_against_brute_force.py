@@ -8,7 +8,7 @@ from solvers.random_problems import random_step
 
 from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.plan import Plan
-from dlplacer.placement import place
+from dlplacer.planning.place import place
 
 _CHUNK = 60
 

@@ -10,11 +10,11 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, one_worker
 from solvers.random_problems import random_problem
 
-from dlplacer.assemble import assemble
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible

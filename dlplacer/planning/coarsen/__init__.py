@@ -1,0 +1,7 @@
+"""OpGraph → OpGraph: the same step with fewer ops, and the way back."""
+
+from dlplacer.planning.coarsen.contract import contract
+from dlplacer.planning.coarsen.expand import expanded_order, expanded_plan
+from dlplacer.planning.coarsen.granularity import coarsen
+
+__all__ = ["coarsen", "contract", "expanded_order", "expanded_plan"]

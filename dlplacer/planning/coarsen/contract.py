@@ -1,0 +1,197 @@
+"""Sets of ops → one op each: what it costs, holds, reads and returns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import networkx as nx
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.planning.coarsen.merged_footprint import joined_memory
+from dlplacer.planning.coarsen.merged_outputs import Outputs, joined_outputs
+
+PARTS = "parts"
+"""Key among the attributes of a contracted op: [FLOPs, bytes accessed, dtype] of every member that does anything."""
+
+
+def contract(graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str) -> OpGraph:
+    """The graph in which every group is one op, whose `origin` lists the members in the order in which they run.
+
+    Times, FLOPs and bytes accessed are sums, as the members still run one after another. What only members read is no
+    output but workspace, at its peak. Colocation groups that meet in a contracted op become one.
+
+    Parameters
+    ----------
+    groups
+        Wanted id → members, at least one; ``#2`` is appended to an id that another op has.
+    kind
+        Kind of the contracted ops.
+
+    Raises
+    ------
+    InputError
+        If an op is in two groups, a group mixes phases or devices, or the contracted graph has a cycle.
+    """
+    owner = _owners(graph, groups)
+    order = {op_id: position for position, op_id in enumerate(graph.topological_order)}
+    sorted_groups = {name: tuple(sorted(members, key=order.__getitem__)) for name, members in groups.items()}
+    colocated = _colocation(graph, owner)
+    ops, outputs = [], {}
+    for op in graph.ops:
+        own_id = owner.get(op.id, op.id)
+        if op.id not in owner:
+            ops.append(replace(op, colocate=colocated.get(own_id)))
+        elif own_id not in outputs:
+            members = sorted_groups[own_id[1:]]
+            outputs[own_id] = joined_outputs(graph, members)
+            ops.append(replace(_joined(graph, own_id, members, kind, outputs[own_id]), colocate=colocated.get(own_id)))
+    names = _free_names(ops)
+    renamed = [replace(op, id=names[op.id]) if op.id in names else op for op in ops]
+    edges = tuple(_edges(graph, owner, outputs, names))
+    return replace(graph, ops=tuple(renamed), edges=edges, structure_sha256=None)
+
+
+def members_of(op: Op) -> tuple[str, ...]:
+    """The ops that a contracted op was made from; an op that is not contracted is its own member."""
+    return op.origin if PARTS in op.attrs else (op.id,)
+
+
+def _owners(graph: OpGraph, groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Op → key of its group; a key is never the id of an op."""
+    owner: dict[str, str] = {}
+    for name, members in groups.items():
+        if not members:
+            raise InputError(f"group {name!r} is empty; leave it out")
+        for member in members:
+            if member not in graph.index:
+                raise InputError(f"group {name!r} names op {member!r}, which the graph does not have")
+            if member in owner:
+                raise InputError(
+                    f"op {member!r} is in two groups, {owner[member][1:]!r} and {name!r}; take it out of one"
+                )
+            owner[member] = f"\0{name}"
+    return owner
+
+
+def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs: Outputs) -> Op:
+    ops = [graph.op(member) for member in members]
+    phases = {op.phase for op in ops}
+    if len(phases) > 1:
+        raise InputError(
+            f"group {key[1:]!r} mixes ops of the phases {', '.join(sorted(map(str, phases)))}; separate them"
+        )
+    memory = joined_memory(graph, members, outputs)
+    return Op(
+        key,
+        kind,
+        time_s=_joined_times(ops),
+        flops=sum(op.flops for op in ops),
+        bytes_accessed=sum(op.bytes_accessed for op in ops),
+        dtype=max(ops, key=lambda op: (op.flops, op.dtype is not None)).dtype,
+        outputs=outputs.specs,
+        weight_bytes=sum(op.weight_bytes for op in ops),
+        gradient_bytes=sum(op.gradient_bytes for op in ops),
+        state_bytes=sum(op.state_bytes for op in ops),
+        output_bytes=memory.output_bytes,
+        workspace_bytes=memory.workspace_bytes,
+        phase=ops[0].phase,
+        module=_common_path([op.module for op in ops]),
+        origin=tuple(name for op in ops for name in members_of(op)),
+        devices=_joined_devices(key[1:], ops),
+        attrs={PARTS: [part for op in ops for part in _parts(op)]},
+    )
+
+
+def _joined_times(ops: Sequence[Op]) -> float | Mapping[str, float] | None:
+    """The sum; per device type, where every member has a time there."""
+    if all(isinstance(op.time_s, (int, float)) for op in ops):
+        return sum(op.time_on("") or 0.0 for op in ops)
+    types = dict.fromkeys(kind for op in ops if isinstance(op.time_s, Mapping) for kind in op.time_s)
+    times: dict[str, float] = {}
+    for kind in types:
+        each = [op.time_on(kind) for op in ops]
+        known = [time_s for time_s in each if time_s is not None]
+        if len(known) == len(each):
+            times[kind] = sum(known)
+    return times or None
+
+
+def _parts(op: Op) -> list[list[float | str | None]]:
+    if PARTS in op.attrs:
+        return list(op.attrs[PARTS])
+    return [[op.flops, op.bytes_accessed, op.dtype]] if op.flops or op.bytes_accessed else []
+
+
+def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
+    given = [op.devices for op in ops if op.devices is not None]
+    if not given:
+        return None
+    common = tuple(device for device in given[0] if all(device in devices for devices in given))
+    if not common:
+        named = " and ".join(", ".join(devices) for devices in dict.fromkeys(given))
+        raise InputError(f"group {name!r}: no device may run all of its ops, which name {named}; separate them")
+    return common
+
+
+def _common_path(paths: Sequence[str | None]) -> str | None:
+    """The innermost module that holds all, or None."""
+    split = [path.split(".") for path in paths if path]
+    if not split or not all(paths):
+        return None
+    common = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common) or None
+
+
+def _colocation(graph: OpGraph, owner: Mapping[str, str]) -> dict[str, str]:
+    """Op of the contracted graph → colocation group, where it has one; groups that meet in an op get one name."""
+    held: dict[str, str] = {}
+    meetings = nx.Graph()
+    for op in graph.ops:
+        if op.colocate is not None:
+            meetings.add_edge(held.setdefault(owner.get(op.id, op.id), op.colocate), op.colocate)
+    position = {group: place for place, group in enumerate(meetings)}
+    name = {
+        group: min(joined, key=position.__getitem__) for joined in nx.connected_components(meetings) for group in joined
+    }
+    return {node: name[group] for node, group in held.items()}
+
+
+def _free_names(ops: Sequence[Op]) -> dict[str, str]:
+    """Key of a group → an id that no other op has."""
+    taken = {op.id for op in ops}
+    names: dict[str, str] = {}
+    for key in (op.id for op in ops if op.id[0] == "\0"):
+        name, count = key[1:], 1
+        while name in taken:
+            count += 1
+            name = f"{key[1:]}#{count}"
+        taken.add(name)
+        names[key] = name
+    return names
+
+
+def _edges(
+    graph: OpGraph, owner: Mapping[str, str], outputs: Mapping[str, Outputs], names: Mapping[str, str]
+) -> Iterator[Edge]:
+    """Edges between different ops: each tensor once for every reader, an order only where nothing else says it."""
+    seen: set[tuple[str, str]] = set()
+    orders: dict[tuple[str, str], Edge] = {}
+    joined: set[tuple[str, str]] = set()
+    for edge in graph.edges:
+        source, target = owner.get(edge.source, edge.source), owner.get(edge.target, edge.target)
+        if source == target:
+            continue
+        output = outputs[source].index[edge.source, edge.output] if source in outputs else edge.output
+        ends = names.get(source, source), names.get(target, target)
+        moved = replace(edge, source=ends[0], target=ends[1], output=output)
+        if not edge.bytes and edge.tensor == f"{edge.source}:{edge.output}->{edge.target}":
+            orders.setdefault(ends, replace(moved, tensor="", output=0))
+        elif (edge.tensor, ends[1]) not in seen:
+            seen.add((edge.tensor, ends[1]))
+            joined.add(ends)
+            yield moved
+    yield from (edge for ends, edge in orders.items() if ends not in joined)

@@ -1,0 +1,148 @@
+"""How many epochs a strategy needs until the model is good enough: E of the paper's equation 1.
+
+Batches are counted in mini-batches: N data-parallel workers make a batch of N, whatever devices each worker has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Protocol
+
+from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
+
+TERNARY_NOISE = 2.007
+"""Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.data_parallel.ternary)."""
+
+
+class Epochs(Protocol):
+    """Statistical efficiency as the planner asks for it."""
+
+    def epochs(self, workers: int) -> float | None:
+        """Epochs with so many mini-batches a step; None where training does not get there or nothing is known."""
+
+
+@dataclass(frozen=True)
+class EpochsTable:
+    """Epochs measured at some batches.
+
+    Between two batches epochs are interpolated linearly in the batch, which is exact for the critical-batch form. Below
+    the smallest the smallest's epochs hold: epochs grow with the batch, so that is the careful side for small counts.
+    Above the largest nothing is known, and nothing is assumed.
+
+    Attributes
+    ----------
+    points
+        Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
+    """
+
+    points: Mapping[float, float | None]
+
+    def __post_init__(self) -> None:
+        if not any(epochs is not None for epochs in self.points.values()):
+            raise InputError("the table of epochs has no entry with a number; give at least one")
+        for batch, epochs in self.points.items():
+            if not batch > 0 or (epochs is not None and not epochs > 0):
+                raise InputError(f"epochs table: {epochs} epochs at {batch:g} mini-batches; both must be positive")
+        unreached = [batch for batch, epochs in self.points.items() if epochs is None]
+        if unreached and min(unreached) < self.largest:
+            raise InputError(
+                f"epochs table: nothing converges at {min(unreached):g} mini-batches, but something does at "
+                f"{self.largest:g}; remove one of them"
+            )
+
+    @property
+    def largest(self) -> float:
+        """The largest batch that converges, in mini-batches."""
+        return max(batch for batch, epochs in self.points.items() if epochs is not None)
+
+    @cached_property
+    def _known(self) -> list[tuple[float, float]]:
+        return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
+
+    def epochs(self, workers: float) -> float | None:
+        """Epochs with so many mini-batches a step, by the rules above."""
+        known = self._known
+        if workers <= known[0][0]:
+            return known[0][1]
+        for (low, before), (high, after) in pairwise(known):
+            if workers <= high:
+                return before + (after - before) * (workers - low) / (high - low)
+        return None
+
+    def fit(self) -> CriticalBatchFit | None:
+        """The critical-batch form through the table, in mini-batches; None with fewer than two points."""
+        return fit_critical_batch(self._known) if len(self._known) > 1 else None
+
+
+@dataclass(frozen=True)
+class StatisticalEfficiency:
+    """Epochs of a whole strategy: of its batch, its codec and its period of exchange.
+
+    Attributes
+    ----------
+    base
+        Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
+    codec_factors
+        Codec → epochs with it ÷ without. ``none`` is 1, and ``fp16`` is taken as 1 where it is not given; ``ternary``
+        is bounded by the noise that it adds: (1 + v r) ÷ (1 + r) with r = B_crit ÷ B and v = `TERNARY_NOISE`.
+    period_factors
+        Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
+    """
+
+    base: EpochsTable | CriticalBatch
+    codec_factors: Mapping[str, float] = field(default_factory=dict)
+    period_factors: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, factors in (("codec", self.codec_factors), ("period", self.period_factors)):
+            for key, factor in factors.items():
+                if not 0 < factor < float("inf"):
+                    raise InputError(f"{kind} {key!r}: the factor of epochs is {factor}; it must be positive")
+        for period in self.period_factors:
+            if period < 1:
+                raise InputError(f"period {period}: steps between exchanges must be at least 1")
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Periods of exchange that may be considered, 1 among them."""
+        return tuple(sorted({1, *self.period_factors}))
+
+    def fit(self) -> CriticalBatchFit | None:
+        """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
+        return None if isinstance(self.base, CriticalBatch) else self.base.fit()
+
+    def epochs(self, workers: int, codec: str = "none", period: int = 1) -> float | None:
+        """Epochs with so many workers; None where training does not get there or nothing is known.
+
+        Raises
+        ------
+        InputError
+            If nothing is known about the period.
+        """
+        if period not in self.periods:
+            known = ", ".join(map(str, self.periods))
+            raise InputError(f"nothing is known of exchanging every {period} steps; give a factor, or use {known}")
+        base = self.base.epochs(workers)
+        if base is None:
+            return None
+        return base * self._codec_factor(codec, workers) * (1.0 if period == 1 else self.period_factors[period])
+
+    def _codec_factor(self, codec: str, workers: int) -> float:
+        if codec in self.codec_factors:
+            return self.codec_factors[codec]
+        if codec != "ternary":
+            return 1.0
+        critical = self._critical
+        if critical is None or critical.critical == float("inf"):
+            return TERNARY_NOISE
+        share = critical.critical / workers
+        return (1 + TERNARY_NOISE * share) / (1 + share)
+
+    @cached_property
+    def _critical(self) -> CriticalBatch | None:
+        if isinstance(self.base, CriticalBatch):
+            return self.base
+        fit = self.fit()
+        return None if fit is None else fit.model

@@ -1,0 +1,99 @@
+"""Files that say how many epochs a batch needs: ``dlplacer.epochs/1``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dlplacer.files.fields import FileModel, Table, built, load_model
+from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
+from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+
+VERSION = 1
+Positive = Annotated[float, Field(gt=0)]
+
+
+class CriticalBatchFields(FileModel):
+    """The critical-batch form by its parameters."""
+
+    minimum_epochs: Positive
+    critical_batch: Positive
+
+
+class EpochsFile(FileModel):
+    """What the file may say.
+
+    ``by`` tells what the keys of ``epochs`` and ``critical_batch`` count: data-parallel ``devices`` of one mini-batch
+    each, or samples of the global ``batch``, which needs ``mini_batch``.
+    """
+
+    format: str
+    name: str = ""
+    source: str = ""
+    meta: Table
+    by: Literal["devices", "batch"] = "devices"
+    mini_batch: Annotated[int, Field(ge=1)] | None = None
+    samples: Annotated[int, Field(ge=1)] | None = None
+    epochs: dict[str, Positive | None] | None = None
+    critical_batch: CriticalBatchFields | None = None
+    codec_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
+    period_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
+
+    def mistakes(self) -> Iterator[str]:
+        """What is wrong between fields."""
+        if (self.epochs is None) == (self.critical_batch is None):
+            yield "epochs: give either 'epochs' or 'critical_batch'"
+        if self.by == "batch" and self.mini_batch is None:
+            yield "mini_batch: required where 'by' is \"batch\"; it turns samples into workers"
+        for key in self.epochs or {}:
+            if not key.isdecimal() or int(key) < 1:
+                yield f"epochs.{key}: the key must be a whole number of {self.by}, at least 1"
+        for key in self.period_factor:
+            if not key.isdecimal() or int(key) < 1:
+                yield f"period_factor.{key}: the key must be a whole number of steps, at least 1"
+
+
+@dataclass(frozen=True)
+class EpochsData:
+    """The content of a file.
+
+    Attributes
+    ----------
+    mini_batch
+        Samples per worker and step, or None.
+    samples
+        Samples of the data set, or None.
+    """
+
+    efficiency: StatisticalEfficiency
+    mini_batch: int | None = None
+    samples: int | None = None
+    name: str = ""
+
+
+def read_epochs(path: str | Path) -> EpochsData:
+    """The statistical efficiency in a file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        With every mistake and its path.
+    """
+    content = load_model(Path(path), EpochsFile, "epochs", VERSION)
+    return built(str(path), _data, content)
+
+
+def _data(content: EpochsFile) -> EpochsData:
+    unit = float(content.mini_batch or 1) if content.by == "batch" else 1.0
+    base: Any
+    if content.critical_batch is not None:
+        base = CriticalBatch(content.critical_batch.minimum_epochs, content.critical_batch.critical_batch / unit)
+    else:
+        base = EpochsTable({int(key) / unit: epochs for key, epochs in (content.epochs or {}).items()})
+    periods = {int(key): factor for key, factor in content.period_factor.items()}
+    efficiency = StatisticalEfficiency(base, content.codec_factor, periods)
+    return EpochsData(efficiency, content.mini_batch, content.samples, content.name)

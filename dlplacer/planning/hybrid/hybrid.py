@@ -1,0 +1,160 @@
+"""Data parallelism, model parallelism, or both? Every way to use up to N devices, compared by the time to converge."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.topology import Topology
+from dlplacer.planning.hybrid.communication import ClosedForm, OnMachine, StepTime, StepTimes, Team
+from dlplacer.planning.hybrid.epochs.epochs import StatisticalEfficiency
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
+from dlplacer.planning.hybrid.placed_workers import ALONE, ModelParallel, WorkerSplit, splits_of
+from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
+from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
+
+DEGREES = tuple(range(2, 9))
+"""Model-parallel degrees that are considered if none are asked for."""
+
+
+@dataclass(frozen=True)
+class HybridProblem:
+    """What is to be decided.
+
+    Attributes
+    ----------
+    work
+        A worker's step on one device.
+    efficiency
+        Epochs per batch, codec and period.
+    model_parallel
+        Speedup of M devices, or the ways to split among them.
+    topology
+        The machine that model-parallel workers are taken from; None where speedups do not depend on it.
+    step_times
+        Where step times come from; None: the links of the topology, or SE = 1 without one.
+    degrees
+        Model-parallel degrees to consider besides 1; those that have no split are passed over.
+    alone
+        As `model_parallel`, for workers of one device: below 1 where it is slower than the work says, nothing where the
+        model does not fit. None: every device does the work as it says.
+    samples
+        Of the data set; with the mini-batch it gives total times.
+    """
+
+    work: Work
+    efficiency: StatisticalEfficiency
+    model_parallel: ModelParallel
+    topology: Topology | None = None
+    step_times: StepTimes | None = None
+    degrees: Sequence[int] = DEGREES
+    alone: ModelParallel | None = None
+    samples: int | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for degree in self.degrees:
+            if degree < 2:
+                raise InputError(f"model-parallel degree {degree}: degrees besides 1 are at least 2")
+
+
+def plan_hybrid(
+    problem: HybridProblem, devices: int, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> HybridPlan:
+    """The best strategy for every number of devices up to a budget, idle devices allowed.
+
+    Parameters
+    ----------
+    on_progress
+        Told how many device counts of all are done.
+
+    Raises
+    ------
+    InfeasibleError
+        If no strategy trains the model; says why.
+    """
+    if devices < 1:
+        raise InputError(f"a budget of {devices} devices; there must be at least 1")
+    search = _Search(problem)
+    budgets: list[BestOfDevices] = []
+    for count in range(1, devices + 1):
+        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), budgets[-1] if budgets else None))
+        on_progress(count, devices)
+    if budgets[-1].best is None:
+        raise InfeasibleError(search.why_nothing(devices))
+    mini_batch = problem.work.mini_batch
+    mini_batches = problem.samples / mini_batch if problem.samples and mini_batch else None
+    return HybridPlan(tuple(budgets), _reference_s(problem), mini_batches, problem.name or problem.work.name)
+
+
+def _reference_s(problem: HybridProblem) -> float:
+    """Effort of one device, whether the model fits on it or not; E_1 is the least number of epochs that is known."""
+    epochs = problem.efficiency.epochs(1)
+    return problem.work.step_s * (1.0 if epochs is None else epochs)
+
+
+@dataclass
+class _Search:
+    """The strategies of one problem, device count by device count."""
+
+    problem: HybridProblem
+    layout: WorkerLayout | None = field(init=False)
+    step_times: StepTimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        topology = self.problem.topology
+        self.layout = None if topology is None else WorkerLayout(topology)
+        chosen = self.problem.step_times
+        if chosen is None:
+            chosen = ClosedForm(ConstantEfficiency()) if self.layout is None else OnMachine(self.layout)
+        self.step_times = chosen
+
+    def strategies(self, count: int) -> Iterator[Strategy]:
+        """Every strategy that uses exactly this many devices."""
+        efficiency = self.problem.efficiency
+        for degree in (1, *self.problem.degrees):
+            if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
+                continue
+            for split in self._splits(count, degree):
+                team = Team(count, degree, split)
+                for step in self._step_times(team):
+                    workers = team.workers - step.servers // degree
+                    epochs = efficiency.epochs(workers, step.codec, step.period)
+                    if epochs is not None:
+                        yield Strategy(count, degree, split, step, epochs)
+
+    def _step_times(self, team: Team) -> Sequence[StepTime]:
+        """Every way to exchange gradients; none where the workers are not joined by links."""
+        try:
+            return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
+        except InfeasibleError:
+            return ()
+
+    def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
+        """The ways to split a worker; with a machine those of the slowest worker of the choice."""
+        ask = self.problem.alone if degree == 1 else self.problem.model_parallel
+        if ask is None:
+            return (ALONE,)
+        if self.layout is None:
+            return splits_of(ask(degree, None))
+        held = self._workers_like(self.layout, count, degree)
+        answers = [splits_of(ask(degree, sub_topology(self.layout.topology, worker))) for worker in held]
+        if not all(answers):
+            return ()
+        return min(answers, key=lambda splits: max(split.speedup for split in splits), default=())
+
+    def _workers_like(self, layout: WorkerLayout, count: int, degree: int) -> tuple[tuple[str, ...], ...]:
+        """One worker of each kind; for more devices than the machine has, those that all of it would make."""
+        there = len(layout.topology.devices)
+        return layout.kinds(min(count, there - there % degree), degree) if degree <= there else ()
+
+    def why_nothing(self, devices: int) -> str:
+        """Why no strategy was found."""
+        known = self.problem.efficiency.epochs(1)
+        if known is None:
+            return "by the epochs given no batch converges, not even a single mini-batch; check them"
+        return (
+            f"no strategy for up to {devices} devices: the model does not fit on one device, and no model-parallel "
+            f"degree of {', '.join(map(str, self.problem.degrees))} has a plan; use more devices or more memory"
+        )

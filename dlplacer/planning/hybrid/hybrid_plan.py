@@ -1,0 +1,182 @@
+"""The planner's answer: the best strategy per number of devices, ratios and crossover points."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class BestOfDevices:
+    """What so many devices are good for.
+
+    Attributes
+    ----------
+    devices
+        The budget.
+    data_parallel, hybrid
+        The best with exactly this many devices, with workers of one device and of several; None where there is none.
+    best_data_parallel, best_hybrid
+        The best with at most this many.
+    by_degree
+        Model-parallel degree → the best with exactly this many.
+    """
+
+    devices: int
+    data_parallel: Strategy | None
+    hybrid: Strategy | None
+    best_data_parallel: Strategy | None
+    best_hybrid: Strategy | None
+    by_degree: Mapping[int, Strategy] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None") -> "BestOfDevices":
+        """The budget of these strategies, which use all devices, and of what a smaller budget could do."""
+        by_degree: dict[int, Strategy] = {}
+        for strategy in strategies:
+            best = _best([by_degree.get(strategy.degree), strategy])
+            by_degree[strategy.degree] = best or strategy
+        alone = by_degree.get(1)
+        several = _best([strategy for degree, strategy in by_degree.items() if degree > 1])
+        before = (None, None) if smaller is None else (smaller.best_data_parallel, smaller.best_hybrid)
+        return cls(devices, alone, several, _best([before[0], alone]), _best([before[1], several]), by_degree)
+
+    @property
+    def best(self) -> Strategy | None:
+        """The best of all with at most this many devices."""
+        return _best([self.best_data_parallel, self.best_hybrid])
+
+    @property
+    def idle(self) -> int:
+        """Devices that the best strategy leaves out."""
+        return 0 if self.best is None else self.devices - self.best.devices
+
+    @property
+    def against_same_devices(self) -> float | None:
+        """The hybrid's speedup over data parallelism, both on exactly this many devices; above 1 it wins (eq. 6)."""
+        return _ratio(self.data_parallel, self.hybrid)
+
+    @property
+    def against_best_data_parallel(self) -> float | None:
+        """The best strategy's speedup over the best data parallelism at any number of devices up to this."""
+        return _ratio(self.best_data_parallel, self.best)
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """A number of devices at which another kind of strategy becomes the best.
+
+    Attributes
+    ----------
+    workers, degree
+        Of the strategy that is the best from here on.
+    """
+
+    devices: int
+    workers: int
+    degree: int
+
+
+@dataclass(frozen=True)
+class HybridPlan:
+    """The answer for every budget from 1 device on.
+
+    Attributes
+    ----------
+    reference_s
+        Effort of one device, to which speedups refer.
+    mini_batches
+        Of the data set; None if it is not known.
+    """
+
+    budgets: tuple[BestOfDevices, ...]
+    reference_s: float
+    mini_batches: float | None = None
+    name: str = ""
+
+    def at(self, devices: int) -> BestOfDevices:
+        """The budget of this many devices.
+
+        Raises
+        ------
+        InputError
+            If it was not planned for.
+        """
+        if not 1 <= devices <= len(self.budgets):
+            raise InputError(f"{devices} devices: the plan is for 1 to {len(self.budgets)}")
+        return self.budgets[devices - 1]
+
+    def speedup(self, strategy: Strategy | None) -> float | None:
+        """Time to converge on one device ÷ with the strategy."""
+        return None if strategy is None else self.reference_s / strategy.effort_s
+
+    @property
+    def first_win(self) -> int | None:
+        """Least number of devices at which a hybrid beats data parallelism on as many; None if none does."""
+        return next((each.devices for each in self.budgets if (each.against_same_devices or 0.0) > 1), None)
+
+    @property
+    def crossovers(self) -> tuple[Crossover, ...]:
+        """Where the best strategy changes its model-parallel degree, one device first."""
+        found: list[Crossover] = []
+        for budget in self.budgets:
+            best = budget.best
+            if best is not None and (not found or found[-1].degree != best.degree):
+                found.append(Crossover(budget.devices, best.workers, best.degree))
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer hybrid --json`` prints: times in seconds, ratios above 1 where a hybrid wins."""
+        return {
+            "name": self.name,
+            "devices": len(self.budgets),
+            "best": self._strategy(self.budgets[-1].best),
+            "first_win_devices": self.first_win,
+            "crossovers": [vars(each) for each in self.crossovers],
+            "budgets": [self._budget(each) for each in self.budgets],
+        }
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row per budget: best strategy, speedups and ratios."""
+        import pandas
+
+        rows = [
+            {
+                "devices": each.devices,
+                "best": None if each.best is None else each.best.label,
+                "idle": each.idle,
+                "speedup": self.speedup(each.best),
+                "data_parallel_speedup": self.speedup(each.data_parallel),
+                "hybrid_speedup": self.speedup(each.hybrid),
+                "against_same_devices": each.against_same_devices,
+                "against_best_data_parallel": each.against_best_data_parallel,
+            }
+            for each in self.budgets
+        ]
+        return pandas.DataFrame(rows)
+
+    def _budget(self, budget: BestOfDevices) -> dict[str, Any]:
+        return {
+            "devices": budget.devices,
+            "idle": budget.idle,
+            "best": self._strategy(budget.best),
+            "data_parallel": self._strategy(budget.data_parallel),
+            "hybrid": self._strategy(budget.hybrid),
+            "against_same_devices": budget.against_same_devices,
+            "against_best_data_parallel": budget.against_best_data_parallel,
+        }
+
+    def _strategy(self, strategy: Strategy | None) -> dict[str, Any] | None:
+        return None if strategy is None else strategy.to_dict(self.reference_s, self.mini_batches)
+
+
+def _best(strategies: Sequence[Strategy | None]) -> Strategy | None:
+    """The least time to converge; among equals the one of fewer devices, then of plainer means."""
+    known = [strategy for strategy in strategies if strategy is not None]
+    return min(known, key=lambda each: (each.effort_s, each.devices, each.degree), default=None)
+
+
+def _ratio(base: Strategy | None, other: Strategy | None) -> float | None:
+    return None if base is None or other is None else base.effort_s / other.effort_s

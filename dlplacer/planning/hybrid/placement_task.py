@@ -1,0 +1,107 @@
+"""Placements as tasks of a sweep."""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
+from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.planning.hybrid.placed_workers import Placed, WorkerSplit, gradient_shares
+from dlplacer.planning.hybrid.sweeps import Report, SweepRow, sweep
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, signature, sub_topology
+from dlplacer.planning.place import place
+
+_NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
+
+
+@dataclass(frozen=True)
+class PlacementTask:
+    """A graph to be placed on a machine; the arguments are those of `dlplacer.planning.place.place`.
+
+    Attributes
+    ----------
+    workers
+        Solver threads of this one solve; 1 where the executor keeps all cores busy.
+    """
+
+    graph: OpGraph = field(repr=False)
+    topology: Topology = field(repr=False)
+    options: Options = field(default_factory=Options)
+    method: str = "ilp"
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+    workers: int = 1
+
+    @property
+    def name(self) -> str:
+        """Graph, machine and method."""
+        machine = self.topology.name or f"{len(self.topology.devices)} devices"
+        return f"{self.graph.name or 'graph'} on {machine}, {self.method}"
+
+    def content(self) -> Any:
+        """Everything the plan depends on."""
+        settings = [self.method, self.time_limit_s, self.gap, self.seed, self.workers]
+        return [graph_to_dict(self.graph), topology_to_dict(self.topology), self.options.to_dict(), settings]
+
+    def run(self) -> dict[str, Any]:
+        """Solve: what ``dlplacer solve --json`` prints, and the share of the gradients that each device holds."""
+        result = place(
+            self.graph,
+            self.topology,
+            self.options,
+            method=self.method,
+            time_limit_s=self.time_limit_s,
+            gap=self.gap,
+            seed=self.seed,
+            workers=self.workers,
+        )
+        return {**result.to_dict(), "gradient_shares": list(gradient_shares(result.plan))}
+
+
+def presolve(
+    placed: Placed,
+    topology: Topology,
+    devices: int,
+    degrees: Sequence[int],
+    executor: Executor,
+    cache: str | Path | None = None,
+    on_progress: Report = lambda done, total, row: None,
+) -> tuple[SweepRow, ...]:
+    """Solve, side by side, every placement that the planner will ask `placed` for; it then finds them solved.
+
+    A machine for which there is no plan has no split. What failed for another reason stays unsolved: the planner meets
+    the same error.
+
+    Parameters
+    ----------
+    devices
+        The planner's budget.
+    """
+    layout = WorkerLayout(topology)
+    machines: dict[tuple[object, ...], Topology] = {}
+    for degree in degrees:
+        for count in layout.telling_counts(devices, degree):
+            for worker in layout.kinds(count, degree):
+                machine = sub_topology(topology, worker)
+                machines.setdefault(signature(machine), machine)
+    options = placed.options or Options()
+    tasks = [
+        PlacementTask(placed.graph, machine, options, placed.method, placed.time_limit_s, placed.gap, placed.seed)
+        for machine in machines.values()
+    ]
+    rows = sweep(tasks, executor, cache, on_progress)
+    for key, row in zip(machines, rows, strict=True):
+        value = row.value
+        if value is not None:
+            speedup = placed.single_s / value["makespan_s"]
+            placed.solved[key] = WorkerSplit(speedup, "placement", 1, tuple(value["gradient_shares"]))
+        elif row.error.startswith(_NO_PLAN):
+            placed.solved[key] = None
+    return rows

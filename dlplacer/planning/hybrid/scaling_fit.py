@@ -1,0 +1,122 @@
+"""Which closed form of scaling efficiency a few measured step times follow."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, ScalingEfficiency, SerialOverhead
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class ScalingFit:
+    """One form through the points.
+
+    Attributes
+    ----------
+    form
+        ``serial`` (Lemma 3.1), ``ring`` (bandwidth alone) or ``ring with latency``.
+    single_s
+        T_1 as fitted: seconds of a step on one device.
+    residuals
+        Fitted ÷ measured − 1 of the step times, in order of devices.
+    freedom
+        Points − parameters: 0 where the form passes through any such points, so that its residuals say nothing.
+    """
+
+    form: str
+    model: ScalingEfficiency
+    single_s: float
+    residuals: tuple[float, ...]
+    freedom: int
+
+    @property
+    def error(self) -> float:
+        """Root of Σ residuals² ÷ freedom; infinite without freedom."""
+        squares = sum(residual**2 for residual in self.residuals)
+        return math.sqrt(squares / self.freedom) if self.freedom > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class ScalingFits:
+    """All forms through the same points, the better first.
+
+    Attributes
+    ----------
+    verdict
+        Which form fits better, or why the points cannot tell.
+    """
+
+    fits: tuple[ScalingFit, ...]
+    verdict: str
+
+    @property
+    def best(self) -> ScalingFit:
+        """The form of least error; where the points cannot tell, the ring, whose overhead saturates as it does."""
+        return self.fits[0]
+
+
+def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
+    """The forms of scaling efficiency closest to (devices, step seconds), by least squares of the relative errors.
+
+    Two points fix T_1 and one parameter of any form; three or four tell the forms apart. ``ring with latency`` has a
+    parameter more and joins in with three points or more.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two different device counts, or a value is not positive.
+    """
+    ordered = sorted(points)
+    if len({workers for workers, _ in ordered}) < 2:
+        raise InputError(f"{len(ordered)} points for a scaling fit; measure a step at two device counts or more")
+    for workers, step_s in ordered:
+        if not (workers >= 1 and 0 < step_s < math.inf):
+            raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
+    fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
+    if len({workers for workers, _ in ordered}) > 2:
+        fits.append(_fit("ring with latency", ordered, ("bandwidth", "latency")))
+    order = {"ring": 0, "serial": 1, "ring with latency": 2}
+    fits.sort(key=lambda fit: (round(min(fit.error, 1e9), 12), order[fit.form]))
+    return ScalingFits(tuple(fits), _verdict(fits))
+
+
+def _fit(form: str, points: Sequence[tuple[int, float]], terms: tuple[str, ...]) -> ScalingFit:
+    from scipy.optimize import nnls
+
+    grown = {"bandwidth": lambda workers: (workers - 1) / workers, "latency": lambda workers: workers - 1.0}
+    rows = [[1 / step_s, *(grown[term](workers) / step_s for term in terms)] for workers, step_s in points]
+    solution, _ = nnls(rows, [1.0] * len(rows))
+    single_s = float(solution[0])
+    if not single_s > 0:
+        raise InputError(
+            f"the step times grow faster than any number of devices explains (form {form!r}); measure them again, one "
+            "device included"
+        )
+    found = {term: float(value) / single_s for term, value in zip(terms, solution[1:], strict=True)}
+    model = _model(form, found)
+    fitted = [single_s / model.efficiency(workers) for workers, _ in points]
+    residuals = tuple(value / step_s - 1 for value, (_, step_s) in zip(fitted, points, strict=True))
+    return ScalingFit(form, model, single_s, residuals, len(points) - 1 - len(terms))
+
+
+def _model(form: str, found: dict[str, float]) -> ScalingEfficiency:
+    if form != "serial":
+        return RingOverhead(found["bandwidth"], found.get("latency", 0.0))
+    growth = found["latency"]
+    if growth >= 1:
+        growth = 1 - _SAME
+    return SerialOverhead(growth / (1 - growth))
+
+
+def _verdict(fits: Sequence[ScalingFit]) -> str:
+    best, judged = fits[0], [fit for fit in fits if fit.freedom > 0]
+    if not judged:
+        return "two points fix every form: measure a third device count to tell them apart"
+    plain = [fit for fit in judged if fit.form != "ring with latency"]
+    if best in plain and len(plain) > 1 and plain[1].error <= plain[0].error + _SAME:
+        return f"{plain[0].form!r} and {plain[1].form!r} fit alike; measure at more devices to tell them apart"
+    others = ", ".join(f"{fit.form!r} {100 * fit.error:.2g} %" for fit in judged if fit is not best)
+    return f"{best.form!r} fits best: error {100 * best.error:.2g} %" + (f" against {others}" if others else "")

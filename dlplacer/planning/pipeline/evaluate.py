@@ -1,0 +1,96 @@
+"""A split with all its numbers: stages timed, schedule played."""
+
+from collections.abc import Mapping
+
+from dlplacer.planning.pipeline.action import Order
+from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
+from dlplacer.planning.pipeline.blocks import STAGE_INPUTS
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan, Stage
+from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
+from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit
+
+
+def evaluated(
+    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, order: Order, schedule: str
+) -> PipelinePlan:
+    """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
+    stage_of_block = _stage_of_block(problem, split)
+    stages = tuple(_stage(work, problem, split, stage_of_block, number) for number in range(problem.stages))
+    times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
+    timeline = play(order, times, _hops(problem, split))
+    return PipelinePlan(
+        name=work.graph.name,
+        stages=stages,
+        schedule=schedule,
+        micro_batches=problem.micro_batches,
+        order=order,
+        timeline=timeline,
+        exact=True,
+        bottleneck_s=split.bottleneck_s,
+        single_device_s=work.single_device_s,
+        warnings=mixing_warnings(work.graph, problem.micro_batches),
+    )
+
+
+def _stage_of_block(problem: SplitProblem, split: StageSplit) -> list[int]:
+    inside = problem.cuts.inside
+    return [
+        next(number for number, border in enumerate(split.borders) if inside[border, block])
+        for block in range(len(problem.cuts.blocks.members))
+    ]
+
+
+def _stage(
+    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, stage_of_block: list[int], number: int
+) -> Stage:
+    blocks, graph = problem.cuts.blocks, work.graph
+    device = problem.chain.devices[number % len(problem.chain.devices)]
+    times = work.times(device.type, problem.micro_batches)
+    own = [block for block, stage in enumerate(stage_of_block) if stage == number]
+    ahead = sorted(op for block in own for op in blocks.members[block])
+    behind = [op for block in own for op in blocks.backward[block]]
+    backward = [op for op in behind if graph.ops[op].phase == "backward"]
+    stage_of_op = {op: stage for block, stage in enumerate(stage_of_block) for op in blocks.backward[block]}
+    leading = _leading(work, stage_of_op)
+    before = split.borders[number - 1] if number else 0
+    behind_border = split.borders[number]
+    share = 1 / problem.micro_batches
+    last = number == problem.stages - 1
+    return Stage(
+        device=device.id,
+        ops=tuple(graph.ops[op].id for op in sorted(ahead, key=work.rank.__getitem__)),
+        forward_s=sum(times[op] for op in ahead),
+        backward_s=sum(times[op] for op in backward),
+        weight_s=sum(times[op] for op in backward if op not in leading),
+        update_s=sum(times[op] for op in behind if graph.ops[op].phase == "optimizer"),
+        held=problem.held[number],
+        memory_bytes=round(problem.memory_bytes(number)[before, behind_border]),
+        sends_bytes=0 if last else round(share * problem.cuts.forward_bytes[behind_border]),
+        returns_bytes=0 if last else round(share * problem.cuts.backward_bytes[behind_border]),
+    )
+
+
+def _leading(work: PipelineWorkload, stage_of_op: Mapping[int, int]) -> set[int]:
+    """Backward ops that an earlier stage waits for; the others are for the weights of their own stage alone."""
+    graph = work.graph
+    leading: set[int] = set()
+    for name in reversed(graph.topological_order):
+        at = graph.index[name]
+        if at in stage_of_op and graph.ops[at].kind not in STAGE_INPUTS:
+            targets = [graph.index[edge.target] for edge in graph.edges_from[name]]
+            if any(
+                target in leading or stage_of_op.get(target, stage_of_op[at]) < stage_of_op[at] for target in targets
+            ):
+                leading.add(at)
+    return leading
+
+
+def _hops(problem: SplitProblem, split: StageSplit) -> list[Hop]:
+    hops = []
+    for stage in range(1, problem.stages):
+        there, back = problem.transfers_s(stage)
+        border, rank = split.borders[stage - 1], (stage - 1) % len(problem.chain.devices)
+        directions = problem.chain.forward_directions[rank], problem.chain.backward_directions[rank]
+        hops.append(Hop(float(there[border]), float(back[border]), *directions))
+    return hops

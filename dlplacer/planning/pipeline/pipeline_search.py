@@ -1,0 +1,201 @@
+"""The front door of pipelining: graph and machine in, the best pipeline out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_bytes
+from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.pipeline.action import Order, in_flight
+from dlplacer.planning.pipeline.blocks import require_stages
+from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts
+from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
+from dlplacer.planning.pipeline.evaluate import evaluated
+from dlplacer.planning.pipeline.merge_blocks import searchable_cuts
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
+from dlplacer.planning.pipeline.schedules import SCHEDULES, order_of
+from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, best_split, least_memory_bytes
+
+_MOST_PER_DEVICE = 16
+_MOST_PLAYED = 4
+
+
+def plan_pipeline(
+    graph: OpGraph,
+    topology: Topology,
+    *,
+    stages: int | None = None,
+    micro_batches: int | None = None,
+    schedule: str | None = None,
+    at_micro_batches: Mapping[int, OpGraph] | None = None,
+    most_cuts: int = MOST_CUTS,
+) -> PipelinePlan:
+    """The pipeline of least predicted step time.
+
+    Parameters
+    ----------
+    stages
+        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
+    micro_batches
+        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
+    schedule
+        A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
+    at_micro_batches
+        Micro-batches per step → the graph with times measured, or computed, for one of them.
+    most_cuts
+        Beyond this many cuts, not all are searched.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or an op has no time on a device.
+    InfeasibleError
+        If no split fits the memories; names the least that the fullest stage needs.
+    """
+    search = Search(graph, topology, at_micro_batches or {}, most_cuts)
+    ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
+    names = [schedule] if schedule is not None else list(SCHEDULES)
+    if not search.trains:
+        names = names[:1] if schedule is not None else ["gpipe"]
+    if micro_batches is not None and micro_batches > 0:
+        _require_divisor(graph, micro_batches)
+    choices = [
+        (rank_count, count, name)
+        for rank_count in ranks
+        for count in ([micro_batches] if micro_batches is not None else batch_parts(graph, rank_count))
+        for name in names
+    ]
+    best: PipelinePlan | None = None
+    reason: InfeasibleError | None = None
+    for choice in [choice for choice in choices if _has_order(*choice)] or choices[:1]:
+        try:
+            found = search.plan(*choice)
+        except InfeasibleError as error:
+            reason = reason or error
+            continue
+        if best is None or found.step_s < best.step_s:
+            best = found
+    if best is None:
+        raise reason or InputError("no number of stages or micro-batches to try; give --stages and --micro-batches")
+    return best
+
+
+def _has_order(ranks: int, micro_batches: int, schedule: str) -> bool:
+    return schedule != "interleaved" or ranks < 1 or micro_batches % ranks == 0
+
+
+def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
+    """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
+    batch = _batch(graph)
+    most = _MOST_PER_DEVICE * ranks
+    if batch is None:
+        return [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
+    return [count for count in range(1, min(batch, most) + 1) if batch % count == 0]
+
+
+def _batch(graph: OpGraph) -> int | None:
+    """Size of the first dimension of the first tensor that the step takes, if the graph was captured."""
+    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
+    return next((int(shape[0]) for shape in shapes if shape), None)
+
+
+def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
+    batch = _batch(graph)
+    if batch is not None and batch % micro_batches:
+        raise InputError(
+            f"{micro_batches} micro-batches of a batch of {batch}; they must be equal: use a divisor of {batch}"
+        )
+
+
+class Search:
+    """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        topology: Topology,
+        at: Mapping[int, OpGraph] | None = None,
+        most_cuts: int = MOST_CUTS,
+        most_chains: int = MOST_CHAINS,
+    ) -> None:
+        self.work = PipelineWorkload(graph, topology, at)
+        self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
+        self.most_cuts, self.most_chains = most_cuts, most_chains
+        self.wiring = Wiring(topology)
+        self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the graph has a backward pass."""
+        return self.blocks.trains
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The cuts to choose from."""
+        times = self.work.times(self.topology.devices[0].type, 1)
+        return searchable_cuts(self.blocks, self.work.block_s(times), self.most_cuts)
+
+    def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
+        """The best pipeline over so many devices under a schedule.
+
+        Raises
+        ------
+        InputError, InfeasibleError
+            As `plan_pipeline` does.
+        """
+        order = order_of(schedule, ranks, micro_batches, self.trains)
+        problems, all_tried = self.problems(order, micro_batches)
+        splits = [(problem, split) for problem in problems if (split := best_split(problem)) is not None]
+        if not splits:
+            raise InfeasibleError(self._no_room(problems))
+        wraps = len(problems[0].held) > ranks
+        splits.sort(key=lambda pair: (_estimate_s(pair[1], micro_batches), len(pair[0].chain.shared(wraps))))
+        name = schedule if self.trains else "forward"
+        plans = [evaluated(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
+        fitting = [plan for plan in plans if self._fits(plan)]
+        if not fitting:
+            raise InfeasibleError(self._no_room(problems))
+        best = min(fitting, key=lambda plan: plan.step_s)
+        return best if all_tried and self.cuts.exact else replace(best, exact=False)
+
+    def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
+        """What is to be split, for each sequence of devices worth trying, and whether these are all."""
+        held = in_flight(order)
+        require_stages(self.blocks, len(held))
+        key = len(order), len(held) > len(order)
+        if key not in self._chains:
+            self._chains[key] = chains_of(self.wiring, *key, self.most_chains)
+        chains, all_tried = self._chains[key]
+        compute = {
+            kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))
+            for kind in self.topology.device_types
+        }
+        holds = [held[stage] for stage in range(len(held))]
+        return [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains], all_tried
+
+    def _fits(self, plan: PipelinePlan) -> bool:
+        """A device with several stages needs room for all of them."""
+        for device in self.topology.devices:
+            need = sum(stage.memory_bytes for stage in plan.stages if stage.device == device.id)
+            if device.memory_bytes is not None and need > device.memory_bytes:
+                return False
+        return True
+
+    def _no_room(self, problems: Sequence[SplitProblem]) -> str:
+        problem = problems[0]
+        need = format_bytes(min(map(least_memory_bytes, problems)))
+        largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
+        return (
+            f"no split into {problem.stages} stages fits: in the best one the fullest stage needs {need} with "
+            f"{max(problem.held)} of {problem.micro_batches} micro-batches in flight, and the largest device "
+            f"{largest.id!r} has {format_bytes(largest.memory_bytes or 0)}; use more stages, more micro-batches, or "
+            "the schedule 1f1b"
+        )
+
+
+def _estimate_s(split: StageSplit, micro_batches: int) -> float:
+    return (micro_batches - 1) * split.bottleneck_s + split.sum_s

@@ -1,0 +1,208 @@
+"""A pipeline step played through: which pass runs when, from the times of stages and transfers."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from dlplacer.core.errors import InputError
+from dlplacer.planning.pipeline.action import Action, Order, require_complete, stage_ranks
+
+
+@dataclass(frozen=True)
+class Hop:
+    """The route from a stage to the next.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Seconds for the activations of a micro-batch one way, for their gradients the other way.
+    forward_directions, backward_directions
+        What a transfer occupies; two that share one take turns.
+    """
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    forward_directions: tuple[Hashable, ...] = ()
+    backward_directions: tuple[Hashable, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of a stage for one micro-batch, and once per step.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        One pass; the backward one for inputs and weights together.
+    weight_s
+        The part of a backward in two parts that is for the weights.
+    input_s
+        The other part; None means backward − weight.
+    update_s
+        The optimizer, after the last micro-batch.
+    """
+
+    forward_s: float
+    backward_s: float = 0.0
+    weight_s: float = 0.0
+    update_s: float = 0.0
+    input_s: float | None = None
+
+    def of(self, kind: str) -> float:
+        """Seconds of an action of this kind."""
+        first_part_s = max(0.0, self.backward_s - self.weight_s) if self.input_s is None else self.input_s
+        return {"F": self.forward_s, "B": self.backward_s, "I": first_part_s, "W": self.weight_s}[kind]
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Forward and backward of one micro-batch."""
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpan:
+    """An action, or a transfer of what it made, and when it begins and ends."""
+
+    action: Action
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class PipelineTimeline:
+    """What runs when.
+
+    Attributes
+    ----------
+    ranks
+        [rank] → its passes in order of time.
+    transfers
+        All transfers, named by the action whose result travels.
+    step_s
+        When the last rank has finished, its optimizer included.
+    """
+
+    ranks: tuple[tuple[ActionSpan, ...], ...]
+    transfers: tuple[ActionSpan, ...]
+    step_s: float
+    update_s: tuple[float, ...] = field(default=())
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which ranks compute, all ranks together."""
+        return sum(span.end_s - span.begin_s for spans in self.ranks for span in spans) + sum(self.update_s)
+
+    @property
+    def bubble(self) -> float:
+        """Share of the ranks' time in which they wait."""
+        whole_s = len(self.ranks) * self.step_s
+        return 1 - self.busy_s / whole_s if whole_s else 0.0
+
+
+def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> PipelineTimeline:
+    """The step as it runs: every rank takes its actions in order, each as soon as its data are there.
+
+    A transfer starts when its pass has ended and its link directions are free, first come first served, and does not
+    keep the rank from going on.
+
+    Parameters
+    ----------
+    hops
+        [stage] → the route to stage + 1; stages of one rank hand over at once.
+
+    Raises
+    ------
+    InputError
+        If the order is not complete, its stages are not those given, or ranks wait for each other.
+    """
+    require_complete(order)
+    ranks = stage_ranks(order)
+    if sorted(ranks) != list(range(len(stages))) or len(hops) != len(stages) - 1:
+        raise InputError(
+            f"the order has {len(ranks)} stages, but there are times for {len(stages)} and routes for {len(hops) + 1}"
+        )
+    return _Player(order, stages, hops, ranks).play()
+
+
+class _Player:
+    def __init__(self, order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop], ranks: dict[int, int]) -> None:
+        self.order, self.stages, self.hops, self.ranks = order, stages, hops, ranks
+        self.next = [0] * len(order)
+        self.free_s = [0.0] * len(order)
+        self.arrival_s: dict[tuple[int, str, int], float] = {}
+        self.link_free_s: dict[Hashable, float] = {}
+        self.waiting: list[tuple[float, int, Action, int, Hop]] = []
+        self.spans: list[list[ActionSpan]] = [[] for _ in order]
+        self.transfers: list[ActionSpan] = []
+        self.number = 0
+
+    def play(self) -> PipelineTimeline:
+        while any(position < len(actions) for position, actions in zip(self.next, self.order, strict=True)):
+            begin_s, rank = min(filter(None, map(self._ready, range(len(self.order)))), default=(math.inf, -1))
+            if self.waiting and self.waiting[0][0] <= begin_s:
+                self._send(*heappop(self.waiting))
+            elif rank >= 0:
+                self._run(begin_s, rank)
+            else:
+                raise InputError(f"the order cannot run: {self._stuck()} waits for a pass that comes behind it")
+        update_s = tuple(
+            sum(self.stages[stage].update_s for stage, owner in self.ranks.items() if owner == rank)
+            for rank in range(len(self.order))
+        )
+        step_s = max(free_s + own_s for free_s, own_s in zip(self.free_s, update_s, strict=True))
+        return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
+
+    def _ready(self, rank: int) -> tuple[float, int] | None:
+        """When the rank's next action can begin, or None while it waits for one that has not run."""
+        if self.next[rank] == len(self.order[rank]):
+            return None
+        action = self.order[rank][self.next[rank]]
+        last = len(self.stages) - 1
+        if action.kind == "F":
+            needed = ("F", 0) if action.stage == 0 else ("in", action.stage)
+        elif action.kind == "W":
+            needed = ("I", action.stage)
+        else:
+            needed = ("F", action.stage) if action.stage == last else ("out", action.stage)
+        if action.kind == "F" and action.stage == 0:
+            return self.free_s[rank], rank
+        arrived_s = self.arrival_s.get((needed[1], needed[0], action.micro_batch))
+        return None if arrived_s is None else (max(self.free_s[rank], arrived_s), rank)
+
+    def _run(self, begin_s: float, rank: int) -> None:
+        action = self.order[rank][self.next[rank]]
+        self.next[rank] += 1
+        end_s = self.free_s[rank] = begin_s + self.stages[action.stage].of(action.kind)
+        self.spans[rank].append(ActionSpan(action, begin_s, end_s))
+        self.arrival_s[action.stage, action.kind, action.micro_batch] = end_s
+        if action.kind == "F" and action.stage < len(self.stages) - 1:
+            self._hand_over(action, action.stage + 1, end_s, self.hops[action.stage])
+        elif action.kind in "BI" and action.stage > 0:
+            self._hand_over(action, action.stage - 1, end_s, self.hops[action.stage - 1])
+
+    def _hand_over(self, action: Action, there: int, now_s: float, hop: Hop) -> None:
+        takes_s = hop.forward_s if there > action.stage else hop.backward_s
+        if self.ranks[action.stage] == self.ranks[there] or not takes_s:
+            self._arrived(action, there, now_s)
+        else:
+            self.number += 1
+            heappush(self.waiting, (now_s, self.number, action, there, hop))
+
+    def _send(self, now_s: float, _number: int, action: Action, there: int, hop: Hop) -> None:
+        """The transfer that has waited longest, as soon as its link directions are free."""
+        ahead = there > action.stage
+        takes_s, directions = (
+            (hop.forward_s, hop.forward_directions) if ahead else (hop.backward_s, hop.backward_directions)
+        )
+        begin_s = max([now_s, *(self.link_free_s.get(direction, 0.0) for direction in directions)])
+        end_s = begin_s + takes_s
+        self.link_free_s.update(dict.fromkeys(directions, end_s))
+        self.transfers.append(ActionSpan(action, begin_s, end_s))
+        self._arrived(action, there, end_s)
+
+    def _arrived(self, action: Action, there: int, at_s: float) -> None:
+        self.arrival_s[there, "in" if there > action.stage else "out", action.micro_batch] = at_s
+
+    def _stuck(self) -> Action:
+        return next(actions[at] for at, actions in zip(self.next, self.order, strict=True) if at < len(actions))

@@ -1,0 +1,161 @@
+"""The exact contiguous split: cuts chosen so that the slowest stage, or link, is as fast as it can be."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.planning.pipeline.cuts import Cuts
+from dlplacer.planning.pipeline.device_chains import DeviceChain
+
+_TOLERANCE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class StageSplit:
+    """Cuts between stages.
+
+    Attributes
+    ----------
+    borders
+        [stage] → number of the cut behind it; the last is the cut behind everything.
+    bottleneck_s
+        Seconds per micro-batch of the slowest stage or of the slowest transfer between two.
+    sum_s
+        Seconds of one micro-batch through all stages and transfers, forward and backward.
+    """
+
+    borders: tuple[int, ...]
+    bottleneck_s: float
+    sum_s: float
+
+
+@dataclass(frozen=True)
+class SplitProblem:
+    """What a split costs.
+
+    Attributes
+    ----------
+    compute_s
+        Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
+    held
+        [stage] → micro-batches in flight there.
+    """
+
+    cuts: Cuts
+    chain: DeviceChain
+    compute_s: Mapping[str, Any]
+    micro_batches: int
+    held: Sequence[int]
+
+    @property
+    def stages(self) -> int:
+        """How many there are, over all devices."""
+        return len(self.held)
+
+    def device_type(self, stage: int) -> str:
+        """Of the device that runs the stage."""
+        return self.chain.devices[stage % len(self.chain.devices)].type
+
+    def stage_s(self, stage: int) -> Any:
+        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite where memory does not allow."""
+        total_s = self.compute_s[self.device_type(stage)]
+        seconds = total_s[None, :] - total_s[:, None]
+        allowed = self.cuts.nested
+        capacity = self.chain.devices[stage % len(self.chain.devices)].memory_bytes
+        if capacity is not None:
+            allowed = allowed & (self.memory_bytes(stage) <= capacity)
+        return np.where(allowed, seconds, np.inf)
+
+    def memory_bytes(self, stage: int) -> Any:
+        """[cut before, cut behind] → weights, gradients, state, and what micro-batches in flight keep for backward.
+
+        Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
+        those that go out; workspace is counted once, as the largest of any op.
+        """
+        cuts = self.cuts
+        share = 1 / self.micro_batches
+        weights = cuts.total(cuts.blocks.weight_bytes)
+        saved = cuts.saved_bytes
+        kept = (saved[None, :] - saved[:, None]) + cuts.forward_bytes[:, None] + cuts.unstashed_bytes[None, :]
+        workspace = share * max(cuts.blocks.workspace_bytes, default=0)
+        return (weights[None, :] - weights[:, None]) + self.held[stage] * share * kept + workspace
+
+    def transfers_s(self, stage: int) -> tuple[Any, Any]:
+        """[cut] → seconds of a micro-batch's activations into the stage, and of their gradients out of it."""
+        count = len(self.chain.devices)
+        if stage == 0 or count == 1:
+            nothing = np.zeros(self.cuts.count)
+            return nothing, nothing
+        rank = (stage - 1) % count
+        routes = (
+            (self.chain.forward[rank], self.cuts.forward_bytes),
+            (self.chain.backward[rank], self.cuts.backward_bytes),
+        )
+        there, back = (_times(line, sizes / self.micro_batches) for line, sizes in routes)
+        return there, back if self.cuts.blocks.trains else np.zeros(self.cuts.count)
+
+
+def best_split(problem: SplitProblem) -> StageSplit | None:
+    """The split of least bottleneck, and among those of least sum; None if none fits the memories.
+
+    Dynamic programming over the cuts. Let g(k, I) be the least bottleneck of stages 0 … k that hold the cut I::
+
+        g(k, I) = min over cuts J ⊂ I of max( g(k − 1, J), link(k, J), stage(k, J, I) )
+
+    This is exact, for what a stage costs depends on the two cuts around it and on its place in the sequence alone:
+
+    - its time is a difference of sums over blocks; its memory is one of sums, plus bytes that cross either cut;
+    - what goes over a link are the bytes that cross the cut, whatever the other cuts are: a tensor that crosses several
+      cuts passes through every stage between, and counts on each link;
+
+    so the best way to reach J does not depend on what follows, and a prefix of an optimal split is optimal for its cut.
+    A second pass of the same form takes the least sum among splits with no part above the bottleneck found.
+    """
+    stages = problem.stages
+    stage_s = [problem.stage_s(stage) for stage in range(stages)]
+    routes = [problem.transfers_s(stage) for stage in range(stages)]
+    slowest = [_slower(problem, stage, routes[stage]) for stage in range(stages)]
+    reached = np.full(problem.cuts.count, np.inf)
+    reached[0] = 0.0
+    for stage in range(stages):
+        reached = np.maximum(np.maximum(reached, slowest[stage])[:, None], stage_s[stage]).min(axis=0)
+    bottleneck_s = float(reached[-1])
+    if not np.isfinite(bottleneck_s):
+        return None
+    limit_s = bottleneck_s * _TOLERANCE
+    total = np.full(problem.cuts.count, np.inf)
+    total[0] = 0.0
+    came_from = []
+    for stage in range(stages):
+        into_s = np.where(slowest[stage] <= limit_s, total + routes[stage][0] + routes[stage][1], np.inf)
+        table = into_s[:, None] + np.where(stage_s[stage] <= limit_s, stage_s[stage], np.inf)
+        came_from.append(table.argmin(axis=0))
+        total = table.min(axis=0)
+    borders = [problem.cuts.count - 1]
+    for stage in range(stages - 1, 0, -1):
+        borders.append(int(came_from[stage][borders[-1]]))
+    return StageSplit(tuple(reversed(borders)), bottleneck_s, float(total[-1]))
+
+
+def least_memory_bytes(problem: SplitProblem) -> float:
+    """The least that the fullest stage needs in any split, whatever the capacities."""
+    reached = np.full(problem.cuts.count, np.inf)
+    reached[0] = 0.0
+    for stage in range(problem.stages):
+        need = np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf)
+        reached = np.maximum(reached[:, None], need).min(axis=0)
+    return float(reached[-1])
+
+
+def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
+    """[cut] → the longer of the two directions; their sum where they share a link direction."""
+    rank = (stage - 1) % len(problem.chain.devices)
+    shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
+    return routes[0] + routes[1] if shared else np.maximum(*routes)
+
+
+def _times(line: AlphaBeta, sizes: Any) -> Any:
+    return np.where(sizes > 0, line.latency_s + line.s_per_byte * sizes, 0.0)

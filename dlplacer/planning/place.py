@@ -1,0 +1,167 @@
+"""The front door of planning: graph and topology in, checked plan with its bound and gap out."""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from dlplacer.check import violations
+from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
+from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.assemble import assemble
+from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.bounds.bounds import critical_path, whole_area
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
+from dlplacer.solvers.methods import METHODS
+from dlplacer.version import __version__
+
+_MOST_WORKERS = 10_000
+
+
+def place(
+    graph: OpGraph,
+    topology: Topology,
+    options: Options | None = None,
+    *,
+    method: str = "ilp",
+    time_limit_s: float = 60.0,
+    gap: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    stop: Event | None = None,
+) -> Result:
+    """The best plan found for a graph on a machine, with a lower bound and a gap.
+
+    Parameters
+    ----------
+    options
+        What to assume; None means the defaults of `Options`, `Options.paper()` the paper's equations 7–13.
+    method
+        A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
+    time_limit_s
+        Seconds for the whole call, building the model included.
+    gap
+        Stop when (makespan − bound) ÷ makespan is at most this.
+    workers
+        Threads of the solver; None takes the cores this process may use.
+    stop
+        Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
+        unless the caller handles SIGINT in a way of its own.
+
+    Raises
+    ------
+    InputError
+        If an op has no time on an allowed device, or an argument is out of range.
+    InfeasibleError
+        If no plan can exist; names the constraint to blame.
+    NoPlanError
+        If none was found in time.
+    KeyboardInterrupt
+        At a Ctrl-C before the first plan, or at a second one.
+    """
+    began = time.monotonic()
+    _require_arguments(method, time_limit_s, gap, workers)
+    problem = build_problem(with_times(graph, topology), topology, options or Options())
+    require_feasible(problem)
+    tick_s = float(problem.tick_s)
+
+    def report(makespan: int | None, bound: int) -> None:
+        found_s = None if makespan is None else makespan * tick_s
+        on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
+
+    stop = stop if stop is not None else Event()
+    budget = Budget(began + time_limit_s, gap, seed, workers or _usable_cores(), stop, report)
+    outcome = _search(problem, method, budget)
+    schedule = _require_schedule(outcome, method, time_limit_s)
+    solve_s = time.monotonic() - began
+    plan = assemble(problem, outcome, schedule, method, solve_s, _provenance(problem, seed, budget.workers))
+    broken = violations(plan)
+    if broken:
+        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+    single = best_single(problem)
+    return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
+
+
+def _search(problem: Problem, method: str, budget: Budget) -> Outcome:
+    if not interrupts_by_exception():
+        return METHODS[method](problem, budget)
+    interrupted = Event()
+    with stop_on_interrupt(budget.stop, interrupted.set):
+        outcome = METHODS[method](problem, budget)
+    if outcome.schedule is None and interrupted.is_set():
+        raise KeyboardInterrupt
+    return outcome
+
+
+def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:
+    if outcome.schedule is None:
+        raise NoPlanError(
+            f"method {method!r} found no plan within {time_limit_s:g} s; one may exist: raise --time-limit, use method "
+            "'ilp', or use a topology with more memory"
+        )
+    if outcome.lower_bound > outcome.schedule.makespan:
+        raise InternalError(
+            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} "
+            "ticks of a schedule; please report this graph and topology"
+        )
+    return outcome.schedule
+
+
+def _simple_bounds(problem: Problem) -> dict[str, float]:
+    instance, tick_s = build_instance(problem), float(problem.tick_s)
+    return {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
+
+
+def _seconds(problem: Problem, device: int) -> float:
+    device_type = problem.topology.devices[device].type
+    return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
+
+
+def _require_arguments(method: str, time_limit_s: float, gap: float, workers: int | None) -> None:
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
+    if not time_limit_s > 0:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 <= gap < 1:
+        raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; it must be at least 1")
+    if workers is not None and workers > _MOST_WORKERS:
+        raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _provenance(problem: Problem, seed: int, workers: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "dlplacer": __version__,
+        "ortools": version("ortools"),
+        "python": platform.python_version(),
+        "seed": seed,
+        "workers": workers,
+        "graph_sha256": _digest(graph_to_dict(problem.graph)),
+        "topology_sha256": _digest(topology_to_dict(problem.topology)),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,144 @@
+"""What a contracted op costs, holds, reads and returns."""
+
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+from planning.coarsen.random_graphs import random_graph, random_labels
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.machines.costs.roofline import Rates, roofline_s
+from dlplacer.planning.coarsen.contract import contract, members_of
+from dlplacer.planning.coarsen.op_groups import acyclic_groups
+
+SPEC = TensorSpec((2,), "float32", 8)
+
+
+def op(name: str, **fields: object) -> Op:
+    return Op(name, "test", **{"outputs": (SPEC,), "output_bytes": 8, **fields})  # type: ignore[arg-type]
+
+
+# a → b → c → d, where a is read by c too: contracting b and c leaves a → bc → d.
+def test_a_chain() -> None:
+    graph = OpGraph(
+        (op("a"), op("b", time_s=1.0, flops=3, workspace_bytes=5), op("c", time_s=2.0, flops=4), op("d")),
+        (Edge("a", "b", 8, tensor="t"), Edge("b", "c", 8), Edge("a", "c", 8, tensor="t"), Edge("c", "d", 8)),
+    )
+    coarse = contract(graph, {"bc": ["c", "b"]}, "fused")
+    assert [op.id for op in coarse.ops] == ["a", "bc", "d"]
+    assert [(edge.source, edge.target, edge.tensor) for edge in coarse.edges] == [
+        ("a", "bc", "t"),
+        ("bc", "d", "c:0->d"),
+    ]
+    joined = coarse.op("bc")
+    assert joined.origin == ("b", "c")
+    assert (joined.time_s, joined.flops, joined.kind) == (3.0, 7, "fused")
+    assert joined.outputs == (SPEC,)
+    # b holds 8 bytes and 5 of workspace; c then makes 8 that stay, beside the 8 of b.
+    assert (joined.output_bytes, joined.workspace_bytes) == (8, 13)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_sums_are_kept_and_edges_are_those_between_groups(seed: int) -> None:
+    graph = random_graph(seed)
+    groups = acyclic_groups(graph, random_labels(graph, seed))
+    coarse = contract(graph, groups, "test")
+    for amount in ("flops", "bytes_accessed", "weight_bytes", "gradient_bytes", "state_bytes"):
+        assert sum(getattr(op, amount) for op in coarse.ops) == sum(getattr(op, amount) for op in graph.ops)
+    for kind in ("fast", "slow"):
+        total = sum(op.time_on(kind) or 0.0 for op in graph.ops)
+        assert sum(op.time_on(kind) or 0.0 for op in coarse.ops) == pytest.approx(total)
+    owner = {member: op.id for op in coarse.ops for member in members_of(op)}
+    assert owner.keys() == graph.index.keys()
+    assert {(edge.source, edge.target) for edge in coarse.edges} == {
+        (owner[edge.source], owner[edge.target]) for edge in graph.edges if owner[edge.source] != owner[edge.target]
+    }
+    carried = {(edge.tensor, owner[edge.target]) for edge in graph.edges if owner[edge.source] != owner[edge.target]}
+    assert {(edge.tensor, edge.target) for edge in coarse.edges if edge.bytes} == {
+        entry for entry in carried if entry[0].startswith("t")
+    }
+    pairs = [(edge.tensor, edge.target) for edge in coarse.edges]
+    assert len(pairs) == len(set(pairs))
+    assert nx.is_directed_acyclic_graph(coarse.to_networkx())
+
+
+# Brute force: what colocation asks of the members is what it asks of the contracted ops.
+@pytest.mark.parametrize("seed", range(60))
+def test_groups_that_meet_become_one(seed: int) -> None:
+    graph = random_graph(seed)
+    coarse = contract(graph, acyclic_groups(graph, random_labels(graph, seed)), "test")
+    together = nx.Graph()
+    for coarse_op in coarse.ops:
+        for member in members_of(coarse_op):
+            together.add_edge(("in", coarse_op.id), ("op", member))
+            group = graph.op(member).colocate
+            if group is not None:
+                together.add_edge(("op", member), ("group", group))
+    held = {op.id: op.colocate for op in coarse.ops}
+    for one in held:
+        for other in held:
+            if held[one] is not None and held[other] is not None:
+                linked = nx.has_path(together, ("in", one), ("in", other))
+                assert linked == (held[one] == held[other])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_footprint_lies_between_what_leaves_and_all(seed: int) -> None:
+    graph = random_graph(seed)
+    coarse = contract(graph, acyclic_groups(graph, random_labels(graph, seed)), "test")
+    for joined in coarse.ops:
+        members = [graph.op(name) for name in members_of(joined)]
+        everything = sum(member.output_bytes + member.workspace_bytes for member in members)
+        largest = max(member.workspace_bytes for member in members)
+        assert joined.output_bytes == sum(spec.bytes for spec in joined.outputs)
+        assert joined.output_bytes + largest <= joined.output_bytes + joined.workspace_bytes <= everything
+
+
+def test_parts_of_a_contracted_op_run_one_after_another() -> None:
+    rates = Rates({"float32": 1e3}, 1e3, overhead_s=0.5)
+    graph = OpGraph((op("a", flops=7000), op("b", bytes_accessed=7000)), (Edge("a", "b", 8),))
+    single = [roofline_s(each, rates) for each in graph.ops]
+    joined = contract(graph, {"ab": ["a", "b"]}, "fused").op("ab")
+    assert roofline_s(joined, rates) == pytest.approx(sum(single))
+    half = replace(joined, flops=3500, bytes_accessed=3500)
+    assert roofline_s(half, rates) == pytest.approx(sum(single) / 2)
+
+
+def test_an_id_that_is_taken_is_numbered() -> None:
+    graph = OpGraph((op("a"), op("b"), op("c")), (Edge("a", "b", 8), Edge("b", "c", 8)))
+    assert [op.id for op in contract(graph, {"c": ["a", "b"]}, "test").ops] == ["c#2", "c"]
+
+
+def test_times_that_some_members_lack_are_left_out() -> None:
+    graph = OpGraph((op("a", time_s={"x": 1.0, "y": 1.0}), op("b", time_s={"x": 2.0}), op("c", time_s=4.0)))
+    assert contract(graph, {"all": ["a", "b", "c"]}, "test").op("all").time_s == {"x": 7.0}
+    assert contract(graph, {"ab": ["a", "b"]}, "test").op("c").time_s == 4.0
+    unknown = OpGraph((op("a", time_s=1.0), op("b")))
+    assert contract(unknown, {"ab": ["a", "b"]}, "test").op("ab").time_s is None
+
+
+MISTAKES = {
+    "unknown op": ({"g": ["a", "z"]}, "group 'g' names op 'z', which the graph does not have"),
+    "op in two groups": ({"g": ["a", "b"], "h": ["b", "c"]}, "op 'b' is in two groups, 'g' and 'h'; take it out"),
+    "empty": ({"g": []}, "group 'g' is empty; leave it out"),
+    "circle": ({"g": ["a", "c"]}, "the graph has a cycle"),
+    "phases": ({"g": ["a", "late"]}, "group 'g' mixes ops of the phases None, backward; separate them"),
+    "devices": ({"g": ["on x", "on y"]}, "group 'g': no device may run all of its ops, which name x and y"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    groups, message = MISTAKES[name]
+    graph = OpGraph(
+        (
+            *(op(name) for name in "abc"),
+            op("late", phase="backward"),
+            op("on x", devices=("x",)),
+            op("on y", devices=("y",)),
+        ),
+        (Edge("a", "b", 8), Edge("b", "c", 8)),
+    )
+    with pytest.raises(InputError, match=message):
+        contract(graph, groups, "test")

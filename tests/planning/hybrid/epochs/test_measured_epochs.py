@@ -1,0 +1,110 @@
+"""Delayed gradient updates: they are the updates of many workers, and the epochs are counted right."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
+from dlplacer.planning.hybrid.epochs.measured_epochs import MeasuredEpochs, Measurement, delayed_updates, measure_epochs
+
+SAMPLES, FEATURES, MINI_BATCH = 256, 5, 8
+
+
+class Regression:
+    """Least squares with noisy targets by SGD."""
+
+    def __init__(self, seed: int) -> None:
+        random = np.random.default_rng(7)
+        self.inputs = random.normal(size=(SAMPLES, FEATURES))
+        truth = random.normal(size=FEATURES)
+        self.targets = self.inputs @ truth + 0.05 * random.normal(size=SAMPLES)
+        self.weights = np.random.default_rng(seed).normal(size=FEATURES)
+        self.gradient = np.zeros(FEATURES)
+
+    def backward(self, rows: np.ndarray, factor: float) -> None:
+        error = self.inputs[rows] @ self.weights - self.targets[rows]
+        self.gradient += factor * self.inputs[rows].T @ error / len(rows)
+
+    def update(self, rate: float) -> None:
+        self.weights -= rate * self.gradient
+        self.gradient[:] = 0
+
+    def loss(self) -> float:
+        return float(np.mean((self.inputs @ self.weights - self.targets) ** 2) / 2)
+
+
+def train(workers: int, seed: int) -> Iterator[float]:
+    model, random = Regression(seed), np.random.default_rng(seed)
+    while True:
+        order = random.permutation(SAMPLES).reshape(-1, MINI_BATCH)
+        delayed_updates(order, workers, model.backward, lambda: model.update(0.05))
+        yield model.loss()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 5])
+def test_a_delayed_update_is_the_update_of_the_large_batch(workers: int) -> None:
+    delayed, large = Regression(0), Regression(0)
+    order = np.arange(SAMPLES)
+    updates = delayed_updates(order.reshape(-1, MINI_BATCH), workers, delayed.backward, lambda: delayed.update(0.1))
+    assert updates == SAMPLES // MINI_BATCH // workers
+    for rows in order[: updates * workers * MINI_BATCH].reshape(-1, workers * MINI_BATCH):
+        large.backward(rows, 1.0)
+        large.update(0.1)
+    assert delayed.weights == pytest.approx(large.weights, abs=1e-12)
+
+
+def test_epochs_grow_with_the_workers_where_the_rate_is_kept() -> None:
+    measured = measure_epochs(train, [1, 4, 16], lambda loss: loss < 0.01, max_epochs=200, seeds=(0, 1, 2))
+    medians = [each.median for each in measured.measurements]
+    assert None not in medians
+    assert medians == sorted(medians)  # type: ignore[type-var]
+    assert medians[2] > 4 * medians[0]  # type: ignore[operator]
+    assert measured.table().epochs(4) == medians[1]
+
+
+def test_what_is_not_reached_ends_the_table(tmp_path: Path) -> None:
+    measured = measure_epochs(train, [1, 8, 32], lambda loss: loss < 0.01, max_epochs=8)
+    assert [each.median is None for each in measured.measurements] == [False, True, True]
+    measured.write(tmp_path / "epochs.json", name="regression", mini_batch=MINI_BATCH, samples=SAMPLES)
+    content = json.loads((tmp_path / "epochs.json").read_text())
+    assert content["epochs"]["8"] is None
+    assert "32" not in content["epochs"]
+    data = read_epochs(tmp_path / "epochs.json")
+    assert (data.mini_batch, data.samples) == (MINI_BATCH, SAMPLES)
+    assert data.efficiency.epochs(1) == measured.measurements[0].median
+    assert data.efficiency.epochs(8) is None
+
+
+def test_the_median_counts_trainings_that_fail() -> None:
+    assert Measurement(2, (3.0, 9.0, None)).median == 9.0
+    assert Measurement(2, (3.0, None)).median is None
+    assert MeasuredEpochs((Measurement(1, (2.0, 4.0)),)).table().epochs(1) == 3.0
+
+
+def test_progress_is_told_every_epoch() -> None:
+    seen: list[tuple[int, int, int]] = []
+    measure_epochs(
+        lambda workers, seed: iter([3.0, 2.0, 1.0]),
+        [1, 2],
+        lambda metric: metric < 1.5,
+        max_epochs=5,
+        on_progress=lambda workers, seed, epoch, metric: seen.append((workers, seed, epoch)),
+    )
+    assert seen == [(workers, 0, epoch) for workers in (1, 2) for epoch in (1, 2, 3)]
+
+
+def test_mistakes() -> None:
+    with pytest.raises(InputError, match="40 workers need as many mini-batches per epoch, and there are 32"):
+        next(train(40, 0))
+    with pytest.raises(InputError, match="ended after 2 epochs with 1 workers without reaching the goal"):
+        measure_epochs(lambda workers, seed: iter([3.0, 2.0]), [1], lambda metric: metric < 1, max_epochs=5)
+    with pytest.raises(InputError, match="max_epochs is 0"):
+        measure_epochs(train, [1], lambda metric: True, max_epochs=0)
+    with pytest.raises(InputError, match="at least one number of workers and one seed"):
+        measure_epochs(train, [], lambda metric: True, max_epochs=1)
+    with pytest.raises(InputError, match="0 workers; there must be at least 1"):
+        measure_epochs(train, [0], lambda metric: True, max_epochs=1)

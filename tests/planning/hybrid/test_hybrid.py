@@ -1,0 +1,189 @@
+"""The hybrid planner: the paper's projections, brute force over all strategies, and its properties."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.planning.hybrid.communication import ClosedForm
+from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
+from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.planning.hybrid.placed_workers import SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.scaling_efficiency import (
+    ConstantEfficiency,
+    RingOverhead,
+    SerialOverhead,
+    hybrid_threshold,
+)
+from dlplacer.planning.hybrid.step_workload import Work
+
+INCEPTION = {32.0: 4.0, 64.0: 7.0, 128.0: 12.0, 256.0: 23.0}
+BIG_LSTM: Mapping[float, float | None] = {16.0: 1.0, 32.0: 3.2, 64.0: None}
+
+
+def plan(epochs: Mapping[float, float | None], speedups: Mapping[int, float], devices: int) -> HybridPlan:
+    efficiency = StatisticalEfficiency(EpochsTable(epochs))
+    return plan_hybrid(HybridProblem(Work(1.0), efficiency, SpeedupTable(speedups)), devices)
+
+
+@pytest.mark.parametrize(("devices", "per_cent"), [(64, 15.5), (128, 13.142857), (256, 26.5)])
+def test_inception_v3_on_more_than_32_devices(devices: int, per_cent: float) -> None:
+    found = plan(INCEPTION, {2: 1.32}, 256).at(devices)
+    assert found.against_same_devices == pytest.approx(1 + per_cent / 100, rel=1e-6)
+    assert found.best is found.hybrid
+
+
+def test_speedups_of_figure_5a() -> None:
+    # SU_N = N E_1 / E_N with E_1 = 4: 32, 36.57, 42.67, 44.52; hybrids 1.32 times those of half the devices
+    found = plan(INCEPTION, {2: 1.32}, 256)
+    alone = [found.speedup(found.at(devices).data_parallel) for devices in (32, 64, 128, 256)]
+    assert alone == pytest.approx([32.0, 36.571, 42.667, 44.522], abs=1e-3)
+    hybrid = [found.speedup(found.at(devices).hybrid) for devices in (64, 128, 256)]
+    assert hybrid == pytest.approx([42.24, 48.274, 56.32], abs=1e-3)
+
+
+def test_gnmt_by_its_ratio_of_epochs() -> None:
+    found = plan({128.0: 1.0, 256.0: 1.878}, {2: 1.15}, 256).at(256)
+    assert found.against_same_devices == pytest.approx(1.08, abs=5e-4)
+
+
+def test_big_lstm_leaves_devices_idle_and_has_two_ratios() -> None:
+    found = plan(BIG_LSTM, {2: 1.22}, 64)
+    at_32 = found.at(32)
+    assert at_32.against_best_data_parallel == pytest.approx(1.22)
+    assert at_32.against_same_devices == pytest.approx(1.22 * 0.5 * 3.2)
+    # without the hybrid 16 of 32 devices are best: data parallelism on all 32 has 0.625 of their speed
+    assert found.speedup(at_32.best_data_parallel) == pytest.approx(16.0)
+    assert plan(BIG_LSTM, {}, 32).at(32).idle == 16
+    # beyond 32 workers nothing converges: 64 devices serve no better than 32
+    assert found.at(64).data_parallel is None
+    assert found.at(63).best is at_32.best
+    assert found.at(63).idle == 31
+
+
+@given(
+    st.lists(st.floats(1, 50), min_size=4, max_size=4),
+    st.dictionaries(st.sampled_from([2, 3, 4]), st.floats(0.5, 5), max_size=3),
+    st.floats(0, 2),
+    st.integers(1, 24),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_the_best_strategy_is_that_of_an_enumeration(
+    epochs: list[float], speedups: dict[int, float], overhead: float, devices: int
+) -> None:
+    table = EpochsTable(dict(zip((1.0, 4.0, 9.0, 24.0), epochs, strict=True)))
+    problem = HybridProblem(
+        Work(0.5),
+        StatisticalEfficiency(table),
+        SpeedupTable(speedups),
+        step_times=ClosedForm(RingOverhead(overhead, 0.01)),
+    )
+    found = plan_hybrid(problem, devices)
+
+    def time_s(workers: int, degree: int) -> float:
+        step_s = 0.5 / speedups.get(degree, 1.0) * (1 + (workers - 1) * (overhead / workers + 0.01))
+        return step_s / workers * (table.epochs(workers) or 0.0)
+
+    alternatives = [(w, m) for m in (1, *speedups) for w in range(1, devices // m + 1)]
+    best = found.at(devices).best
+    assert best is not None
+    assert best.effort_s == pytest.approx(min(time_s(w, m) for w, m in alternatives))
+    alone = min(time_s(w, 1) for w, m in alternatives if m == 1)
+    assert found.at(devices).against_best_data_parallel == pytest.approx(alone / best.effort_s)
+    efforts = [each.best.effort_s for each in found.budgets if each.best]
+    assert efforts == sorted(efforts, reverse=True)
+
+
+@given(st.floats(1.01, 1.99), st.integers(1, 40), st.floats(0, 0.5), st.floats(1, 100))
+@settings(derandomize=True, deadline=None)
+def test_a_hybrid_wins_exactly_above_the_threshold_of_eq_6(
+    speedup: float, workers: int, ratio: float, critical: float
+) -> None:
+    efficiency, base = SerialOverhead(ratio), CriticalBatch(3.0, critical)
+    problem = HybridProblem(
+        Work(1.0), StatisticalEfficiency(base), SpeedupTable({2: speedup}), step_times=ClosedForm(efficiency)
+    )
+    threshold = hybrid_threshold(efficiency, workers, 2, (base.epochs(workers), base.epochs(2 * workers)))
+    against = plan_hybrid(problem, 2 * workers).at(2 * workers).against_same_devices
+    assert against == pytest.approx(speedup / threshold)
+
+
+def test_thresholds_of_eq_6() -> None:
+    ideal = ConstantEfficiency()
+    found = [hybrid_threshold(ideal, n, 2, (INCEPTION[n], INCEPTION[2 * n])) for n in (32, 64, 128)]
+    assert found == pytest.approx([8 / 7, 7 / 6, 24 / 23])
+    # with all of the step spent on a serial overhead only the epochs count
+    assert hybrid_threshold(SerialOverhead(1e9), 32, 2, (4.0, 7.0)) == pytest.approx(4 / 7)
+
+
+def test_crossovers_and_the_first_win() -> None:
+    found = plan(INCEPTION, {2: 1.32}, 64)
+    assert found.first_win == 54
+    assert [(each.devices, each.degree) for each in found.crossovers] == [(1, 1), (54, 2), (55, 1), (56, 2)]
+    assert plan({1.0: 4.0, 64.0: 4.0}, {2: 1.32}, 64).first_win is None
+
+
+def test_speedups_may_come_from_any_function() -> None:
+    asked: list[int] = []
+
+    def ask(degree: int, topology: object) -> float | None:
+        asked.append(degree)
+        return {2: 1.9, 3: 2.0}.get(degree)
+
+    efficiency = StatisticalEfficiency(CriticalBatch(1.0, 1.0))
+    found = plan_hybrid(HybridProblem(Work(1.0), efficiency, ask, degrees=(2, 3, 4)), 12)
+    assert set(asked) == {2, 3, 4}
+    assert {degree for each in found.budgets for degree in each.by_degree} == {1, 2, 3}
+
+
+def test_the_better_of_several_splits_is_taken() -> None:
+    def ask(degree: int, topology: object) -> list[WorkerSplit]:
+        return [WorkerSplit(1.2, "placement"), WorkerSplit(1.6, "pipeline", 8)]
+
+    efficiency = StatisticalEfficiency(CriticalBatch(1.0, 1.0))
+    best = plan_hybrid(HybridProblem(Work(1.0), efficiency, ask, degrees=(2,)), 4).at(4).hybrid
+    assert best is not None
+    assert (best.split.method, best.split.micro_batches) == ("pipeline", 8)
+    assert "8 micro-batches" in best.label
+
+
+def test_times_need_the_data_set_and_the_mini_batch() -> None:
+    efficiency = StatisticalEfficiency(EpochsTable({1.0: 10.0}))
+    problem = HybridProblem(Work(0.5, mini_batch=32), efficiency, SpeedupTable({}), samples=3200)
+    found = plan_hybrid(problem, 1).to_dict()
+    # 100 steps of 0.5 s, 10 epochs
+    assert found["best"]["time_s"] == pytest.approx(500.0)
+    assert found["best"]["speedup"] == 1.0
+
+
+def test_a_frame_has_a_row_per_budget() -> None:
+    frame = plan(INCEPTION, {2: 1.32}, 64).to_frame()
+    assert list(frame["devices"]) == list(range(1, 65))
+    assert frame["against_same_devices"][63] == pytest.approx(1.155)
+
+
+def test_nothing_can_be_done() -> None:
+    efficiency = StatisticalEfficiency(EpochsTable({1.0: 10.0}))
+    nowhere = HybridProblem(Work(0.5), efficiency, SpeedupTable({}), degrees=(2, 4), alone=lambda degree, machine: None)
+    with pytest.raises(InfeasibleError, match=r"up to 8 devices: the model does not fit on one device, .* of 2, 4"):
+        plan_hybrid(nowhere, 8)
+
+
+def test_mistakes() -> None:
+    efficiency = StatisticalEfficiency(EpochsTable({1.0: 10.0}))
+    with pytest.raises(InputError, match="degree 1: degrees besides 1 are at least 2"):
+        HybridProblem(Work(0.5), efficiency, SpeedupTable({}), degrees=(1,))
+    with pytest.raises(InputError, match="a budget of 0 devices"):
+        plan_hybrid(HybridProblem(Work(0.5), efficiency, SpeedupTable({})), 0)
+    with pytest.raises(InputError, match="3 devices: the plan is for 1 to 2"):
+        plan_hybrid(HybridProblem(Work(0.5), efficiency, SpeedupTable({})), 2).at(3)
+    with pytest.raises(InputError, match="step_s is 0"):
+        Work(0.0)
+    with pytest.raises(InputError, match="speedup is -1"):
+        WorkerSplit(-1.0)
+    with pytest.raises(InputError, match="0 micro-batches"):
+        WorkerSplit(1.0, micro_batches=0)

@@ -1,0 +1,120 @@
+"""What a pipeline cannot tear, and where backward ops go."""
+
+from dataclasses import replace
+
+import pytest
+from planning.pipeline.graphs import chain, dag, devices, random_dag
+
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Topology
+from dlplacer.files.load import load_graph, load_topology
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, blocks_of, merged
+from dlplacer.planning.pipeline.cuts import cuts_of
+from dlplacer.planning.pipeline.merge_blocks import joined_blocks, searchable_cuts
+from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
+
+
+def names(graph: OpGraph, groups: tuple[tuple[int, ...], ...]) -> list[list[str]]:
+    return [[graph.ops[op].id for op in group] for group in groups]
+
+
+def test_every_op_is_in_one_block() -> None:
+    graph = load_graph("inception_v3-train")
+    blocks = blocks_of(graph)
+    found = sorted(op for group in (*blocks.members, *blocks.backward) for op in group)
+    assert found == [at for at, op in enumerate(graph.ops) if op.kind not in STAGE_INPUTS]
+    assert all(other < at for at, before in enumerate(blocks.before) for other in before)
+
+
+def test_backward_ops_go_with_their_group() -> None:
+    graph = chain([1, 1, 1])
+    blocks = blocks_of(graph)
+    assert names(graph, blocks.members) == [["w0", "f0"], ["w1", "f1"], ["w2", "f2"]]
+    assert names(graph, blocks.backward) == [["b0"], ["b1"], ["b2"]]
+    assert blocks.weight_bytes == (20, 20, 20)
+
+
+def test_without_groups_backward_ops_go_with_what_they_read() -> None:
+    """b1 reads the weight of f1; b0 only the gradient from b1, so that it stays there; a gradient of w0 is at f0."""
+    ops = (
+        Op("w0", "parameter", 0.0, phase="forward", colocate="w0"),
+        Op("f0", "op", 1.0, phase="forward"),
+        Op("w1", "parameter", 0.0, phase="forward", colocate="w1"),
+        Op("f1", "op", 1.0, phase="forward"),
+        Op("b1", "op", 1.0, phase="backward"),
+        Op("b0", "op", 1.0, phase="backward"),
+        Op("d0", "op", 1.0, phase="backward"),
+        Op("w0.grad", "gradient", 0.0, phase="backward", colocate="w0"),
+    )
+    pairs = ("w0 f0", "f0 f1", "w1 f1", "f1 b1", "w1 b1", "b1 b0", "b0 d0", "d0 w0.grad")
+    graph = OpGraph(ops, tuple(Edge(*pair.split(), 4) for pair in pairs))
+    assert names(graph, blocks_of(graph).backward) == [["d0", "w0.grad"], ["b1", "b0"]]
+
+
+def test_a_fill_goes_with_its_reader() -> None:
+    ops = (Op("zeros", "fill", 0.0), Op("a", "op", 5.0), Op("b", "op", 5.0))
+    graph = OpGraph(ops, (Edge("a", "b", 1), Edge("zeros", "b", 1)))
+    assert names(graph, blocks_of(graph).members) == [["a"], ["zeros", "b"]]
+
+
+def test_blocks_that_wait_for_each_other_are_one() -> None:
+    """f0 and f2 share a group, and f1 is between them."""
+    graph = chain([1, 1, 1, 1], backward=0.0)
+    ops = tuple(replace(op, colocate="both") if op.id in ("f0", "f2") else op for op in graph.ops)
+    assert len(blocks_of(OpGraph(ops, graph.edges)).members) == 2
+
+
+def test_what_crosses_a_cut_counts_once_for_all_readers() -> None:
+    graph = dag([1, 1, 1], [(0, 1), (0, 2)], [8, 8, 8])
+    cuts = cuts_of(blocks_of(graph))
+    rows = {tuple(map(bool, row)): at for at, row in enumerate(cuts.inside)}
+    assert cuts.forward_bytes[rows[True, False, False]] == 8
+    assert cuts.backward_bytes[rows[True, False, False]] == 8
+    assert cuts.forward_bytes[rows[True, True, False]] == 8
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_joining_short_blocks_leaves_cuts_that_are_cuts(seed: int) -> None:
+    blocks = blocks_of(random_dag(seed, 8))
+    seconds = [sum(float(blocks.graph.ops[op].time_on("") or 0) for op in ops) for ops in blocks.members]
+    coarse = merged(blocks, joined_blocks(blocks, seconds, least_s=4.0))
+    assert len(coarse.members) <= len(blocks.members)
+    assert all(other < at for at, before in enumerate(coarse.before) for other in before)
+    all_cuts = {tuple(row) for row in cuts_of(blocks, 10_000).inside}
+    chosen = searchable_cuts(blocks, seconds, most=len(blocks.members) + 3)
+    assert {tuple(row) for row in chosen.inside} <= all_cuts
+
+
+def test_a_micro_batch_reads_the_whole_weight() -> None:
+    """1000 bytes of weight and 1000 of data: a quarter of the batch moves 1250 of 2000 bytes."""
+    ops = (
+        Op("w", "parameter", 0.0, weight_bytes=1000),
+        Op("x", "input", 0.0),
+        Op("f", "mm", bytes_accessed=2000, outputs=()),
+    )
+    graph = OpGraph(ops, (Edge("w", "f", 1000), Edge("x", "f", 500)))
+    topology = Topology((Device("d", "own", flops_per_s=1.0, memory_bytes_per_s=1000 / 0.7),), (), ())
+    costs = MicroBatchCosts(with_times(graph, topology), topology)
+    assert costs.times("own", 1) == pytest.approx([0, 0, 2.0])
+    assert costs.times("own", 4) == pytest.approx([0, 0, 1.25])
+
+
+def test_measured_micro_batches_count() -> None:
+    graph, measured = chain([4, 4]), chain([3, 3])
+    costs = MicroBatchCosts(graph, devices(["x"]), {2: measured})
+    assert costs.times("x", 2)[1] == 3
+    assert costs.times("x", 4)[1] == 1
+
+
+def test_stages_on_a_real_machine_fit_its_memory() -> None:
+    from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
+
+    topology = load_topology("mixed-2gpu")
+    plan = plan_pipeline(load_graph("inception_v3-train"), topology, stages=2, micro_batches=4)
+    for stage in plan.stages:
+        capacity = topology.device(stage.device).memory_bytes
+        assert capacity is not None
+        assert stage.memory_bytes <= capacity
+    first = {stage.device: stage.forward_s + stage.backward_s for stage in plan.stages}
+    assert len(first) == 2

@@ -1,0 +1,99 @@
+"""Ctrl-C ends a search with its best plan, wherever it strikes."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+from solvers.helpers import make_machine
+from solvers.synthetic import inception_like
+
+from dlplacer.core.errors import NoPlanError
+from dlplacer.core.result import Result
+from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.place import place
+from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
+from dlplacer.solvers.methods import METHODS
+
+
+@pytest.fixture(autouse=True)
+def default_interrupt() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, whatever other tests' libraries have set."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _place(method: str = "ilp", stop: threading.Event | None = None, after_s: float | None = None) -> Result:
+    """Search for ten minutes; Ctrl-C comes so many seconds after the first plan, if at all."""
+    pending: list[threading.Timer] = []
+
+    def arm(progress: Progress) -> None:
+        if after_s is not None and progress.makespan_s is not None and not pending:
+            pending.append(threading.Timer(after_s, _interrupt))
+            pending[0].start()
+
+    graph, machine = inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6)
+    result = place(graph, machine, method=method, time_limit_s=600, workers=1, on_progress=arm, stop=stop)
+    for timer in pending:
+        timer.join()
+    return result
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.4, 1.0])
+def test_an_interrupt_ends_the_search_with_the_best_plan(after_s: float) -> None:
+    stop = threading.Event()
+    result = _place(stop=stop, after_s=after_s)
+    assert stop.is_set()
+    assert result.plan.solve_s < 300
+    assert result.plan.lower_bound_s < result.plan.makespan_s
+    assert interrupts_by_exception()
+
+
+def _interrupted(problem: object, budget: Budget) -> Outcome:
+    _interrupt()
+    return Outcome(None, 0)
+
+
+def test_an_interrupt_before_the_first_plan_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "single", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _place("single")
+    assert interrupts_by_exception()
+
+
+def test_a_second_interrupt_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(problem: object, budget: Budget) -> Outcome:
+        _interrupt()
+        return _interrupted(problem, budget)
+
+    monkeypatch.setitem(METHODS, "single", twice)
+    with pytest.raises(KeyboardInterrupt):
+        _place("single")
+
+
+def test_a_handler_of_the_callers_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    caught: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    monkeypatch.setitem(METHODS, "single", _interrupted)
+    with pytest.raises(NoPlanError):
+        _place("single")
+    assert caught == [signal.SIGINT]
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    seen: list[bool] = []
+
+    def elsewhere() -> None:
+        with stop_on_interrupt(threading.Event()):
+            seen.append(interrupts_by_exception())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [True]
