@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from dlplacer.core.topology import Device, Link, Router, Topology
     from dlplacer.files import write_graph, write_plan, write_topology
     from dlplacer.files.load import load_graph, load_plan, load_topology
-    from dlplacer.frontend import Job, Optimizer, capture
+    from dlplacer.frontend import Job, Optimizer
+    from dlplacer.frontend.torch import capture
     from dlplacer.planning.compare import Comparison, compare
     from dlplacer.planning.place import place
     from dlplacer.runtime import PlacedModule, apply

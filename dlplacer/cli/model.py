@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
     from dlplacer.frontend import Job
-    from dlplacer.frontend.capture import Captured
+    from dlplacer.frontend.torch.capture import Captured
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
 
 def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
     """A job's graph and executable with the rewrites that the options ask for."""
-    from dlplacer.frontend.capture import capture_job, default_rewrites
+    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
     rewrites = default_rewrites(arguments.whole_backward)
     if getattr(arguments, "splits_of", None) is not None:

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.plan import Plan
-    from dlplacer.onnx_model.load import OnnxFile
+    from dlplacer.frontend.onnx.onnx_file import OnnxFile
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
 
@@ -40,7 +40,7 @@ def is_onnx_plan(plan: "Plan") -> bool:
 
 def onnx_file(arguments: argparse.Namespace, name: str) -> "OnnxFile":
     """The file that the user named, with the axes that he bound."""
-    from dlplacer.onnx_model.load import read_onnx
+    from dlplacer.frontend.onnx.onnx_file import read_onnx
 
     return read_onnx(name, _dims(arguments.dim))
 
@@ -53,7 +53,7 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
     InputError
         If an option is given that a model in torch has and a file has not.
     """
-    from dlplacer.onnx_model.build import onnx_graph
+    from dlplacer.frontend.onnx.op_graph_of_onnx import onnx_graph
 
     for option in given_options(arguments, CAPTURE_OPTIONS):
         raise InputError(f"{option} is for models in torch; an ONNX file takes --dim, as in --dim batch=8")
@@ -62,7 +62,7 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
 
 def profile_onnx_file(arguments: argparse.Namespace) -> int:
     """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
-    from dlplacer.onnx_model.profile import profile_onnx
+    from dlplacer.frontend.onnx.profile import profile_onnx
     from dlplacer.profile.op_times import with_measured_times
 
     for device in arguments.device.split(","):
@@ -77,8 +77,8 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
 
 def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     """``dlplacer run`` of a plan of an ONNX file: cut by device, beside the whole model on one core."""
-    from dlplacer.onnx_model.load import read_onnx
-    from dlplacer.onnx_model.run import run_onnx
+    from dlplacer.frontend.onnx.onnx_file import read_onnx
+    from dlplacer.frontend.onnx.run import run_onnx
 
     for option in given_options(arguments, ("gantt", "trace", "replicas")):
         raise InputError(f"{option} is for models in torch; leave it out, the plan is of an ONNX file")

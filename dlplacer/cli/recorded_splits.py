@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.frontend.splitting.names import OpSplit
+    from dlplacer.frontend.torch.splitting.names import OpSplit
 
 
 def splits_in(path: Path) -> "list[OpSplit]":
@@ -19,7 +19,7 @@ def splits_in(path: Path) -> "list[OpSplit]":
     """
     from dlplacer.files.load import load_graph, load_plan
     from dlplacer.files.text import read_json
-    from dlplacer.frontend.splitting.names import parse_splits
+    from dlplacer.frontend.torch.splitting.names import parse_splits
 
     value = read_json(path)
     of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.core.plan")

@@ -148,7 +148,7 @@ def parts_of(split: str) -> int | None:
 
 def rewrites_of(arguments: argparse.Namespace) -> list[str]:
     """Names of the rewrites that come before any split."""
-    from dlplacer.frontend.capture import default_rewrites
+    from dlplacer.frontend.torch.capture import default_rewrites
 
     return default_rewrites(arguments.whole_backward)
 

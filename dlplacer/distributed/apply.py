@@ -14,8 +14,8 @@ from dlplacer.distributed.module import RankModule
 from dlplacer.distributed.network_device import NetworkDevice
 from dlplacer.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.capture import Captured, capture_job
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured, capture_job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.apply import of_captured_ops
 from dlplacer.runtime.match import require_same_graph
 

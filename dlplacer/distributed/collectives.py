@@ -18,8 +18,8 @@ from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 
 if TYPE_CHECKING:
     from dlplacer.distributed.group import RankGroup

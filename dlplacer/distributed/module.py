@@ -15,8 +15,8 @@ from dlplacer.distributed.collectives import with_collectives, with_group
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.distributed.variant import RankVariant, local_part
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.lower import Order
 from dlplacer.runtime.placed import PlacedModule
 from dlplacer.runtime.variant import Layouts, Variant

@@ -7,7 +7,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 
 
 def part_of(job: Job, replica: int, replicas: int) -> Job:

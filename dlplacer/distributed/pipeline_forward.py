@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
-from dlplacer.frontend.flops import tensor_bytes
-from dlplacer.frontend.job import Job
-from dlplacer.frontend.nodes import kind_of, output_specs, picked_output
+from dlplacer.frontend.torch.flops import tensor_bytes
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.nodes import kind_of, output_specs, picked_output
 
 LOSS = "loss"
 _BACKWARD = ".backward"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.errors import DlplacerError, InputError
 
 if TYPE_CHECKING:
-    from dlplacer.frontend.job import Job
+    from dlplacer.frontend.torch.job import Job
 
 _TIMEOUT_S = 300
 
@@ -74,7 +74,7 @@ def job_of(entry: str, arguments: Mapping[str, Any]) -> "Job":
     InputError
         If it is not there, or returns no job.
     """
-    from dlplacer.frontend.job import Job
+    from dlplacer.frontend.torch.job import Job
 
     module, _, name = entry.partition(":")
     try:

@@ -18,7 +18,7 @@ from dlplacer.distributed.pipeline_measure import TransferLine, agreed, measured
 from dlplacer.distributed.pipeline_profile import op_times
 from dlplacer.distributed.pipeline_rank import PipelineRank
 from dlplacer.distributed.pipeline_stages import stage_modules
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.planning.pipeline.action import Order
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline

@@ -7,7 +7,7 @@ import torch
 
 from dlplacer.distributed.exchange import RankChannels
 from dlplacer.distributed.group import RankGroup
-from dlplacer.frontend.capture import Captured
+from dlplacer.frontend.torch.capture import Captured
 from dlplacer.runtime.executor import Executor, StepState
 from dlplacer.runtime.lower import Order
 from dlplacer.runtime.program import Program

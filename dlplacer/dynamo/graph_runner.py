@@ -17,9 +17,9 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.build import build
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.joint import Slot, Traced
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.op_graph_of_fx import build
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 from dlplacer.planning.place import place
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.runtime.update import Updater

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlplacer.frontend.executable import Executable
+from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.random_state import drawn_with
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.job import Job, autocast_of, loss_in
+from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
 
 
 class EagerStep:

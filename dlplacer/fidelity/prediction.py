@@ -6,8 +6,8 @@ from statistics import median
 
 from dlplacer.core.plan import Plan
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.profile.dispatch_time import dispatch_time_s
 from dlplacer.profile.link_times import handover_time_s, measured_topology

@@ -12,7 +12,7 @@ from torch import nn
 from dlplacer.distributed.module import RankModule, seed_of
 from dlplacer.fidelity.draws import SameDraws, random_ops
 from dlplacer.fidelity.eager import EagerStep
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.update import Updater
 
 

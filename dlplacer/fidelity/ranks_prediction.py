@@ -12,8 +12,8 @@ from dlplacer.distributed.network import with_network
 from dlplacer.distributed.ranks import Ranks
 from dlplacer.distributed.replicate import with_exchange_times
 from dlplacer.fidelity.prediction import Prediction
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times

@@ -34,8 +34,8 @@ from dlplacer.fidelity.report import device_uses, worst_offenders
 from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
-from dlplacer.frontend.capture import Captured, capture_job
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured, capture_job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.apply import of_captured_ops
 

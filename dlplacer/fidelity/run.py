@@ -19,7 +19,7 @@ from dlplacer.fidelity.numerics import compare_once
 from dlplacer.fidelity.prediction import Prediction, Predictor
 from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
 from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.apply import apply
 from dlplacer.runtime.placed import PlacedModule
 

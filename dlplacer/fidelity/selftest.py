@@ -19,8 +19,8 @@ from dlplacer.devices.open import open_devices
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.run import run
-from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
+from dlplacer.frontend.torch.job import Job
 from dlplacer.planning.place import place
 from dlplacer.profile.link_times import measured_topology
 from dlplacer.profile.op_times import profile_ops, with_measured_times

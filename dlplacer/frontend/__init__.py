@@ -1,6 +1,6 @@
 """A torch job → its dataflow graph, and the executable graph that it came from. Nothing is allocated."""
 
-from dlplacer.frontend.capture import Captured, capture, capture_job
-from dlplacer.frontend.job import Job, Optimizer
+from dlplacer.frontend.torch.capture import Captured, capture, capture_job
+from dlplacer.frontend.torch.job import Job, Optimizer
 
 __all__ = ["Captured", "Job", "Optimizer", "capture", "capture_job"]

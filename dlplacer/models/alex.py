@@ -6,7 +6,7 @@ Module names, and with them state dicts, are those of torchvision.
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
 
 SMALLEST_IMAGE = 63

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 
 CLASSES = 1000
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models.translation import sequence_loss
 
 

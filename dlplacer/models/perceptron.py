@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 
 
 class Perceptron(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
 
 SMALLEST_IMAGE = 33

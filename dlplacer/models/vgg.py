@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
 
 SMALLEST_IMAGE = 32

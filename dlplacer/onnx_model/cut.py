@@ -9,8 +9,8 @@ import onnx
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
-from dlplacer.onnx_model.load import OnnxFile, data_inputs
-from dlplacer.onnx_model.values import reads, values_of
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_values import reads, values_of
 
 
 @dataclass(frozen=True)

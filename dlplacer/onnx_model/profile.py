@@ -6,10 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import quantiles
 
+from dlplacer.frontend.onnx.run import random_inputs
+from dlplacer.frontend.onnx.session import open_session, run_session
+
 from dlplacer.core.graph import OpGraph
-from dlplacer.onnx_model.load import OnnxFile
-from dlplacer.onnx_model.run import random_inputs
-from dlplacer.onnx_model.session import open_session, run_session
+from dlplacer.frontend.onnx.onnx_file import OnnxFile
 
 DEVICE_TYPE = "cpu-core"
 

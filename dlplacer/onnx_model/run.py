@@ -9,14 +9,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from dlplacer.frontend.onnx.cut import Part, constant_model, parts_of, sub_model
+from dlplacer.frontend.onnx.session import first_line, open_session, run_session
 from numpy.typing import NDArray
 
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
-from dlplacer.onnx_model.cut import Part, constant_model, parts_of, sub_model
-from dlplacer.onnx_model.load import OnnxFile, data_inputs
-from dlplacer.onnx_model.session import first_line, open_session, run_session
-from dlplacer.onnx_model.values import values_of
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_values import values_of
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
 from dlplacer.profile.op_times import copied_tensors, whole_step
 from dlplacer.runtime.executor import StepState
 

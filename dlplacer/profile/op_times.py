@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.job import Job
-from dlplacer.frontend.step_module import job_tensors
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.guards import require_data
 from dlplacer.runtime.update import Updater

@@ -7,9 +7,9 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.devices.open import open_devices
-from dlplacer.frontend.capture import capture_job
-from dlplacer.frontend.job import Job
-from dlplacer.frontend.kernels import require_kernels
+from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.runtime.guards import require_unscaled_updates
 from dlplacer.runtime.match import require_same_graph

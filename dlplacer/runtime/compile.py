@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.kernels import kernel_for
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.native import native
 from dlplacer.runtime.random_state import drawn_with
 from dlplacer.runtime.update import Updater

@@ -13,7 +13,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.executable import Executable
+from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.compile import StepInputs, Values, compile_op
 from dlplacer.runtime.links import ProcessLinks

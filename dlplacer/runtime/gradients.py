@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dlplacer.frontend.hooks import accumulation_hooks, gradient_hooks
+from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:

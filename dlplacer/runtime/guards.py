@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 
 
 def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.capture import Captured, capture_job
-from dlplacer.frontend.job import Job, autocast_of
-from dlplacer.frontend.splitting.names import is_split
-from dlplacer.frontend.step_module import job_tensors
+from dlplacer.frontend.torch.capture import Captured, capture_job
+from dlplacer.frontend.torch.job import Job, autocast_of
+from dlplacer.frontend.torch.splitting.names import is_split
+from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.autograd import PlacedStep
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import StepState

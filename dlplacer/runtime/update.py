@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.frontend.job import Optimizer
+from dlplacer.frontend.torch.job import Optimizer
 
 
 class Updater:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from dlplacer.devices.base import RuntimeDevice
-from dlplacer.frontend.capture import Captured
-from dlplacer.frontend.executable import OpCode
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.executable import OpCode
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run
 from dlplacer.runtime.executor import Executor, StepState

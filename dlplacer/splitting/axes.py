@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import fx
 
-from dlplacer.frontend.nodes import is_folded
-from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.frontend.splitting.pattern import Pattern
-from dlplacer.frontend.splitting.rules import patterns_of
+from dlplacer.frontend.torch.nodes import is_folded
+from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.pattern import Pattern
+from dlplacer.frontend.torch.splitting.rules import patterns_of
 
 
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:

@@ -7,8 +7,8 @@ from threading import Event
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend.splitting.names import OpSplit
-from dlplacer.frontend.splitting.rules import patterns_of
+from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.rules import patterns_of
 from dlplacer.splitting.axes import neighbours
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 

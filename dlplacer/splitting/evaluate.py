@@ -8,7 +8,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.frontend.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance.instance import build_instance

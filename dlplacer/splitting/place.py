@@ -14,8 +14,8 @@ from dlplacer.devices.allocator import reserve_heap
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.open import open_devices
 from dlplacer.files.structure_hash import first_difference, structure_sha256
-from dlplacer.frontend.job import Job
-from dlplacer.frontend.splitting.names import OpSplit
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.planning.place import place
 from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.splitting.choose import SplitChoice, choose_splits

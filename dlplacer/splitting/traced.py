@@ -8,12 +8,12 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.capture import Captured, default_rewrites, rewritten, trace_job
-from dlplacer.frontend.job import Job
-from dlplacer.frontend.joint import Traced
-from dlplacer.frontend.passes import apply_passes
-from dlplacer.frontend.splitting.micro_batch import micro_batches
-from dlplacer.frontend.splitting.names import OpSplit
+from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.splitting.micro_batch_axes import micro_batches
+from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.tracing.joint import Traced
+from dlplacer.frontend.torch.tracing.passes import apply_passes
 
 
 @dataclass(frozen=True)

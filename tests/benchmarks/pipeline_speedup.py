@@ -42,7 +42,7 @@ def op_placement(model: str, steps: int, time_limit_s: float) -> dict[str, Any]:
     from dlplacer.devices import open_devices
     from dlplacer.devices.allocator import reserve_heap
     from dlplacer.fidelity.run import run
-    from dlplacer.frontend.capture import capture_job, default_rewrites
+    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.profile.link_times import measured_topology
     from dlplacer.profile.op_times import profile_ops, with_measured_times
 

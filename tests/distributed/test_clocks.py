@@ -9,7 +9,7 @@ from runtime.random_plans import random_plan
 from dlplacer.distributed.clocks import clock_offsets_ns, offset_ns
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import parse_ranks
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 from dlplacer.models import mlp
 
 pytestmark = pytest.mark.timeout(120)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import machine, random_plan
 
 from dlplacer.check import violations
@@ -17,8 +17,9 @@ from dlplacer.distributed.network import with_network
 from dlplacer.distributed.ranks import NETWORK
 from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.files.plan_file import read_plan, write_plan
-from dlplacer.frontend import Job, capture
-from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import branches, mlp

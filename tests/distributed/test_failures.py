@@ -13,7 +13,7 @@ from dlplacer.core.errors import DlplacerError
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed import exchange as exchange_module
 from dlplacer.distributed import failure as failure_module
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 

@@ -8,7 +8,7 @@ from runtime.random_plans import random_plan
 
 from dlplacer.distributed.group import RankGroup
 from dlplacer.distributed.ranks import parse_ranks
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 from dlplacer.models import mlp
 
 pytestmark = pytest.mark.timeout(120)

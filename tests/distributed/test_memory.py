@@ -12,7 +12,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.distributed import apply_ranks, replicated_plan
 from dlplacer.distributed.exchange import RankChannels
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from frontend.small_models import graph_of
+from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InternalError

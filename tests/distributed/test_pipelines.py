@@ -19,7 +19,7 @@ from dlplacer.distributed.pipeline_forward import forward_of, op_graph
 from dlplacer.distributed.pipeline_profile import op_times, stage_times
 from dlplacer.distributed.pipeline_rank import PipelineRank
 from dlplacer.distributed.pipeline_stages import stage_modules
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models import big_lstm, gnmt, mlp
 from dlplacer.planning.pipeline.action import write_csv
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline

@@ -1,7 +1,7 @@
 """Which process owns which device, from the names that a user gives."""
 
 import pytest
-from frontend.small_models import graph_of
+from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError

@@ -11,7 +11,8 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.distributed import apply as apply_module
 from dlplacer.distributed import apply_ranks, replicated_plan
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches
 

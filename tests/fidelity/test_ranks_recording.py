@@ -12,7 +12,7 @@ from dlplacer.fidelity.ranks_recording import joined, mean_op_times, record_over
 from dlplacer.fidelity.recording import Recording
 from dlplacer.fidelity.report import device_uses
 from dlplacer.fidelity.side_by_side import side_by_side
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 from dlplacer.runtime.timeline import OpSpan

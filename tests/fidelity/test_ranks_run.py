@@ -13,7 +13,8 @@ from dlplacer.distributed.ranks import parse_ranks
 from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.fidelity.ranks_prediction import joined_samples
 from dlplacer.fidelity.ranks_run import run_over_ranks
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches, mlp
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch.nn import functional
@@ -20,7 +20,8 @@ from dlplacer.fidelity.recording import (
 )
 from dlplacer.fidelity.report import device_uses, worst_offenders
 from dlplacer.fidelity.run import run
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.plot import plot_run, save_run_picture
 from dlplacer.runtime.timeline import OpSpan
 from dlplacer.trace import run_trace

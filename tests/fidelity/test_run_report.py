@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frontend.small_models import build
+from frontend.torch.small_models import build
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
@@ -15,7 +15,8 @@ from dlplacer.fidelity import medians as medians_module
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.run import run
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.problem.simulate import replay_plan
 
 CPUS = ["cpu:0", "cpu:1"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.small_models import build
+from frontend.torch.small_models import build
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
@@ -15,7 +15,7 @@ from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.selftest import Check, Selftest, selftest
-from dlplacer.frontend import capture
+from dlplacer.frontend.torch import capture
 
 pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 
 Builder = Callable[..., Job]

@@ -5,7 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models import inception_v3
 
 # Channels, height, width, from table 1 of the paper and torchvision's comments in `Inception3._forward`.

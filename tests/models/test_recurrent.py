@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dlplacer as dp
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.job import Job
+from dlplacer.frontend.torch.job import Job
 from dlplacer.models import big_lstm, gnmt
 
 SMALL_GNMT = {"batch_size": 4, "length": 3, "vocabulary": 30, "hidden": 8, "layers": 2}

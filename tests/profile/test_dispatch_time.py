@@ -4,11 +4,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from frontend.small_models import build
+from frontend.torch.small_models import build
 
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
-from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s
 from dlplacer.runtime.executor import StepState
 from dlplacer.runtime.timeline import DeviceTimeline

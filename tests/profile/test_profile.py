@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from frontend.small_models import build, build_with, dropout
+from frontend.torch.small_models import build, build_with, dropout
 from runtime.random_plans import needs_two_cores
 from torch import nn
 
@@ -15,7 +15,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.devices import Device, open_devices
 from dlplacer.devices.cpu import usable_cores
 from dlplacer.frontend import Job
-from dlplacer.frontend.capture import Captured, capture_job, default_rewrites
+from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.profile.link_times import handover_time_s, measured_topology
 from dlplacer.profile.op_times import _op_times, measured_types, profile_ops, typical, with_measured_times
 from dlplacer.profile.quartile import lower_quartile

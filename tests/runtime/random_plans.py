@@ -13,8 +13,9 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.devices.cpu import usable_cores
-from dlplacer.frontend import Job, capture
-from dlplacer.frontend.job import loss_in
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.frontend.torch.job import loss_in
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply

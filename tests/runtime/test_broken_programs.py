@@ -13,7 +13,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
-from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.dry_run import dry_run

@@ -6,14 +6,15 @@ import threading
 
 import pytest
 import torch
-from frontend.small_models import Calls, build, build_with, graph_of
+from frontend.torch.small_models import Calls, build, build_with, graph_of
 from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
 from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.devices.cpu import CpuDevice
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores

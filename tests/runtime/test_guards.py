@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from dlplacer.core.errors import CheckError, InputError, MismatchError
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.runtime import apply
 
 CPUS = ["cpu:0", "cpu:1"]

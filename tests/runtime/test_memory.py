@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
 from dlplacer.runtime.actions import Free

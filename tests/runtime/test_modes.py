@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from frontend.small_models import Calls, Counting, build, build_with, dropout, graph_of
+from frontend.torch.small_models import Calls, Counting, build, build_with, dropout, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, random_plan
 from torch import nn
 from torch.nn import functional
@@ -14,7 +14,8 @@ from torch.nn import functional
 from dlplacer.core.errors import CaptureError, InputError, MismatchError
 from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores

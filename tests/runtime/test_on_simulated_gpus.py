@@ -13,7 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.devices.base import RuntimeDevice
 from dlplacer.devices.cpu import CpuDevice
 from dlplacer.devices.cuda import CudaDevice
-from dlplacer.frontend.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.actions import Hold, Wait
 from dlplacer.runtime.compile import StepInputs
 from dlplacer.runtime.executor import Executor

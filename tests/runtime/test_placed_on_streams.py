@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.small_models import build
+from frontend.torch.small_models import build
 from runtime.random_plans import plain_loss, random_plan
 
 from dlplacer.core.errors import RunError
 from dlplacer.devices.cuda import CudaDevice
 from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.frontend import Job
-from dlplacer.frontend.capture import capture_job, default_rewrites
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.runtime.placed import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
 from dlplacer.runtime.match import order_at_other_shapes, order_of_inference
 
 

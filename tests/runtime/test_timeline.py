@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from frontend.small_models import build, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
 from dlplacer.devices.base import RuntimeDevice

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from frontend.small_models import BUILDERS, build, graph_of
+from frontend.torch.small_models import BUILDERS, build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.frontend import Job
-from dlplacer.frontend.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.splitting.axes import neighbours, splits_of
 from dlplacer.splitting.choose import choose_splits
 from dlplacer.splitting.place import evaluator, place_with_splits

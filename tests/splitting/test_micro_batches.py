@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from frontend.splitting.test_training import Net, job_of, plain, trained
+from frontend.torch.splitting.test_training import Net, job_of, plain, trained
 from torch import nn
 from torch.nn import functional
 

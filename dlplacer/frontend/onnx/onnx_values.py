@@ -1,0 +1,146 @@
+"""Shapes, types and constness of the values of an ONNX graph."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import onnx
+
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import TensorSpec
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+_TEXT_BITS = 128
+_STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+"""Types of which several elements share a byte → bits of an element."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What is known of the values of a graph.
+
+    Attributes
+    ----------
+    specs
+        Value name → shape, dtype, bytes.
+    constant
+        Names of the values that do not depend on any input: initializers, and what nodes make of them alone.
+    """
+
+    specs: dict[str, TensorSpec]
+    constant: frozenset[str]
+
+
+def values_of(file: OnnxFile) -> Values:
+    """Shapes by inference over the whole graph, with the data of shape computations propagated.
+
+    Raises
+    ------
+    FileFormatError
+        If types contradict each other, or a shape depends on the data; names the value and the op that makes it.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True)
+    except Exception as error:
+        message = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise FileFormatError(str(file.path), [f"shape inference: {message}"]) from error
+    graph: Any = inferred.graph
+    try:
+        specs = _specs(graph)
+    except KeyError as error:
+        raise FileFormatError(
+            str(file.path), [f"a tensor has element type {error}, which onnx does not know"]
+        ) from None
+    constant = _constant(file.model)
+    needed = {name for node in file.model.graph.node for name in reads(node)}
+    needed.update(value.name for value in file.model.graph.output)
+    types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
+    missing = [
+        f"{value.name!r}, an input, {_unplaceable(types.get(value.name), value)}"
+        for value in data_inputs(file.model)
+        if value.name not in specs
+    ]
+    missing += [
+        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), node)}"
+        for node in file.model.graph.node
+        for name in node.output
+        if name in needed and name not in specs and name not in constant
+    ]
+    if missing:
+        raise FileFormatError(str(file.path), missing[:5])
+    return Values(specs, constant)
+
+
+def _specs(graph: Any) -> dict[str, TensorSpec]:
+    specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        found = _of_value_info(value)
+        if found is not None:
+            specs.setdefault(value.name, found)
+    return specs
+
+
+def _unplaceable(kind: str | None, maker: Any) -> str:
+    """Why a value cannot be planned."""
+    if kind not in (None, "tensor_type"):
+        return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
+    domain = getattr(maker, "domain", "")
+    if domain not in _STANDARD_DOMAINS:
+        return f"has no known shape: onnx does not know the ops of domain {domain!r}; give its shape in value_info"
+    return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
+
+
+def reads(node: Any) -> list[str]:
+    """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs):
+            names += _free(inner)
+    return list(dict.fromkeys(names))
+
+
+def _free(graph: Any) -> Iterator[str]:
+    """Values that a subgraph takes from around it."""
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        yield from (name for name in reads(node) if name not in own)
+        own.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in own)
+
+
+def _constant(model: Any) -> frozenset[str]:
+    given = {value.name for value in data_inputs(model)}
+    constant = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        sources = reads(node)
+        if (
+            node.op_type not in _RANDOM
+            and not given.intersection(sources)
+            and all(name in constant for name in sources)
+        ):
+            constant.update(name for name in node.output if name)
+    return frozenset(constant)
+
+
+def _of_value_info(value: Any) -> TensorSpec | None:
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    if any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in dims):
+        return None
+    return _spec(value.type.tensor_type.elem_type, tuple(dim.dim_value for dim in dims))
+
+
+def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
+    name = onnx.helper.tensor_dtype_to_string(element).removeprefix("TensorProto.")
+    if name == "STRING":
+        dtype, bits = "string", _TEXT_BITS
+    else:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+        dtype, bits = kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
+    return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))

@@ -1,0 +1,116 @@
+"""An ONNX model as a dataflow graph: inputs, weights and nodes."""
+
+from dataclasses import replace
+from typing import Any
+
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
+from dlplacer.frontend.onnx.onnx_work import VIEWS, bytes_of, flops_of
+
+WEIGHT_PREFIX = "weight:"
+_UNKNOWN = TensorSpec((), "float32", 0)
+
+
+def onnx_graph(file: OnnxFile) -> OpGraph:
+    """The inference graph of a model, without times.
+
+    Every node is an op with the file's name for it. Values that do not depend on an input, such as initializers and
+    what ConstantOfShape makes, are weights: an op of zero time for each one that other nodes read.
+
+    Raises
+    ------
+    FileFormatError
+        If a shape is not fixed.
+    """
+    values = values_of(file)
+    graph = file.model.graph
+    ops = [_input(value.name, values) for value in data_inputs(file.model)]
+    producer: dict[str, tuple[str, int]] = {op.id: (op.id, 0) for op in ops}
+    taken = {op.id for op in ops}
+    edges: list[Edge] = []
+    for node in graph.node:
+        if all(name in values.constant for name in node.output if name):
+            continue
+        for name in reads(node):
+            if name in values.constant and name not in producer:
+                weight = _weight(name, values, taken)
+                ops.append(weight)
+                taken.add(weight.id)
+                producer[name] = (weight.id, 0)
+        op = _node(node, values, taken)
+        ops.append(op)
+        taken.add(op.id)
+        for name in reads(node):
+            source, output = producer[name]
+            edges.append(Edge(source, op.id, _spec(values, name).bytes, output, tensor=name))
+        producer.update({name: (op.id, place) for place, name in enumerate(node.output) if name})
+    if not ops:
+        raise FileFormatError(str(file.path), ["all its outputs are constant: there is nothing to plan"])
+    result = OpGraph(
+        tuple(ops),
+        tuple(edges),
+        name=graph.name or file.path.stem,
+        source=f"read from {file.path.name}",
+        capture={
+            "entry": str(file.path),
+            "mode": "infer",
+            "onnx": {"sha256": file.sha256, "dims": dict(file.dims)},
+            "args": [
+                {
+                    "path": value.name,
+                    "shape": list(values.specs[value.name].shape),
+                    "dtype": values.specs[value.name].dtype,
+                }
+                for value in data_inputs(file.model)
+            ],
+        },
+    )
+    return replace(result, structure_sha256=structure_sha256(result))
+
+
+def _input(name: str, values: Values) -> Op:
+    spec = _spec(values, name)
+    return Op(name, "input", 0.0, outputs=(spec,), output_bytes=spec.bytes, phase="forward")
+
+
+def _weight(name: str, values: Values, taken: set[str]) -> Op:
+    spec = _spec(values, name)
+    return Op(
+        _free_name(WEIGHT_PREFIX + name, taken),
+        "parameter",
+        0.0,
+        outputs=(spec,),
+        weight_bytes=spec.bytes,
+        phase="forward",
+        attrs={"value": name},
+    )
+
+
+def _node(node: Any, values: Values, taken: set[str]) -> Op:
+    inputs = [_spec(values, name) if name else None for name in node.input]
+    outputs = [_spec(values, name) if name else None for name in node.output]
+    made = tuple(_UNKNOWN if spec is None else spec for spec in outputs)
+    return Op(
+        _free_name(node.name, taken),
+        f"onnx.{node.op_type}",
+        flops=flops_of(node, inputs, outputs),
+        bytes_accessed=bytes_of(node, inputs, outputs),
+        dtype=made[0].dtype if made else None,
+        outputs=made,
+        output_bytes=0 if node.op_type in VIEWS else sum(spec.bytes for spec in made),
+        phase="forward",
+        attrs={"node": node.name},
+    )
+
+
+def _spec(values: Values, name: str) -> TensorSpec:
+    return values.specs.get(name, _UNKNOWN)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    return name

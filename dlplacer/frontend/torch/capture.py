@@ -1,0 +1,240 @@
+"""A job → its captured graph: trace, rewrite, build, describe."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.torch.executable import Executable
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.op_graph_of_fx import build
+from dlplacer.frontend.torch.optimizer import add_updates
+from dlplacer.frontend.torch.refusals import require_traceable
+from dlplacer.frontend.torch.splitting.names import is_split
+from dlplacer.frontend.torch.tracing import joint
+from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
+from dlplacer.frontend.torch.tracing.quiet import undisturbed
+from dlplacer.frontend.torch.tracing.step_module import fake_step, replaced_tensors
+from dlplacer.planning.coarsen import coarsen
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A job's graph and the code that its ops stand for."""
+
+    graph: OpGraph
+    executable: Executable
+
+
+def capture(
+    job: Job | nn.Module | torch.export.ExportedProgram,
+    args: tuple[Any, ...] = (),
+    *,
+    whole_backward: bool = False,
+    colocate_backward: bool = False,
+    granularity: str = "aten",
+) -> OpGraph:
+    """The dataflow graph of a step, without times; nothing is allocated.
+
+    Parameters
+    ----------
+    job
+        A `Job`; or a Module, fx.GraphModule or ExportedProgram for its inference graph on `args`.
+    whole_backward
+        Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
+    colocate_backward
+        Hold every backward op on the device of its forward op, as the paper does.
+    granularity
+        ``aten``, ``fused`` or ``module``: see `dlplacer.planning.coarsen.coarsen`.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured; names the line and the way out.
+    """
+    wanted = job if isinstance(job, Job) else Job(_as_module(job), args=args or _example_args(job), mode="infer")
+    return coarsen(capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph, granularity)
+
+
+def default_rewrites(whole_backward: bool = False) -> list[str]:
+    """Names of the rewrites that a capture applies."""
+    return [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
+
+
+def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
+    """The graph and the executable of a job, with the named rewrites applied in order."""
+    require_known(rewrites)
+    return rewritten(job, trace_job(job), rewrites, colocate_backward)
+
+
+def trace_job(job: Job) -> joint.Traced:
+    """The ATen graph of a job's step, before any rewrite."""
+    trains = job.mode == "train"
+    with undisturbed():
+        require_traceable(job, _input_names(job))
+        step, inputs = fake_step(job, FakeTensorMode())
+        if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
+            raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
+        traced = joint.trace(step, inputs, trains, _input_names(job))
+        replaced = replaced_tensors(job) if joint.sets_tensors(traced) else ()
+    _require_no_side_effects(job.module, traced, replaced)
+    if trains:
+        _require_scalar_loss(traced)
+    return traced
+
+
+def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
+    """The graph and the executable of a traced job, with the named rewrites applied; changes the traced graph."""
+    if colocate_backward and any(map(is_split, rewrites)):
+        raise CaptureError(
+            "holding a backward op with its forward op would hold the parts of a split op together too; "
+            "drop colocate_backward or the splits"
+        )
+    apply_passes(traced.module.graph, rewrites)
+    ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
+    if job.update is not None:
+        ops, edges, executable = add_updates(ops, edges, executable, job.update)
+    if colocate_backward:
+        ops = _colocated(ops, _pairs(traced, executable))
+    graph = OpGraph(
+        tuple(ops),
+        tuple(edges),
+        name=type(job.module).__name__,
+        source=f"captured from {job.entry or type(job.module).__name__} with torch {torch.__version__}",
+        capture=_description(job, rewrites, colocate_backward),
+    )
+    return Captured(replace(graph, structure_sha256=structure_sha256(graph)), executable)
+
+
+def _as_module(model: Any) -> nn.Module:
+    if isinstance(model, torch.export.ExportedProgram):
+        return model.module()
+    if isinstance(model, nn.Module):
+        return model
+    raise CaptureError(
+        f"cannot capture a {type(model).__name__}; give a dlplacer.Job, a torch.nn.Module, an fx.GraphModule or an "
+        "ExportedProgram"
+    )
+
+
+def _example_args(model: Any) -> tuple[Any, ...]:
+    if isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
+        return tuple(model.example_inputs[0])
+    return ()
+
+
+def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: Sequence[str]) -> None:
+    """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
+    if replaced:
+        raise CaptureError(
+            f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
+            "self.name.copy_(value)"
+        )
+    modules = dict(module.named_modules())
+    for path in traced.side_effects:
+        if path in modules and not joint.is_tensor_table(path):
+            where = f"module {path!r}" if path else "the module"
+            warnings.warn(
+                f"the forward of {where} sets attributes; a placed step does not: it keeps computing with their values "
+                "at capture",
+                stacklevel=5,
+            )
+
+
+def _require_scalar_loss(traced: joint.Traced) -> None:
+    losses = [node.meta["val"] for node, slot in traced.outputs if slot.role == "output"]
+    shapes = [list(loss.shape) for loss in losses]
+    if traced.constants or len(losses) != 1 or losses[0].numel() != 1 or not losses[0].is_floating_point():
+        raise CaptureError(
+            f"training needs one scalar loss; this step returns {len(losses) + len(traced.constants)} values, tensors "
+            f"of shapes {shapes}: give Job(loss=...) a function that returns a scalar, as cross_entropy does"
+        )
+    if not any(slot.role == "gradient" for _, slot in traced.outputs):
+        raise CaptureError("the loss depends on no parameter of the module; give a loss that reads the module's output")
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Name of a parameter or buffer → the first of the names that it has."""
+    first: dict[int, str] = {}
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def _input_names(job: Job) -> list[str]:
+    leaves = pytree.tree_leaves_with_path({"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets})
+    return [pytree.keystr(path).replace("['", "", 1).replace("']", "", 1) for path, _ in leaves]
+
+
+def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> dict[str, Any]:
+    tensors = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    described: dict[str, Any] = {
+        "entry": job.entry,
+        "mode": job.mode,
+        "args": [
+            {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype).removeprefix("torch.")}
+            for path, leaf in zip(_input_names(job), tensors, strict=True)
+            if isinstance(leaf, torch.Tensor)
+        ],
+        "loss": None if job.loss is None else getattr(job.loss, "__qualname__", type(job.loss).__name__),
+        "autocast": job.autocast,
+        "torch": str(torch.__version__),
+        "rewrites": list(rewrites),
+    }
+    if job.update is not None:
+        described["optimizer"] = job.update.kind
+    if colocate_backward:
+        described["colocate_backward"] = True
+    return described
+
+
+def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
+    """Op → the forward op whose autograd sequence number it shares; for a sum of gradients, that of its first reader.
+
+    The autograd engine sums the gradients of a value with several readers between two backward functions, so these ops
+    carry the number of whatever forward op was last, which is no business of theirs.
+    """
+    forward: dict[int, str] = {}
+    members: dict[int, list[fx.Node]] = defaultdict(list)
+    op_of = {code.instructions[0].result: code.op for code in executable.of_role("call")}
+    for node in traced.module.graph.nodes:
+        number, op = joint.sequence_number(node), op_of.get(node.name)
+        if number is not None and op is not None:
+            members[number].append(node)
+            if not joint.is_backward(node):
+                forward.setdefault(number, op)
+    sums = {node for node in members[max(forward, default=-1)] if _adds_gradients(node)}
+    pairs = {
+        node: forward[number]
+        for number, nodes in members.items()
+        if number in forward
+        for node in nodes
+        if node not in sums
+    }
+    for node in reversed(traced.module.graph.nodes):
+        homes = [pairs[user] for user in node.users if user in pairs]
+        if homes and (node in sums or node.name not in op_of):
+            pairs[node] = homes[0]
+    return {op_of[node.name]: home for node, home in pairs.items() if node.name in op_of}
+
+
+def _adds_gradients(node: fx.Node) -> bool:
+    """Whether it adds two results of the backward pass, as the autograd engine does to accumulate gradients."""
+    return (
+        joint.is_backward(node)
+        and node.target is torch.ops.aten.add.Tensor
+        and len(node.all_input_nodes) == len(node.args) == 2
+        and all(joint.is_backward(read) for read in node.all_input_nodes)
+    )
+
+
+def _colocated(ops: Sequence[Op], pairs: dict[str, str]) -> list[Op]:
+    return [replace(op, colocate=pairs[op.id]) if op.colocate is None and op.id in pairs else op for op in ops]

@@ -1,0 +1,100 @@
+"""What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from dlplacer.core.graph import TensorSpec
+from dlplacer.frontend.torch.executable import Value
+
+aten = torch.ops.aten
+_CHECKS = (
+    aten._assert_tensor_metadata.default,
+    aten._assert_async.default,
+    aten._assert_async.msg,
+    aten._functional_assert_async.msg,
+)
+_UNANNOTATED_VIEWS = (aten._unsafe_view.default, aten.detach.default)
+
+
+def is_folded(node: fx.Node) -> bool:
+    """Whether a node costs nothing: tuple unpacking, or a view of its first argument."""
+    return node.target is operator.getitem or is_view(node)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a call returns its first argument's storage under another shape."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target in _UNANNOTATED_VIEWS:
+        return True
+    aliases = [result.alias_info for result in node.target._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def picked_output(node: fx.Node) -> int:
+    """Index that a tuple unpacking picks."""
+    index = node.args[1]
+    assert isinstance(index, int)
+    return index
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a call draws from the random number generator."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def is_check(node: fx.Node) -> bool:
+    """Whether a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
+    return node.target in _CHECKS
+
+
+def depends_on_values(value: Any) -> bool:
+    """Whether a call's stand-in value has no fixed shape, or is no tensor at all."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    tensors = [entry for entry in values if isinstance(entry, torch.Tensor)]
+    return not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape)
+
+
+def kind_of(node: fx.Node) -> str:
+    """The op's name as torch prints it, without its overload: ``aten.convolution``."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target).rpartition(".")[0]
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def output_specs(value: Any) -> tuple[TensorSpec, ...]:
+    """The outputs of a call from its stand-in value; an output that is not computed has 0 bytes."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(_spec(entry) for entry in values)
+
+
+def with_references(value: Any) -> Any:
+    """Arguments in which every node is replaced by a `Value`."""
+    return fx.map_arg(value, _reference)
+
+
+def written(value: Any) -> Any:
+    """Arguments as JSON: tensors as ``{"tensor": name}``, dtypes and devices by name."""
+    if isinstance(value, Value):
+        return {"tensor": value.name}
+    if isinstance(value, (list, tuple)):
+        return [written(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(key): written(entry) for key, entry in value.items()}
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _reference(node: fx.Node) -> Any:
+    return Value(node.name)
+
+
+def _spec(value: Any) -> TensorSpec:
+    if not isinstance(value, torch.Tensor):
+        return TensorSpec((), "none", 0)
+    size_bytes = value.numel() * value.element_size()
+    return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), size_bytes)

@@ -1,0 +1,226 @@
+"""The traced ATen graph → ops, edges and the code that runs them."""
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import Edge, Op
+from dlplacer.frontend.torch import nodes
+from dlplacer.frontend.torch.capture_failure import depends_on_values
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode
+from dlplacer.frontend.torch.flops import flops_of, tensor_bytes
+from dlplacer.frontend.torch.splitting.pieces import ORIGIN
+from dlplacer.frontend.torch.tracing import joint
+from dlplacer.frontend.torch.tracing.hazards import write_after_read
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced
+
+_SUFFIX = {"gradient": ".grad", "mutation": ".new"}
+
+
+@dataclass
+class _Builder:
+    """Collects ops in trace order; `home` tells which op and output a value comes from."""
+
+    traced: Traced
+    input_names: Sequence[str]
+    ops: dict[str, Op] = field(default_factory=dict)
+    codes: dict[str, OpCode] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    home: dict[str, tuple[str, int]] = field(default_factory=dict)
+    gradient_values: set[str] = field(default_factory=set)
+
+    def add_input(self, node: fx.Node) -> None:
+        slot = self.traced.inputs[node.name]
+        size = tensor_bytes(node.meta["val"])
+        weighs = slot.role in ("parameter", "buffer")
+        op_id = self._free_id(slot.name or (self.input_names[slot.position] if slot.role == "input" else "tangent"))
+        self._add(
+            Op(
+                op_id,
+                slot.role,
+                time_s=0.0,
+                outputs=nodes.output_specs(node.meta["val"]),
+                weight_bytes=size if weighs else 0,
+                output_bytes=0 if weighs else size,
+                phase="backward" if slot.role == "tangent" else "forward",
+                module=slot.name.rpartition(".")[0] or None,
+                colocate=slot.name or None,
+            ),
+            OpCode(op_id, slot.role, value=node.name, name=slot.name, position=slot.position),
+        )
+        self.home[node.name] = op_id, 0
+
+    def add_constant(self, node: fx.Node) -> None:
+        constant = operator.attrgetter(str(node.target))(self.traced.module)
+        if isinstance(constant, fx.GraphModule):
+            raise CaptureError(
+                f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
+                "torch.where, or move that part out of the module"
+            )
+        op_id = self._free_id(node.name)
+        size = tensor_bytes(constant)
+        op = Op(op_id, "constant", 0.0, outputs=nodes.output_specs(constant), output_bytes=size, phase="forward")
+        self._add(op, OpCode(op_id, "constant", value=node.name, constant=constant))
+        self.home[node.name] = op_id, 0
+
+    def fold(self, node: fx.Node) -> None:
+        """Attach tuple unpacking or a view to the op whose result it reads."""
+        source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
+        op_id, output = self.home[source.name]
+        if node.target is operator.getitem and not nodes.is_view(source):
+            output = nodes.picked_output(node)
+        self.home[node.name] = op_id, output
+        code = self.codes[op_id]
+        self.codes[op_id] = replace(code, instructions=(*code.instructions, _instruction(node)))
+
+    def add_call(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        if nodes.depends_on_values(value):
+            raise CaptureError(depends_on_values(node))
+        specs = nodes.output_specs(value)
+        op_id = self._free_id(node.name)
+        reads = self._read(op_id, node.all_input_nodes)
+        call = _instruction(node)
+        self._add(
+            Op(
+                op_id,
+                nodes.kind_of(node),
+                flops=flops_of(node),
+                bytes_accessed=sum(edge.bytes for edge in self.edges[len(self.edges) - len(reads) :])
+                + sum(spec.bytes for spec in specs),
+                dtype=next(spec.dtype for spec in specs if spec.dtype != "none"),
+                outputs=specs,
+                phase=self._phase(node),
+                module=joint.module_path(node),
+                origin=(node.meta[ORIGIN],) if ORIGIN in node.meta else (),
+                attrs={
+                    "target": str(node.target),
+                    "args": nodes.written(call.args),
+                    "kwargs": nodes.written(dict(call.kwargs)),
+                },
+            ),
+            OpCode(op_id, "call", reads, instructions=(call,), random=nodes.is_random(node)),
+        )
+        self.home[node.name] = op_id, 0
+
+    def add_sink(self, node: fx.Node, slot: Slot) -> None:
+        """A gradient or a new buffer value ends on the device of its parameter or buffer."""
+        op_id = self._free_id(slot.name + _SUFFIX[slot.role])
+        reads = self._read(op_id, [node])
+        phase = "backward" if slot.role == "gradient" else self._phase(node)
+        module = slot.name.rpartition(".")[0] or None
+        op = Op(op_id, slot.role, 0.0, phase=phase, module=module, colocate=slot.name)
+        self._add(op, OpCode(op_id, slot.role, reads, name=slot.name))
+        if slot.role == "gradient":
+            self.gradient_values.add(node.name)
+            if node.meta["val"].is_sparse:
+                raise CaptureError(
+                    f"the gradient of {slot.name!r} is sparse, which no plan can place; use sparse=False"
+                )
+
+    def _read(self, op_id: str, read: Sequence[fx.Node]) -> tuple[str, ...]:
+        for node in read:
+            source, output = self.home[node.name]
+            self.edges.append(Edge(source, op_id, tensor_bytes(node.meta["val"]), output, node.name))
+        return tuple(node.name for node in read)
+
+    def _phase(self, node: fx.Node) -> str:
+        """Torch does not tag the backward of a custom autograd.Function; what it reads tells."""
+        reads_backward = any(self.ops[self.home[read.name][0]].phase == "backward" for read in node.all_input_nodes)
+        return "backward" if joint.is_backward(node) or reads_backward else "forward"
+
+    def _add(self, op: Op, code: OpCode) -> None:
+        self.ops[op.id] = op
+        self.codes[op.id] = code
+
+    def _free_id(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self.ops:
+            count += 1
+            name = f"{wanted}#{count}"
+        return name
+
+
+def build(
+    traced: Traced, input_names: Sequence[str], tied: Mapping[str, str], trains: bool
+) -> tuple[list[Op], list[Edge], Executable]:
+    """The ops and edges of a traced graph, and its executable.
+
+    Parameters
+    ----------
+    input_names
+        A readable name for each flat input of the step.
+    tied
+        Name of a parameter or buffer → the first of the names that it has.
+    """
+    builder = _Builder(traced, input_names)
+    brought = _brought_in(traced, tied)
+    for node in traced.module.graph.nodes:
+        if node.op == "placeholder" and node in brought:
+            builder.add_input(node)
+        elif node.op == "get_attr":
+            builder.add_constant(node)
+        elif node.op == "call_function" and not nodes.is_check(node):
+            (builder.fold if nodes.is_folded(node) else builder.add_call)(node)
+    for node, slot in traced.outputs:
+        if slot.role in _SUFFIX:
+            builder.add_sink(node, slot)
+    edges = [*builder.edges, *write_after_read(builder.codes, builder.edges)]
+    ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
+    used = {edge.source for edge in builder.edges} | {code.op for code in builder.codes.values() if code.reads}
+    used |= {builder.home[name][0] for _, name in ordered}
+    kept = [op for op in builder.ops.values() if op.id in used or op.kind in ("parameter", "buffer", "input")]
+    kept = list(_with_output_bytes(kept, builder))
+    executable = Executable(
+        {op.id: builder.codes[op.id] for op in kept},
+        tuple(name for _, name in ordered),
+        traced.output_spec,
+        trains,
+        traced.constants,
+    )
+    return kept, edges, executable
+
+
+def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
+    """The placeholders that become ops: tensors; of tied ones those that are read, or the first if none is."""
+    brought: set[fx.Node] = set()
+    unread: dict[str, fx.Node] = {}
+    read: set[str] = set()
+    for node in traced.module.graph.find_nodes(op="placeholder"):
+        slot = traced.inputs[node.name]
+        first = tied.get(slot.name, slot.name)
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            if node.users:
+                name = node.name
+                raise CaptureError(f"input {name!r} is a number that the step reads; give it as a tensor of shape []")
+        elif node.users or slot.role not in ("parameter", "buffer"):
+            brought.add(node)
+            read.add(first)
+        else:
+            unread.setdefault(first, node)
+    return brought.union(node for first, node in unread.items() if first not in read)
+
+
+def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
+    """Charge outputs to the ops that make them; a gradient is charged to its parameter instead."""
+    gradient_outputs = {builder.home[name] for name in builder.gradient_values}
+    has_gradient = {code.name for code in builder.codes.values() if code.role == "gradient"}
+    for op in ops:
+        if builder.codes[op.id].role == "call":
+            sizes = (spec.bytes for index, spec in enumerate(op.outputs) if (op.id, index) not in gradient_outputs)
+            yield replace(op, output_bytes=sum(sizes))
+        elif op.kind == "parameter" and builder.codes[op.id].name in has_gradient:
+            yield replace(op, gradient_bytes=op.weight_bytes)
+        else:
+            yield op
+
+
+def _instruction(node: fx.Node) -> Instruction:
+    args = nodes.with_references(node.args)
+    kwargs = nodes.with_references(dict(node.kwargs))
+    assert callable(node.target)
+    return Instruction(node.name, node.target, args, kwargs)

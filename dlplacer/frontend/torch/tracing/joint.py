@@ -1,0 +1,223 @@
+"""The adapter to torch's private tracing APIs: a step module → its ATen graph, forward and backward joined.
+
+Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
+"""
+
+import contextlib
+import functools
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.capture_failure import explanation
+from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What an input or output of the traced graph is.
+
+    Attributes
+    ----------
+    role
+        Inputs: ``parameter``, ``buffer``, ``input``, ``tangent``; outputs: ``output``, ``gradient``, ``mutation``.
+    name
+        Fully qualified name of the parameter or buffer, else "".
+    position
+        Index among the flat inputs or outputs, else 0.
+    """
+
+    role: str
+    name: str = ""
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An ATen graph with the meaning of its inputs and outputs; `output_spec` rebuilds the nested outputs.
+
+    Attributes
+    ----------
+    side_effects
+        Modules whose forward sets attributes; the graph does not.
+    """
+
+    module: fx.GraphModule
+    inputs: dict[str, Slot]
+    output_slots: tuple[Slot | None, ...]
+    output_spec: Any
+    side_effects: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> list[tuple[fx.Node, Slot]]:
+        """The returned nodes as the graph stands now, with what they are."""
+        return [(entry, slot) for entry, slot in self._returned() if isinstance(entry, fx.Node)]
+
+    @property
+    def constants(self) -> dict[int, Any]:
+        """Position among the outputs → returned value that is no tensor of the graph: a number, a text, None."""
+        return {
+            slot.position: entry
+            for entry, slot in self._returned()
+            if slot.role == "output" and not isinstance(entry, fx.Node)
+        }
+
+    def _returned(self) -> list[tuple[Any, Slot]]:
+        returned = self.module.graph.output_node().args[0]
+        assert isinstance(returned, (tuple, list))
+        slots = zip(returned, self.output_slots, strict=True)
+        return [(entry, slot) for entry, slot in slots if slot is not None]
+
+
+def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str]) -> Traced:
+    """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
+
+    Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
+    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else and needs the
+    autograd engine.
+
+    Parameters
+    ----------
+    input_names
+        A readable name for each flat input, for messages.
+
+    Raises
+    ------
+    CaptureError
+        With the line of the user's model that cannot be captured, and the way out.
+    """
+    with quiet() as caught:
+        joint = _joint_graph(step, args, trains)
+        if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
+            with torch.backends.mkldnn.flags(enabled=False):
+                joint = _joint_graph(step, args, trains)
+    return _decode(joint, input_names, _side_effects(caught))
+
+
+def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
+    try:
+        from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    except ImportError as error:
+        raise CaptureError(
+            f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
+        ) from error
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
+        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True, ignore_logging_functions=spoken()))
+        torch._dynamo.reset()
+        FakeTensorMode.cache_clear()
+        try:
+            captured = dynamo_graph_capture_for_export(step)(*args)
+            context = torch._guards.TracingContext(captured.meta["fake_mode"])
+            stack.enter_context(torch._guards.tracing(context))
+            return aot_export_joint_with_descriptors(stack, captured, args)
+        except Exception as error:
+            raise CaptureError(explanation(error)) from error
+        finally:
+            torch._dynamo.reset()
+
+
+def module_path(node: fx.Node) -> str | None:
+    """Path of the module that a node comes from, without the step's own prefix; None outside any module."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return _path(list(stack.values())[-1][0]) if stack else None
+
+
+def is_tensor_table(path: str) -> bool:
+    """Whether a side effect is one on a module's table of buffers or parameters."""
+    return path.rpartition(".")[2] in ("_buffers", "_parameters")
+
+
+def sets_tensors(traced: Traced) -> bool:
+    """Whether a forward may have put a new tensor in the place of a buffer or parameter."""
+    return any(map(is_tensor_table, traced.side_effects))
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether a node belongs to the backward pass."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def sequence_number(node: fx.Node) -> int | None:
+    """Equal for a forward op and the ops of its backward."""
+    number: int | None = node.meta.get("seq_nr")
+    return number
+
+
+def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
+    inputs = {}
+    for node in joint.graph_module.graph.find_nodes(op="placeholder"):
+        inputs[node.name] = _input_slot(node.meta["desc"])
+    output = joint.graph_module.graph.output_node()
+    slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])
+    return Traced(joint.graph_module, inputs, slots, joint.out_spec, side_effects)
+
+
+def _input_slot(description: Any) -> Slot:
+    kind = type(description).__name__
+    if kind in ("ParamAOTInput", "BufferAOTInput"):
+        return Slot("parameter" if kind == "ParamAOTInput" else "buffer", _own_name(description.target))
+    if kind == "PlainAOTInput":
+        return Slot("input", position=description.idx)
+    if kind == "TangentAOTInput":
+        if type(description.output).__name__ == "InputMutationAOTOutput":
+            raise CaptureError(_differentiable_change(_input_slot(description.output.mutated_input)))
+        return Slot("tangent", position=getattr(description.output, "idx", 0))
+    raise CaptureError(f"the traced graph has an input of unknown meaning, {description}; please report this model")
+
+
+def _output_slot(description: Any, input_names: Sequence[str]) -> Slot:
+    kind = type(description).__name__
+    if kind == "PlainAOTOutput":
+        return Slot("output", position=description.idx)
+    if kind == "GradAOTOutput":
+        return Slot("gradient", _input_slot(description.grad_of).name)
+    if kind == "InputMutationAOTOutput":
+        changed = _input_slot(description.mutated_input)
+        if changed.role == "input":
+            raise CaptureError(
+                f"the model changes its input {input_names[changed.position]} in place; change a copy of it "
+                "(x = x.clone()) instead"
+            )
+        if changed.role == "parameter":
+            raise CaptureError(_differentiable_change(changed))
+        return Slot("mutation", changed.name)
+    raise CaptureError(f"the traced graph has an output of unknown meaning, {description}; please report this model")
+
+
+def _differentiable_change(changed: Slot) -> str:
+    if changed.role == "parameter":
+        return f"the forward pass changes parameter {changed.name!r} in place; change parameters outside the step"
+    return (
+        f"the forward pass writes a value that requires a gradient into {changed.role} {changed.name!r}; write "
+        "value.detach() instead"
+    )
+
+
+def _own_name(target: str) -> str:
+    """Name of a tensor in the job's module; those of a loss module stand under ``(loss)``."""
+    return target.removeprefix("module.") if target.startswith("module.") else f"({target.replace('.', ').', 1)}"
+
+
+@functools.cache
+def _path(source: str) -> str | None:
+    """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for what is not inside the job's module."""
+    source = re.sub(r"\._modules\['([^']*)'\]", r".\1", source)
+    source = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", source)
+    parts = source.split(".")
+    return ".".join(parts[parts.index("module") + 1 :]) or None if "module" in parts else None
+
+
+def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    """Paths inside the job's module; what a forward sets elsewhere is no part of the module's state."""
+    texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
+    sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
+    return tuple(dict.fromkeys(_path(source) or "" for source in sources if source.startswith("L[")))

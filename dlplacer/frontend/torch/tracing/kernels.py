@@ -1,0 +1,133 @@
+"""Which code runs an op on a type of device: torch's own kernel, or a portable one where torch has it for CPUs only."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dlplacer.core.errors import MismatchError
+from dlplacer.frontend.torch.executable import Executable
+
+aten = torch.ops.aten
+_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
+
+
+def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    """What to call in place of a captured op on a device: the op itself where torch can run it there."""
+    return target if runs_on(target, device_type) else PORTABLE.get(target, target)
+
+
+def runs_on(target: Callable[..., Any], device_type: str) -> bool:
+    """Whether torch has a kernel of its own for an op on a type of device."""
+    key = _KEYS.get(device_type)
+    if key is None or not isinstance(target, torch._ops.OpOverload):
+        return True
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, key))
+
+
+def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -> None:
+    """Return if every op can run where it is placed.
+
+    Parameters
+    ----------
+    device_type_of
+        Op → torch's type of its device.
+
+    Raises
+    ------
+    MismatchError
+        Naming the op, what it calls and the type of device.
+    """
+    for code in executable.of_role("call"):
+        device_type = device_type_of[code.op]
+        for instruction in code.instructions:
+            if not runs_on(kernel_for(instruction.target, device_type), device_type):
+                raise MismatchError(
+                    f"op {code.op!r} calls {instruction.target}, which has no kernel for {device_type} devices; plan "
+                    "it elsewhere with Op.devices in the graph, or register a kernel with torch.library"
+                )
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot product attention in matrix products: what the CPU kernel returns, on any device.
+
+    Returns the output and the logarithm of the sum of exponentials of every row of scores. The kernel is never captured
+    with dropout.
+    """
+    scores = _scores(query, key, is_causal, attn_mask, scale)
+    sums = torch.logsumexp(scores, -1)
+    output = torch.matmul(_weights(scores, sums).to(value.dtype), value)
+    return _laid_out_like(output, query), sums
+
+
+def attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key and value, from the scores computed again; the counterpart of `attention`."""
+    weights = _weights(_scores(query, key, is_causal, attn_mask, scale), logsumexp)
+    grad_value = torch.matmul(weights.to(value.dtype).mT, grad_out)
+    grad_weights = torch.matmul(grad_out, value.mT).to(weights.dtype)
+    rows = (grad_out * out).to(weights.dtype).sum(-1, keepdim=True)
+    factor = _scale(query, scale)
+    grad_scores = (weights * (grad_weights - rows) * factor).to(query.dtype)
+    grad_query, grad_key = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query)
+    return _by_position(grad_query), _by_position(grad_key), _by_position(grad_value)
+
+
+PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+}
+"""Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
+
+
+def _scores(
+    query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    """Scores before the softmax, in float32 at least; -inf where a position may not look."""
+    scores = torch.matmul(query, key.mT).to(torch.promote_types(query.dtype, torch.float32)) * _scale(query, scale)
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores
+
+
+def _weights(scores: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    """Softmax of the scores; 0 in rows that may look nowhere."""
+    return torch.exp(scores - sums.unsqueeze(-1)).masked_fill(sums.isneginf().unsqueeze(-1), 0.0)
+
+
+def _scale(query: torch.Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _laid_out_like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory as another one, on which later views rely."""
+    return torch.empty_like(other, dtype=tensor.dtype).copy_(tensor) if tensor.shape == other.shape else tensor
+
+
+def _by_position(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory with the heads of a position side by side, as the CPU kernel leaves gradients."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)

@@ -1,0 +1,92 @@
+"""Rewrites of the traced ATen graph before it becomes a dataflow graph. A graph records their names for apply."""
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.nodes import is_check, picked_output
+from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
+from dlplacer.frontend.torch.splitting.rewrite import split_ops
+
+aten = torch.ops.aten
+
+
+def drop_detach(graph: fx.Graph) -> None:
+    """Let readers of a detached tensor read the tensor itself: the step's gradients are explicit by now."""
+    for node in graph.find_nodes(op="call_function", target=aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+def split_convolution_backward(graph: fx.Graph) -> None:
+    """Make a convolution's input gradient one op and its weight and bias gradients another.
+
+    The weight gradient leaves the critical path that way; together they cost what the whole op costs. The backward of a
+    matrix product is two products in ATen already.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
+        mask = node.args[-1]
+        if not mask[0] or not (mask[1] or mask[2]):
+            continue
+        parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
+        for suffix, part_mask in parts.items():
+            _split_off(graph, node, suffix, part_mask)
+        for getitem in list(node.users):
+            graph.erase_node(getitem)
+        graph.erase_node(node)
+
+
+def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]) -> None:
+    with graph.inserting_before(node):
+        part = graph.create_node(
+            "call_function", node.target, (*node.args[:-1], list(mask)), dict(node.kwargs), f"{node.name}_{suffix}"
+        )
+    part.meta = dict(node.meta)
+    part.meta["val"] = tuple(value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True))
+    for getitem in [user for user in node.users if mask[picked_output(user)]]:
+        output = picked_output(getitem)
+        with graph.inserting_before(getitem):
+            picked = graph.create_node("call_function", operator.getitem, (part, output), name=f"{part.name}_{output}")
+        picked.meta = dict(getitem.meta)
+        getitem.replace_all_uses_with(picked)
+
+
+PASSES: dict[str, Callable[[fx.Graph], None]] = {
+    "drop-detach": drop_detach,
+    "split-convolution-backward": split_convolution_backward,
+}
+"""Name → pass, in the order in which they are applied."""
+
+
+def require_known(names: Sequence[str]) -> None:
+    """Return if every name is that of a pass or of a split.
+
+    Raises
+    ------
+    CaptureError
+        Naming the first that is not.
+    """
+    unknown = [name for name in names if name not in PASSES and not is_split(name)]
+    if unknown:
+        raise CaptureError(
+            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)} and split:OP:AXIS:PARTS"
+        )
+    parse_splits(names)
+
+
+def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
+    """Apply the named passes, then all splits together, and drop checks and what nothing reads any more."""
+    for node in list(graph.nodes):
+        if is_check(node) and not node.users:
+            graph.erase_node(node)
+    for name in names:
+        if not is_split(name):
+            PASSES[name](graph)
+    splits = parse_splits(names)
+    if splits:
+        split_ops(graph, splits)
+    graph.eliminate_dead_code()
+    graph.lint()

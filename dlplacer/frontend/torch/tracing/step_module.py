@@ -1,0 +1,84 @@
+"""The step as one module: what is traced."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.job import Job, loss_in
+from dlplacer.frontend.torch.tracing.stand_in import fake_module, fake_tree
+
+
+class StepModule(nn.Module):
+    """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``."""
+
+    def __init__(self, job: Job, module: nn.Module, loss: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+        self.trains = job.mode == "train"
+        self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
+
+    def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
+        """The loss as a 1-tuple when training, else what the module returns."""
+        with torch.autocast("cpu", dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            if not self.trains:
+                return self.module(*args, **kwargs)
+            if self.loss is None:
+                return (loss_in(self.module(*args, *targets, **kwargs)),)
+            return (self.loss(self.module(*args, **kwargs), *targets),)
+
+
+def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ...]]:
+    """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data."""
+    module = fake_module(job.module, mode)
+    if job.mode == "infer":
+        module.eval().requires_grad_(False)
+    elif not module.training:
+        module.train()
+    step = StepModule(job, module, _fake_loss(job, mode))
+    return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
+
+
+def replaced_tensors(job: Job) -> list[str]:
+    """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
+
+    The pass runs on stand-ins, beside which tensors that the forward makes may be real. If it cannot, all are
+    suspected.
+    """
+    step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
+    before = dict(_named_tensors(step.module))
+    try:
+        with torch.no_grad():
+            step(*inputs)
+    except Exception:
+        return list(before)
+    after = dict(_named_tensors(step.module))
+    return [name for name in {**before, **after} if before.get(name) is not after.get(name)]
+
+
+def job_tensors(job: Job) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a job's module and, if it is a module, of its loss, under the names of the capture."""
+    tensors = dict(_named_tensors(job.module))
+    if isinstance(job.loss, nn.Module):
+        tensors.update((f"(loss).{name}", tensor) for name, tensor in _named_tensors(job.loss))
+    return tensors
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _fake_loss(job: Job, mode: FakeTensorMode) -> Callable[..., Any] | None:
+    if job.mode == "infer" or not isinstance(job.loss, nn.Module):
+        return job.loss if job.mode == "train" else None
+    if any(parameter.requires_grad for parameter in job.loss.parameters()):
+        raise CaptureError(
+            f"the loss {type(job.loss).__name__} has parameters to train; only the module is trained: move the loss "
+            "into the module and use loss=None"
+        )
+    return fake_module(job.loss, mode)

@@ -1,0 +1,150 @@
+"""What stands between split ops: nothing where they are cut alike, else slices, exchanges, one join, or a sum."""
+
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.splitting.one_op import run, split_graph, targets, traced
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.splitting.names import OpSplit
+
+aten = torch.ops.aten
+X = torch.randn((6, 4, 5), generator=torch.Generator().manual_seed(1))
+
+
+def same_results(call: Any, splits: list[OpSplit]) -> list[str]:
+    """Kinds of the calls of the split graph, which gives what the whole graph gives."""
+    graph = split_graph(call, [X], splits)
+    for ours, theirs in zip(run(graph, [X]), run(traced(call, [X]), [X]), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride()
+    return targets(graph)
+
+
+def test_parts_cut_alike_pass_on_directly() -> None:
+    kinds = same_results(lambda x: aten.exp(aten.relu(x)), [OpSplit("relu", "batch", 2), OpSplit("exp", "batch", 2)])
+    assert kinds == ["slice", "relu", "slice", "relu", "exp", "exp", "cat"]
+
+
+def test_parts_cut_along_another_axis_exchange_slices() -> None:
+    kinds = same_results(lambda x: aten.exp(aten.relu(x)), [OpSplit("relu", "batch", 2), OpSplit("exp", "channel", 2)])
+    assert kinds.count("cat") == 3
+    assert kinds[:4] == ["slice", "relu", "slice", "relu"]
+
+
+def test_finer_parts_are_slices_of_coarser_ones() -> None:
+    kinds = same_results(lambda x: aten.exp(aten.relu(x)), [OpSplit("relu", "batch", 2), OpSplit("exp", "batch", 3)])
+    assert kinds.count("cat") == 2  # the middle third lies in both halves, and the result is joined
+
+
+def test_whole_readers_share_one_join() -> None:
+    kinds = same_results(lambda x: (lambda y: aten.exp(y) + aten.sin(y))(aten.relu(x)), [OpSplit("relu", "batch", 2)])
+    assert kinds.count("cat") == 1
+
+
+def test_sums_of_parts_are_added_once() -> None:
+    kinds = same_results(
+        lambda x: (lambda y: aten.exp(y) + aten.sin(y))(aten.sum.dim_IntList(x, [0])), [OpSplit("sum_1", "batch", 3)]
+    )
+    assert kinds.count("add") == 3  # two of them join the three summands
+    assert "cat" not in kinds
+
+
+VIEWS: dict[str, Any] = {
+    "transpose": lambda x: aten.exp(aten.transpose(aten.relu(x), 0, 1)),
+    "permute": lambda x: aten.exp(aten.permute(aten.relu(x), [2, 0, 1])),
+    "unsqueeze": lambda x: aten.exp(aten.unsqueeze(aten.relu(x), 0)),
+    "rows": lambda x: aten.exp(aten.view(aten.relu(x), [24, 5])),
+    "finer rows": lambda x: aten.exp(aten.view(aten.relu(x), [2, 3, 4, 5])),
+    "select": lambda x: aten.exp(aten.select(aten.relu(x), 1, 2)),
+    "slice": lambda x: aten.exp(aten.slice(aten.relu(x), 1, 1, 3)),
+    "expand": lambda x: aten.exp(aten.expand(aten.unsqueeze(aten.relu(x), 1), [6, 2, 4, 5])),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_keep_pieces_apart(view: str) -> None:
+    whole = traced(VIEWS[view], [X])
+    result = next(node for node in whole.nodes if node.name == "exp").meta["val"]
+    # the samples are now the dimension of 6, or of 24 rows, or of 2 where they were made finer
+    dim = next(dim for dim, size in enumerate(result.shape) if size in (6, 24) or (view == "finer rows" and size == 2))
+    axis = ("batch", "channel")[dim] if dim < 2 else f"dim{dim}"
+    kinds = same_results(VIEWS[view], [OpSplit("relu", "batch", 2), OpSplit("exp", axis, 2)])
+    assert kinds.count("cat") == 1
+    assert kinds[-1] in ("cat", "permute")
+
+
+DIVISIONS: dict[str, Any] = {
+    "split": lambda x: aten.split.Tensor(aten.relu(x), 2, 1),
+    "split with sizes": lambda x: aten.split_with_sizes(aten.relu(x), [1, 4], -1),
+    "unbind": lambda x: aten.unbind(aten.relu(x), 2),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_value_that_is_divided_along_another_dimension_stays_in_pieces(name: str) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        parts = DIVISIONS[name](x)
+        return aten.exp(parts[0]), aten.sin(parts[-1])
+
+    splits = [OpSplit("relu", "batch", 2), OpSplit("exp", "batch", 2), OpSplit("sin", "batch", 2)]
+    kinds = same_results(call, splits)
+    assert kinds.count("cat") == 2
+    assert kinds[-2:] == ["cat", "cat"]
+
+
+def test_a_division_along_the_cut_reads_the_whole() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return aten.exp(aten.split.Tensor(aten.relu(x), 4, 0)[1])
+
+    assert same_results(call, [OpSplit("relu", "batch", 2)]) == [
+        "slice",
+        "relu",
+        "slice",
+        "relu",
+        "cat",
+        "split",
+        "exp",
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: aten.exp(aten.view(aten.relu(x), [120])),
+        lambda x: aten.exp(aten.view(aten.relu(x), [5, 24])),
+        lambda x: aten.exp(aten.select(aten.relu(x), 0, 2)),
+        lambda x: aten.exp(aten.slice(aten.relu(x), 0, 1, 4)),
+    ],
+)
+def test_views_that_mix_pieces_read_the_whole(call: Any) -> None:
+    same_results(call, [OpSplit("relu", "batch", 2), OpSplit("exp", "batch", 2)])
+
+
+def test_the_memory_layout_of_a_joined_value_is_kept() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return aten.view(aten.transpose(aten.relu(aten.transpose(x, 0, 1)), 0, 1), [120])
+
+    same_results(call, [OpSplit("relu", "batch", 2)])
+
+
+def test_an_op_that_is_not_there_is_named() -> None:
+    with pytest.raises(CaptureError, match="there is no op 'conv' to split"):
+        split_graph(aten.relu.default, [X], [OpSplit("conv", "batch", 2)])
+
+
+def test_an_axis_along_which_parts_would_mix_is_refused() -> None:
+    call = lambda x: aten._softmax(x, 0, False)  # noqa: E731
+    with pytest.raises(CaptureError, match=r"split along 'batch': its parts would mix; .* channel, dim2 only"):
+        split_graph(call, [X], [OpSplit("_softmax", "batch", 2)])
+
+
+def test_an_op_without_any_axis_says_so() -> None:
+    with pytest.raises(CaptureError, match="along no axis"):
+        split_graph(lambda x: aten.cumsum(x, 0), [X], [OpSplit("cumsum", "batch", 2)])
+
+
+def test_more_parts_than_elements_are_refused() -> None:
+    with pytest.raises(CaptureError, match="cannot be split into 7 parts along 'batch'; it has 6 elements there"):
+        split_graph(aten.relu.default, [X], [OpSplit("relu", "batch", 7)])

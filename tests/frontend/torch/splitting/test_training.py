@@ -1,0 +1,186 @@
+"""Training steps with split ops against plain PyTorch, from recorded names."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from frontend.torch.small_models import build
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import dlplacer as dp
+from dlplacer.core.errors import CaptureError
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.splitting.axes import splits_of
+from dlplacer.splitting.traced import TracedStep
+
+TOLERANCE = 1e-5
+
+
+class Net(nn.Module):
+    """Convolutions with batch norm, pooling, two branches, and a head."""
+
+    def __init__(self, channels: int = 8, kernel: int = 3, stride: int = 1, pool: bool = True) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, kernel, stride, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.left = nn.Conv2d(channels, 5, 3, padding=1)
+        self.right = nn.Conv2d(channels, 4, 1)
+        self.last = nn.BatchNorm2d(9)
+        self.head = nn.Linear(9, 5)
+        self.pool = pool
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.norm(self.stem(images)))
+        hidden = functional.max_pool2d(hidden, 3, 2) if self.pool else functional.avg_pool2d(hidden, 3, 1, 1)
+        joined = torch.cat([self.left(hidden), functional.relu(self.right(hidden))], 1)
+        return self.head(self.last(joined).mean((2, 3)))
+
+
+def job_of(net: nn.Module, batch: int = 6, size: int = 12) -> Job:
+    generator = torch.Generator().manual_seed(batch)
+    images = torch.randn((batch, 3, size, size), generator=generator)
+    labels = torch.randint(0, 5, (batch,), generator=generator)
+    return Job(net, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
+
+
+def trained(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> tuple[OpGraph, torch.Tensor, nn.Module]:
+    """The graph, the loss and the module with its gradients, after a step as planned and applied by name."""
+    graph = capture_job(copy.deepcopy(job), [*default_rewrites(), *map(str, splits)]).graph
+    timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
+    topology = dp.load_topology("cpu-2core")
+    topology = topology if cores == 2 else dp.Topology(topology.devices[:1])
+    plan = dp.place(timed, topology, method="list", time_limit_s=120).plan
+    mine = copy.deepcopy(job)
+    placed = dp.apply(mine, plan, [f"cpu:{core}" for core in range(cores)])
+    try:
+        return graph, placed.step(*mine.args, *mine.targets), mine.module
+    finally:
+        placed.close()
+
+
+def plain(job: Job) -> tuple[torch.Tensor, nn.Module]:
+    theirs = copy.deepcopy(job)
+    assert theirs.loss is not None
+    loss = theirs.loss(theirs.module(*theirs.args), *theirs.targets)
+    loss.backward()
+    return loss.detach(), theirs.module
+
+
+def require_equal(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> OpGraph:
+    graph, loss, mine = trained(job, splits, cores)
+    expected, theirs = plain(job)
+    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    for (name, ours), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
+    for (name, ours), other in zip(mine.named_buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(ours, other, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
+    return graph
+
+
+def test_a_step_with_everything_split_equals_plain_pytorch() -> None:
+    torch.manual_seed(0)
+    job = job_of(Net())
+    step = TracedStep.of(job)
+    splits = splits_of(step.nodes, set(step.nodes), 2)
+    kinds = {step.nodes[split.op].target.overloadpacket.__name__ for split in splits}
+    assert {"convolution", "convolution_backward", "max_pool2d_with_indices", "relu", "addmm", "mm", "cat"} <= kinds
+    graph = require_equal(job, splits, cores=2)
+    whole = step.captured().graph
+    parts = [op for op in graph.ops if op.origin]
+    assert {op.origin[0] for op in parts} == {split.op for split in splits}
+    assert all(op.origin[0] in whole.index for op in parts)
+    assert graph.capture is not None
+    assert graph.capture["rewrites"][-len(splits) :] == [str(split) for split in splits]
+
+
+def test_weight_gradients_are_exact_along_channels() -> None:
+    torch.manual_seed(0)
+    job = job_of(Net())
+    names = [op.id for op in capture_job(job, default_rewrites()).graph.ops if op.id.startswith("convolution_backward")]
+    weights = [name for name in names if name.endswith("_weight")]
+    assert weights
+    graph, _, mine = trained(job, [OpSplit(name, "channel", 2) for name in weights])
+    _, _, whole = trained(job, [])
+    for ours, theirs in zip(mine.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
+    assert not any(op.kind == "aten.add" and op.origin for op in graph.ops)
+
+
+@pytest.mark.parametrize("name", ["transformer", "embedding", "mixed precision"])
+def test_other_families_split_as_they_can(name: str) -> None:
+    job = build(name)
+    step = TracedStep.of(job)
+    splits = splits_of(step.nodes, set(step.nodes), 2)
+    assert len(splits) > 4
+    _, loss, mine = trained(job, splits)
+    _, expected, theirs = trained(job, [])
+    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    tolerance = 1e-2 if name == "mixed precision" else TOLERANCE
+    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_a_plan_with_splits_evaluates_and_takes_other_batches() -> None:
+    torch.manual_seed(0)
+    job, other = job_of(Net()), job_of(Net(), batch=3)
+    graph = capture_job(job, [*default_rewrites(), "split:convolution:batch:2", "split:relu:channel:2"]).graph
+    timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
+    alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
+    plan = dp.place(timed, alone, method="list", time_limit_s=120).plan
+    theirs = copy.deepcopy(job.module)
+    placed = dp.apply(job, plan, ["cpu:0"])
+    try:
+        loss = placed.step(*other.args, *other.targets)
+        expected = functional.cross_entropy(theirs(*other.args), *other.targets)
+        torch.testing.assert_close(loss, expected.detach(), rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(placed.eval()(*job.args), theirs.eval()(*job.args), rtol=TOLERANCE, atol=TOLERANCE)
+    finally:
+        placed.close()
+
+
+def test_a_chain_along_the_channels_is_joined_once_at_its_end() -> None:
+    torch.manual_seed(0)
+    job = job_of(Net())
+    chain = ["convolution", "_native_batch_norm_legit_functional", "relu", "max_pool2d_with_indices"]
+    graph = require_equal(job, [OpSplit(name, "channel", 2) for name in chain])
+    between = [edge for edge in graph.edges if edge.source == "convolution_part0" and edge.target.endswith("_part0")]
+    assert [edge.target for edge in between] == ["_native_batch_norm_legit_functional_part0"]
+    forward = [op for op in graph.ops if op.phase == "forward" and op.kind == "aten.cat" and op.origin]
+    joined = {op.origin[0] for op in forward if len(op.outputs[0].shape) == 4}
+    assert "max_pool2d_with_indices" in joined
+
+
+def test_batch_norm_in_training_mixes_samples() -> None:
+    job = job_of(Net())
+    with pytest.raises(CaptureError, match="cannot be split along 'batch': its parts would mix"):
+        capture_job(job, ["split:_native_batch_norm_legit_functional:batch:2"])
+
+
+def test_holding_backward_ops_with_forward_ops_excludes_splits() -> None:
+    with pytest.raises(CaptureError, match="would hold the parts of a split op together"):
+        capture_job(job_of(Net()), ["split:convolution:batch:2"], colocate_backward=True)
+
+
+def test_rewrites_that_are_not_known_are_refused() -> None:
+    with pytest.raises(CaptureError, match="rewrite 'fuse' is not known"):
+        capture_job(job_of(Net()), ["fuse"])
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_random_nets_with_random_splits_equal_plain_pytorch(data: st.DataObject) -> None:
+    torch.manual_seed(data.draw(st.integers(0, 100), label="seed"))
+    kernel, stride = data.draw(st.sampled_from([(3, 1), (3, 2), (1, 1), (5, 1)]), label="stem")
+    net = Net(data.draw(st.integers(3, 9), label="channels"), kernel, stride, data.draw(st.booleans(), label="pool"))
+    job = job_of(net, data.draw(st.integers(2, 5), label="batch"), 14)
+    step = TracedStep.of(job)
+    ops = data.draw(st.sets(st.sampled_from(sorted(step.nodes))), label="ops")
+    require_equal(job, splits_of(step.nodes, ops, data.draw(st.integers(2, 3), label="parts")))

@@ -1,0 +1,146 @@
+"""FLOPs against torch's counter where that is right, against formulas written down here where it is not."""
+
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import build, graph_of
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.frontend.torch.flops import tensor_bytes
+
+
+def counted(job: Job) -> int:
+    """FLOPs of forward and backward according to torch."""
+    with FlopCounterMode(display=False) as counter:
+        loss = job.module(*job.args)
+        if job.mode == "train":
+            job.loss(loss, *job.targets).backward()  # type: ignore[misc]
+    return int(counter.get_total_flops())
+
+
+def summed(job: Job, **options: bool) -> int:
+    return int(sum(op.flops for op in capture(job, **options).ops))
+
+
+def training(module: nn.Module, *args: torch.Tensor) -> Job:
+    return Job(module, args, (), lambda output: output.pow(2).sum())
+
+
+@pytest.mark.parametrize("name", ["linear", "branches", "sub-part in evaluation mode", "tied", "embedding"])
+def test_products_and_convolutions_agree_with_torchs_counter(name: str) -> None:
+    job = build(name)
+    assert sum(op.flops for op in graph_of(name).ops) == counted(job)
+
+
+def test_batched_products_agree_with_torchs_counter() -> None:
+    class Products(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 6, 5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.baddbmm(torch.ones(3, 4, 5), x, self.weight) + torch.einsum("bij,bjk->bik", x, self.weight)
+
+    job = training(Products(), torch.randn(3, 4, 6))
+    assert summed(job) == counted(job)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"bias": False}])
+def test_convolutions_agree_with_torchs_counter(options: dict[str, Any], whole: bool) -> None:
+    job = training(nn.Sequential(nn.Conv2d(3, 6, 3, **options), nn.Conv2d(6, 4, 1)), torch.randn(2, 3, 9, 9))
+    assert summed(job, whole_backward=whole) == counted(job)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_transposed_convolutions_agree_with_torchs_counter(dimensions: int) -> None:
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1]
+    job = training(nn.Sequential(nn.Identity(), kind(4, 6, 3, stride=2)), torch.randn(2, 4, *[5] * dimensions))
+    assert summed(job) == counted(job)
+
+
+# 16 groups: one 3x3 filter of one channel for each of 16 channels, at 8x8 places of 2 images:
+# 2·(2·8·8)·(16·1·3·3) = 36,864 forward. Backward computes as much for the input and as much for the weight.
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_backward_of_a_grouped_convolution(whole: bool) -> None:
+    depthwise = nn.Sequential(nn.Conv2d(16, 16, 1, bias=False), nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False))
+    graph = capture(training(depthwise, torch.randn(2, 16, 8, 8)), whole_backward=whole)
+    assert graph.op("convolution_1").flops == 36_864
+    backward = [op for op in graph.ops if op.id.startswith("convolution_backward") and op.module == "1"]
+    assert sum(op.flops for op in backward) == 2 * 36_864
+    assert [op.flops for op in backward] == ([2 * 36_864] if whole else [36_864, 36_864])
+
+
+# Heads B·H = 2·4, sequence S = 6, head size E = 8: two products of 2·S·S·E each forward; backward recomputes the scores
+# and makes four more products of that size.
+def test_attention_on_cpus() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(q * self.scale, k * self.scale, v * self.scale)
+
+    graph = capture(training(Attention(), *(torch.randn(2, 4, 6, 8) for _ in range(3))))
+    product = 2 * 6 * 6 * 8 * (2 * 4)
+    assert graph.op("_scaled_dot_product_flash_attention_for_cpu").flops == 2 * product
+    assert graph.op("_scaled_dot_product_flash_attention_for_cpu_backward").flops == 5 * product
+
+
+# mv: 3 rows of 4; dot: 3 elements; addbmm: 2 products of 3x4 by 4x5. Two FLOPs for each multiply-add.
+@pytest.mark.parametrize(
+    ("call", "shapes", "flops"),
+    [
+        (torch.mv, [(3, 4), (4,)], 2 * 3 * 4),
+        (torch.dot, [(3,), (3,)], 2 * 3),
+        (torch.addmv, [(3,), (3, 4), (4,)], 2 * 3 * 4),
+        (torch.addbmm, [(3, 5), (2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
+    ],
+)
+def test_products_that_torchs_counter_does_not_know(call: Any, shapes: list[tuple[int, ...]], flops: int) -> None:
+    class Product(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            return call(*tensors)
+
+    assert summed(Job(Product(), tuple(torch.randn(shape) for shape in shapes), mode="infer")) == flops
+
+
+# 2 sequences of 8 tokens, each with its 2 best experts: 32 rows. Every expert is a matrix of 16x64, then one of 32x16.
+# Backward makes two products for each of forward.
+def test_a_mixture_of_experts_counts_every_row_once() -> None:
+    pytest.importorskip("transformers")
+    from families.all_families import graph_of as family
+
+    grouped = [op for op in family("Mixtral-like").ops if "grouped_mm" in op.kind]
+    forward = [2 * 32 * 16 * 64, 2 * 32 * 32 * 16]
+    assert sorted(op.flops for op in grouped if op.phase == "forward") == sorted(forward)
+    assert sum(op.flops for op in grouped if op.phase == "backward") == 2 * sum(forward)
+
+
+def test_ops_that_only_touch_elements_have_none() -> None:
+    graph = graph_of("transformer")
+    for op in graph.ops:
+        if op.kind in ("aten.relu", "aten.native_layer_norm", "aten.add", "aten.clone"):
+            assert op.flops == 0
+            assert op.bytes_accessed > 0
+
+
+@pytest.mark.parametrize(
+    ("tensor", "size_bytes"),
+    [
+        (torch.zeros(4, 8), 128),
+        (torch.zeros(4, 8, dtype=torch.int64)[:, ::2], 128),
+        (torch.zeros(1, 8).expand(4, 8), 32),
+        (torch.zeros(()).expand(3, 4), 4),
+        (torch.zeros(0, 3), 0),
+        (torch.zeros((), dtype=torch.bool), 1),
+    ],
+)
+def test_bytes_that_travel(tensor: torch.Tensor, size_bytes: int) -> None:
+    assert tensor_bytes(tensor) == size_bytes

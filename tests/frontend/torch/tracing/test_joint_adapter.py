@@ -1,0 +1,146 @@
+"""What `dlplacer.frontend.torch.tracing.joint` relies on in torch's private tracing APIs, for every version that it supports."""
+
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import build
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, module_path, sequence_number, trace
+from dlplacer.frontend.torch.tracing.step_module import fake_step
+
+
+def traced(job: Job) -> Traced:
+    step, inputs = fake_step(job, FakeTensorMode())
+    names = [f"input {position}" for position in range(20)]
+    return trace(step, inputs, job.mode == "train", names)
+
+
+@pytest.fixture(scope="module")
+def counting() -> Traced:
+    return traced(build("counting"))
+
+
+def calls(trace: Traced) -> dict[str, fx.Node]:
+    return {node.name: node for node in trace.module.graph.nodes if node.op == "call_function"}
+
+
+def test_inputs_are_described_by_these_classes(counting: Traced) -> None:
+    descriptions: list[Any] = [node.meta["desc"] for node in counting.module.graph.find_nodes(op="placeholder")]
+    assert [type(entry).__name__ for entry in descriptions] == [
+        *("ParamAOTInput", "ParamAOTInput", "BufferAOTInput", "BufferAOTInput"),
+        *("PlainAOTInput", "PlainAOTInput", "TangentAOTInput"),
+    ]
+    assert [entry.target for entry in descriptions[:4]] == [
+        *("module.fc.weight", "module.fc.bias", "module.calls", "module.mean")
+    ]
+    assert [entry.idx for entry in descriptions[4:6]] == [0, 1]
+
+
+def test_inputs_are_decoded(counting: Traced) -> None:
+    assert list(counting.inputs.values()) == [
+        Slot("parameter", "fc.weight"),
+        Slot("parameter", "fc.bias"),
+        Slot("buffer", "calls"),
+        Slot("buffer", "mean"),
+        Slot("input", position=0),
+        Slot("input", position=1),
+        Slot("tangent", position=0),
+    ]
+
+
+def test_outputs_are_described_by_these_classes(counting: Traced) -> None:
+    descriptions = counting.module.graph.output_node().meta["desc"]
+    assert [type(entry).__name__ for entry in descriptions] == [
+        *("InputMutationAOTOutput", "InputMutationAOTOutput", "PlainAOTOutput", "GradAOTOutput", "GradAOTOutput"),
+        *("NoneType", "NoneType", "NoneType", "NoneType"),
+    ]
+    assert descriptions[0].mutated_input.target == "module.calls"
+    assert descriptions[3].grad_of.target == "module.fc.weight"
+
+
+def test_outputs_are_decoded(counting: Traced) -> None:
+    assert [slot for _, slot in counting.outputs] == [
+        Slot("mutation", "calls"),
+        Slot("mutation", "mean"),
+        Slot("output", position=0),
+        Slot("gradient", "fc.weight"),
+        Slot("gradient", "fc.bias"),
+    ]
+    assert counting.constants == {}
+    assert counting.side_effects == ()
+
+
+def test_ops_are_tagged_as_forward_or_backward(counting: Traced) -> None:
+    tags = {name: node.meta.get("partitioner_tag") for name, node in calls(counting).items()}
+    assert set(tags.values()) == {"is_forward", "is_backward"}
+    names = list(tags)
+    assert not is_backward(calls(counting)["nll_loss_forward"])
+    assert is_backward(calls(counting)["nll_loss_backward"])
+    border = names.index("nll_loss_backward")
+    assert [tags[name] for name in names] == ["is_forward"] * border + ["is_backward"] * (len(names) - border)
+
+
+def test_forward_and_backward_are_paired_by_their_sequence_number(counting: Traced) -> None:
+    numbers = {name: sequence_number(node) for name, node in calls(counting).items()}
+    assert numbers["addmm"] == numbers["mm"] == numbers["sum_1"]
+    assert numbers["nll_loss_forward"] == numbers["nll_loss_backward"]
+    assert numbers["_log_softmax"] == numbers["_log_softmax_backward_data"]
+    assert len({numbers[name] for name in ("addmm", "nll_loss_forward", "_log_softmax")}) == 3
+
+
+def test_both_directions_know_their_module() -> None:
+    nodes = calls(traced(build("convolutions")))
+    assert "nn_module_stack" in nodes["convolution"].meta
+    assert "fwd_nn_module_stack" in nodes["convolution_backward"].meta
+    assert module_path(nodes["convolution"]) == "one.0"
+    assert module_path(nodes["convolution_backward"]) == "b"
+    assert module_path(nodes["nll_loss_forward"]) is None
+
+
+def test_sub_modules_are_found_by_their_path() -> None:
+    nodes = calls(traced(build("branches")))
+    assert {module_path(node) for node in nodes.values()} >= {
+        "stem.conv",
+        "branches.0.conv",
+        "branches.1.bn",
+        "fc",
+        "pool",
+    }
+
+
+def test_values_that_are_no_tensors_are_inputs_without_readers() -> None:
+    found = traced(build("keywords"))
+    unread = [
+        node
+        for node in found.module.graph.find_nodes(op="placeholder")
+        if not isinstance(node.meta.get("val"), torch.Tensor)
+    ]
+    # None, the factor 3, the number 3, flag, none.
+    assert len(unread) == 5
+    assert not any(node.users for node in unread)
+
+
+def test_returned_values_that_are_no_tensors() -> None:
+    from frontend.torch.small_models import Calls
+
+    module = Calls(lambda self, x: {"a": self.fc(x), "b": None, "c": (3, "text")}, fc=torch.nn.Linear(8, 5))
+    found = traced(Job(module, (torch.randn(4, 8),), mode="infer"))
+    assert found.constants == {1: None, 2: 3, 3: "text"}
+    assert [slot.position for _, slot in found.outputs] == [0]
+
+
+def test_a_torch_without_the_apis_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch._dynamo.functional_export", None)
+    with pytest.raises(CaptureError, match=rf"torch {torch.__version__.replace('+', '.')} cannot be used for capture"):
+        traced(build("linear"))
+
+
+def test_this_torch_is_one_of_the_supported_versions() -> None:
+    assert (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)

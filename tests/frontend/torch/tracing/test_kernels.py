@@ -1,0 +1,125 @@
+"""Kernels that exist on one type of device only: a portable counterpart, or a clear refusal."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from frontend.torch.small_models import build, graph_of
+from runtime.random_plans import needs_two_cores, random_plan
+from torch import nn
+
+import dlplacer as dp
+from dlplacer.core.errors import MismatchError
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward, kernel_for, runs_on
+
+aten = torch.ops.aten
+FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
+BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def heads(*sizes: int, dtype: torch.dtype, by_position: bool = False) -> torch.Tensor:
+    """A random tensor of (batch, heads, positions, width), in memory perhaps with the heads of a position together."""
+    tensor = torch.randn(*sizes).to(dtype)
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2) if by_position else tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("variant", ["plain", "causal", "added mask", "boolean mask", "scaled", "cross"])
+def test_portable_attention_is_that_of_the_cpu_kernel(variant: str, by_position: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    keys = 9 if variant == "cross" else 6
+    sizes = {"query": 6, "grad": 6, "key": keys, "value": keys}
+    query, grad, key, value = (heads(2, 4, count, 8, dtype=dtype, by_position=by_position) for count in sizes.values())
+    options = {
+        "added mask": {"attn_mask": heads(2, 1, 6, 6, dtype=dtype)},
+        "boolean mask": {"attn_mask": torch.rand(2, 1, 6, 6) < 0.7},
+        "scaled": {"scale": 0.3},
+    }.get(variant, {})
+    if variant == "boolean mask":
+        options["attn_mask"][..., 0] = True  # type: ignore[index]
+        # The kernel is called with the mask added: torch turns booleans into zeros and -inf first.
+        added = torch.zeros(2, 1, 6, 6, dtype=dtype).masked_fill(~options["attn_mask"], -torch.inf)  # type: ignore[operator]
+        kernel_options = {"attn_mask": added}
+    else:
+        kernel_options = dict(options)
+    causal = variant == "causal"
+    theirs = FORWARD(query, key, value, 0.0, causal, **kernel_options)
+    ours = attention(query, key, value, 0.0, causal, **options)  # type: ignore[arg-type]
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other.to(mine.dtype), **tolerance)
+    assert ours[0].stride() == theirs[0].stride()
+    their_gradients = BACKWARD(grad, query, key, value, *theirs, 0.0, causal, **kernel_options)
+    our_gradients = attention_backward(grad, query, key, value, *ours, 0.0, causal, **options)  # type: ignore[arg-type]
+    for mine, other in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(mine, other, **tolerance)
+        assert mine.dtype == dtype
+        assert mine.stride() == other.stride()
+
+
+def test_rows_that_look_nowhere_give_zeros() -> None:
+    query, key, value = (heads(1, 1, 3, 4, dtype=torch.float32) for _ in range(3))
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    mask[1] = False
+    output, sums = attention(query, key, value, attn_mask=mask)
+    assert output[0, 0, 1].eq(0).all()
+    gradients = attention_backward(torch.ones_like(output), query, key, value, output, sums, 0.0, False, attn_mask=mask)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_the_kernel_is_chosen_for_the_type_of_device() -> None:
+    assert kernel_for(FORWARD, "cpu") is FORWARD
+    assert kernel_for(FORWARD, "cuda") is attention
+    assert kernel_for(BACKWARD, "cuda") is attention_backward
+    assert kernel_for(aten.mm.default, "cuda") is aten.mm.default
+    assert not any(runs_on(target, "cuda") for target in PORTABLE)
+
+
+@needs_two_cores
+def test_a_step_runs_on_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+    for portable in (False, True):
+        if portable:
+            monkeypatch.setattr(
+                "dlplacer.frontend.torch.tracing.kernels.runs_on", lambda target, kind: target not in PORTABLE
+            )
+        job = build("attention")
+        placed = dp.apply(job, random_plan(graph_of("attention")), devices=["cpu:0", "cpu:1"])
+        try:
+            losses.append(placed.step(*job.args, *job.targets))
+            gradients = [parameter.grad for parameter in placed.parameters()]
+        finally:
+            placed.close()
+        losses.extend(gradients)
+    half = len(losses) // 2
+    for ours, theirs in zip(losses[half:], losses[:half], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.fixture
+def library() -> Iterator[str]:
+    """An op of a library of its own that only stand-ins can compute."""
+    with torch.library._scoped_library("dlplacertest", "DEF") as own:
+        own.define("twice(Tensor x) -> Tensor")
+        own.impl("twice", torch.empty_like, "Meta")
+        yield "twice"
+
+
+@needs_two_cores
+def test_an_op_without_a_kernel_is_refused_with_its_name(library: str) -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.dlplacertest.twice(self.fc(x))
+
+    job = Job(Doubling(), (torch.randn(2, 4),), mode="infer")
+    with pytest.raises(
+        MismatchError, match=r"op 'twice' calls dlplacertest.twice.default, .* no kernel for cpu devices"
+    ):
+        dp.apply(job, random_plan(capture(job)), devices=["cpu:0", "cpu:1"])
