@@ -32,7 +32,7 @@ from dlplacer.planning.hybrid import (
     presolve,
     work_of,
 )
-from dlplacer.plot import plot_hybrid, save_picture
+from dlplacer.report.plot import plot_hybrid, save_picture
 
 INCEPTION_V3 = EpochsTable({32: 4.0, 64: 7.0, 128: 12.0, 256: 23.0})
 """Pal et al. 2019, section 5: epochs to a loss of 6.1 by the number of GPUs; see paper_003_dlplacer.py for the 12."""

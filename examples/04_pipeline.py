@@ -11,7 +11,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.planning.pipeline.action import write_csv
 from dlplacer.planning.pipeline.pipeline_search import Search
 from dlplacer.planning.pipeline.schedules import SCHEDULES
-from dlplacer.plot import plot_pipeline, save_picture
+from dlplacer.report.plot import plot_pipeline, save_picture
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _draw(path: Path, comparison: Any) -> None:
-    from dlplacer.plot import plot_comparison, save_picture
+    from dlplacer.report.plot import plot_comparison, save_picture
 
     save_picture(path, plot_comparison, comparison)
     tell_written(path)

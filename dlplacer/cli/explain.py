@@ -10,7 +10,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
-    from dlplacer.explanation import Explanation
+    from dlplacer.report.explanation import Explanation
 
 HELP = "Say why a plan takes as long as it does: critical path, what limits its bound, idle devices, large transfers."
 _LONGEST = 12
@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Explain and print."""
-    from dlplacer.explanation import explain
     from dlplacer.files.load import load_plan
+    from dlplacer.report.explanation import explain
 
     dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
     plan = load_plan(arguments.plan)
@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _print(plan: "Plan", found: "Explanation") -> None:
     from dlplacer.cli.tables import new_table, print_pairs, print_table
     from dlplacer.core.plan import Transfer
-    from dlplacer.explanation import REASONS
+    from dlplacer.report.explanation import REASONS
 
     bound_s = max(found.limits_s.values())
     limits = ", ".join(f"{name} {format_seconds(limit_s)}" for name, limit_s in found.limits_s.items())

@@ -269,7 +269,7 @@ def _fit_object(fits: "ScalingFits") -> dict[str, Any]:
 
 
 def _draw(path: Path, plan: Any) -> None:
-    from dlplacer.plot import plot_hybrid, save_picture
+    from dlplacer.report.plot import plot_hybrid, save_picture
 
     save_picture(path, plot_hybrid, plan)
     tell_written(path)

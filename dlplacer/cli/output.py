@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dlplacer.core.errors import InputError
-from dlplacer.plot.formats import picture_format
+from dlplacer.report.plot.style.formats import picture_format
 
 
 def output_file(text: str) -> Path:

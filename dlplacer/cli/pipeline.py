@@ -77,7 +77,7 @@ def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
     if arguments.picture is not None:
-        from dlplacer.plot import plot_pipeline, save_picture
+        from dlplacer.report.plot import plot_pipeline, save_picture
 
         save_picture(arguments.picture, plot_pipeline, plan)
     tell_written(arguments.csv, arguments.picture)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 def write_run(arguments: argparse.Namespace, predicted: "Plan", measured: "Plan") -> None:
     """The files that the command line asks for: the picture and the trace of the predicted and the measured step."""
     if arguments.gantt:
-        from dlplacer.plot import save_run_picture
+        from dlplacer.report.plot import save_run_picture
 
         save_run_picture(arguments.gantt, predicted, measured)
     if arguments.trace:
         from dlplacer.files import write_json
-        from dlplacer.trace import run_trace
+        from dlplacer.report.trace import run_trace
 
         write_json(arguments.trace, run_trace(predicted, measured))
     for path in filter(None, (arguments.gantt, arguments.trace)):

@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = load_plan(arguments.plan)
     print_plan(plan)
     if arguments.gantt or arguments.placement or arguments.memory:
-        from dlplacer.plot import plot_gantt, plot_memory, plot_placement, save_picture
+        from dlplacer.report.plot import plot_gantt, plot_memory, plot_placement, save_picture
 
         if arguments.gantt:
             save_picture(arguments.gantt, plot_gantt, plan, color_by=arguments.color_by)
@@ -54,14 +54,14 @@ def execute(arguments: argparse.Namespace) -> int:
             save_picture(arguments.memory, plot_memory, plan)
     if arguments.trace:
         from dlplacer.files import write_json
-        from dlplacer.trace import chrome_trace
+        from dlplacer.report.trace import chrome_trace
 
         write_json(arguments.trace, chrome_trace(plan))
     if arguments.device_map:
         _write_device_map(arguments, plan)
     if arguments.html:
         from dlplacer.files import write_text
-        from dlplacer.plot import html_page
+        from dlplacer.report.plot import html_page
 
         write_text(arguments.html, html_page(plan))
     tell_written(*(getattr(arguments, name) for name in _WRITTEN))
@@ -69,8 +69,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _write_device_map(arguments: argparse.Namespace, plan: "Plan") -> None:
-    from dlplacer.export.device_map import device_map, spread_modules
     from dlplacer.files import write_json
+    from dlplacer.report.export.device_map import device_map, spread_modules
 
     write_json(arguments.device_map, device_map(plan, rule=arguments.device_map_rule))
     spread = spread_modules(plan)

@@ -45,8 +45,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
         write_topology(arguments.output, topology)
     if getattr(arguments, "picture", None) is not None:
-        from dlplacer.plot.save import save_picture
-        from dlplacer.plot.topology import plot_topology
+        from dlplacer.report.plot.save import save_picture
+        from dlplacer.report.plot.topology import plot_topology
 
         save_picture(arguments.picture, plot_topology, topology)
     tell_written(getattr(arguments, "output", None), getattr(arguments, "picture", None))

@@ -22,9 +22,9 @@ from dlplacer.fidelity.report import device_uses, worst_offenders
 from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch import capture
-from dlplacer.plot import plot_run, save_run_picture
+from dlplacer.report.plot import plot_run, save_run_picture
+from dlplacer.report.trace import run_trace
 from dlplacer.runtime.timeline import OpSpan
-from dlplacer.trace import run_trace
 
 
 def recording(*ends_s: float) -> Recording:

@@ -1,5 +1,0 @@
-"""Plans in the formats of other tools."""
-
-from dlplacer.export.device_map import device_map
-
-__all__ = ["device_map"]

@@ -1,0 +1,151 @@
+"""Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.problem.dispatch import dispatch_bound_s
+from dlplacer.problem.problem import build_problem
+from dlplacer.report.critical_path import critical_path
+from dlplacer.solvers.bounds.bounds import critical_path as longest_path
+from dlplacer.solvers.bounds.bounds import whole_area
+from dlplacer.solvers.instance.instance import build_instance
+
+_LISTED = 10
+_SAME = 1e-6
+
+REASONS = {
+    "critical path": "the longest chain of ops and transfers, each at its fastest: split the ops on it to go below",
+    "work": "all work, shared by all devices without idle time: only more or faster devices go below",
+    "dispatch": "one process issues all ops: fuse ops, or use larger batches, to go below",
+    "search": "what the solver has proved beyond the simple bounds: tensors and order cost this much at least",
+}
+"""What can limit a bound → what that means."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a device does during the step, in seconds."""
+
+    device: str
+    ops: int
+    busy_s: float
+    idle_s: float
+    on_path_s: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The figures behind a plan.
+
+    Attributes
+    ----------
+    limits_s
+        A key of `REASONS` → the bound that it gives, in seconds.
+    limited_by
+        The key with the largest bound.
+    path
+        Ops and transfers of the critical path.
+    path_ops_s, path_transfers_s, path_waits_s
+        Seconds of the step that its ops and its transfers take, and what it waits between them.
+    path_kinds_s
+        Kind of op → seconds on the critical path, the longest first.
+    devices
+        In the topology's order.
+    transfers
+        Those that take longest, the longest first.
+    """
+
+    limits_s: Mapping[str, float]
+    limited_by: str
+    path: tuple[ScheduledOp | Transfer, ...]
+    path_ops_s: float
+    path_transfers_s: float
+    path_waits_s: float
+    path_kinds_s: Mapping[str, float]
+    devices: tuple[DeviceShare, ...]
+    transfers: tuple[Transfer, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer explain --json`` prints."""
+        steps = [
+            {
+                "op" if isinstance(step, ScheduledOp) else "tensor": _name(step),
+                "start_s": step.start_s,
+                "end_s": step.end_s,
+            }
+            for step in self.path
+        ]
+        return {
+            "limits_s": dict(self.limits_s),
+            "limited_by": self.limited_by,
+            "path": steps,
+            "path_ops_s": self.path_ops_s,
+            "path_transfers_s": self.path_transfers_s,
+            "path_waits_s": self.path_waits_s,
+            "path_kinds_s": dict(self.path_kinds_s),
+            "devices": [asdict(share) for share in self.devices],
+            "transfers": [
+                {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
+                for sent in self.transfers
+            ],
+        }
+
+
+def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
+    """The explanation of a plan.
+
+    Parameters
+    ----------
+    dispatch_s
+        Seconds in which one process issues an op for any of the devices; 0 if each device is fed for itself.
+    """
+    limits_s = _limits_s(plan, dispatch_s)
+    path = critical_path(plan)
+    ops_s = sum(step.end_s - step.start_s for step in path if isinstance(step, ScheduledOp))
+    transfers_s = sum(step.end_s - step.start_s for step in path if isinstance(step, Transfer))
+    kinds: dict[str, float] = defaultdict(float)
+    for step in path:
+        if isinstance(step, ScheduledOp):
+            kinds[plan.graph.op(step.op).kind] += step.end_s - step.start_s
+    return Explanation(
+        limits_s=limits_s,
+        limited_by=_limited_by(limits_s),
+        path=path,
+        path_ops_s=ops_s,
+        path_transfers_s=transfers_s,
+        path_waits_s=max(0.0, plan.makespan_s - ops_s - transfers_s),
+        path_kinds_s=dict(sorted(kinds.items(), key=lambda entry: -entry[1])),
+        devices=tuple(_share(plan, device.id, path) for device in plan.topology.devices),
+        transfers=tuple(sorted(plan.transfers, key=lambda sent: sent.start_s - sent.end_s)[:_LISTED]),
+    )
+
+
+def _limits_s(plan: Plan, dispatch_s: float) -> dict[str, float]:
+    problem = build_problem(plan.graph, plan.topology, plan.options)
+    instance, tick_s = build_instance(problem), float(problem.tick_s)
+    limits = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
+    if dispatch_s:
+        limits["dispatch"] = dispatch_bound_s(plan.graph, dispatch_s, [device.type for device in plan.topology.devices])
+    return {**limits, "search": plan.lower_bound_s}
+
+
+def _limited_by(limits_s: Mapping[str, float]) -> str:
+    """The first limit that no other exceeds by more than rounding."""
+    largest_s = max(limits_s.values())
+    return next(name for name, limit_s in limits_s.items() if limit_s >= largest_s * (1 - _SAME))
+
+
+def _share(plan: Plan, device: str, path: tuple[ScheduledOp | Transfer, ...]) -> DeviceShare:
+    mine = [entry for entry in plan.ops if entry.device == device]
+    busy_s = sum(entry.end_s - entry.start_s for entry in mine)
+    on_path_s = sum(
+        step.end_s - step.start_s for step in path if isinstance(step, ScheduledOp) and step.device == device
+    )
+    return DeviceShare(device, len(mine), busy_s, max(0.0, plan.makespan_s - busy_s), on_path_s)
+
+
+def _name(step: ScheduledOp | Transfer) -> str:
+    return step.op if isinstance(step, ScheduledOp) else step.tensor

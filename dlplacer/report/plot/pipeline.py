@@ -1,0 +1,87 @@
+"""The schedule of a pipeline over time."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from dlplacer.core.units import format_seconds
+from dlplacer.report.plot.style.axes import axes_or_new, label_seconds, plain
+from dlplacer.report.plot.style.colors import IDLE, PHASE, block_colors, ink_on
+
+if TYPE_CHECKING:
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+
+_HEIGHT = 0.8
+_KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
+_MEANING = {
+    "F": "F forward",
+    "B": "B backward",
+    "I": "I backward for the inputs",
+    "W": "W backward for the weights",
+}
+_MOST_LABELS = 160
+_OUTLINED = 400
+_MOST_COLORS_NAMED = 16
+
+
+def pipeline_size(plan: "PipelinePlan") -> tuple[float, float]:
+    """Inches, width and height, that suit `plot_pipeline`."""
+    return 14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)
+
+
+def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
+    """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
+
+    The colour tells the micro-batch, the height what is done with it: forward, backward, backward for the weights
+    alone. What is left grey in a row is the bubble.
+    """
+    ax = axes_or_new(ax, pipeline_size(plan))
+    timeline = plan.timeline
+    names = [str(number) for number in range(plan.micro_batches)]
+    colors = block_colors(names)
+    labelled = sum(map(len, timeline.ranks)) <= _MOST_LABELS
+    for rank, spans in enumerate(timeline.ranks):
+        ax.barh(rank, timeline.step_s, height=_HEIGHT, color=IDLE, zorder=1)
+        for span in (span for span in spans if span.end_s > span.begin_s):
+            color = colors[str(span.action.micro_batch)]
+            height = _HEIGHT * _KIND_HEIGHT[span.action.kind]
+            width = span.end_s - span.begin_s
+            bottom = rank + _HEIGHT / 2 - height / 2
+            edge = "white" if width > timeline.step_s / _OUTLINED else color
+            ax.barh(bottom, width, left=span.begin_s, height=height, color=color, edgecolor=edge, lw=0.4, zorder=2)
+            if labelled and width > timeline.step_s / 60:
+                middle = span.begin_s + width / 2
+                ax.text(middle, bottom, str(span.action), ha="center", va="center", fontsize=7, color=ink_on(color))
+        if timeline.update_s[rank]:
+            begin_s = max((span.end_s for span in spans), default=0.0)
+            ax.barh(rank, timeline.update_s[rank], left=begin_s, height=_HEIGHT, color=PHASE["optimizer"], zorder=2)
+    ax.set_yticks(range(len(plan.devices)), [plain(name) for name in plan.devices])
+    ax.set_ylim(len(plan.devices) - 0.4, -0.6)
+    ax.set_xlim(0, timeline.step_s or 1.0)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    label_seconds(ax.xaxis, timeline.step_s or 1.0, "time")
+    title = (
+        f"{plan.name}: {plan.schedule}, {len(plan.stages)} stages, {plan.micro_batches} micro-batches: "
+        f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
+    )
+    ax.set_title(plain(title, 140), loc="left", fontsize=10)
+    _add_legend(ax, plan, colors)
+    return ax
+
+
+def _add_legend(ax: Axes, plan: "PipelinePlan", colors: Mapping[str, str]) -> None:
+    """The colours of the micro-batches beside the bars; what bars are labelled with, and their heights, below."""
+    names = [str(number) for number in range(plan.micro_batches)]
+    named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
+    handles = [Patch(color=colors[name], label=f"micro-batch {name}") for name in named]
+    if any(plan.timeline.update_s):
+        handles.append(Patch(color=PHASE["optimizer"], label="optimizer"))
+    handles.append(Patch(color=IDLE, label="bubble"))
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=8)
+    kinds = {span.action.kind for spans in plan.timeline.ranks for span in spans if span.end_s > span.begin_s}
+    passes = ", ".join(text for kind, text in _MEANING.items() if kind in kinds)
+    note = f"a bar is labelled stage, pass, micro-batch; the lower it is, the later the pass: {passes}"
+    ax.set_xlabel(f"{ax.get_xlabel()}\n{note}")

@@ -1,0 +1,104 @@
+"""A machine as a picture: devices in a row, routers above them, links coloured by what they carry."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from dlplacer.core.topology import Link, Topology
+from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
+from dlplacer.report.plot.positions.machine_positions import machine_layout
+from dlplacer.report.plot.style.axes import axes_or_new, plain
+from dlplacer.report.plot.style.colors import TEXT, device_colors, ink_on
+
+Spots = Mapping[str, tuple[float, float]]
+"""Node → where it is drawn."""
+
+_ROUTER = "#e4e4e4"
+_MOST_CLASSES = 8
+_COLUMN_INCHES = 1.25
+_LEVEL_INCHES = 1.1
+_LEVEL_INCHES_PER_LINK = 0.3
+_SPECTRUM = "viridis"
+
+
+def topology_size(topology: Topology) -> tuple[float, float]:
+    """Inches, width and height, that suit `plot_topology`."""
+    spots = machine_layout(topology)
+    lowest, highest = _depth(topology, spots), max(y for _, y in spots.values())
+    columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
+    joins = Counter(name for link in topology.links for name in (link.source, link.target))
+    level = max(_LEVEL_INCHES, *(_LEVEL_INCHES_PER_LINK * joins[router.id] for router in topology.routers), 0.0)
+    return min(40.0, max(5.0, _COLUMN_INCHES * (columns + 1.6))), min(20.0, 1.9 + level * (highest + lowest))
+
+
+def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
+    """Devices as coloured boxes in a row, routers above; returns the Axes.
+
+    Links between devices that are not neighbours in the row pass below it. A colour tells rate and latency, as the
+    legend says; where there are more kinds of links than colours can tell, every link is labelled.
+    """
+    ax = axes_or_new(ax, topology_size(topology))
+    spots = machine_layout(topology)
+    _draw_links(ax, topology, spots)
+    colors = device_colors(topology.device_index)
+    for node in topology.nodes:
+        label = plain(node.id)
+        if node.id in colors:
+            device = topology.device(node.id)
+            memory = "" if device.memory_bytes is None else f"\n{format_bytes(device.memory_bytes)}"
+            label += f"\n{plain(device.type, 24)}{memory}"
+        color = colors.get(node.id, _ROUTER)
+        box = {"boxstyle": "round,pad=0.4", "facecolor": color, "edgecolor": TEXT}
+        ax.text(*spots[node.id], label, fontsize=9, color=ink_on(color), ha="center", va="center", zorder=3, bbox=box)
+    columns, levels = zip(*spots.values(), strict=True)
+    ax.set_xlim(min(columns) - 0.7, max(columns) + 0.7)
+    ax.set_ylim(-_depth(topology, spots) - 0.45, max(levels) + 0.45)
+    ax.set_axis_off()
+    ax.set_title(plain(topology.name or "topology", 100), loc="left", fontsize=11)
+    return ax
+
+
+def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
+    rates = {_carries(link): link.total_bytes_per_s for link in topology.links}
+    names = sorted(rates, key=lambda name: -rates[name])
+    shades = matplotlib.colormaps[_SPECTRUM]
+    color_of = {name: shades(0.9 * place / max(1, len(names) - 1)) for place, name in enumerate(names)}
+    width_of = {name: 1.5 + 3.5 * (rates[name] / rates[names[0]]) ** 0.5 for name in names}
+    told = len(names) <= _MOST_CLASSES
+    for link in topology.links:
+        name, low = _carries(link), _arc(topology, spots, link)
+        (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
+        middle = ((x0 + x1) / 2, (y0 + y1) / 2 - low)
+        curve = Path([(x0, y0), (middle[0], middle[1] - low), (x1, y1)], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
+        style = {"edgecolor": color_of[name], "linewidth": width_of[name], "label": "link"}
+        ax.add_patch(PathPatch(curve, facecolor="none", zorder=1, **style))
+        if not told:
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
+            ax.text(*middle, name.replace(", ", "\n"), fontsize=6, color=TEXT, ha="center", va="center", bbox=box)
+    if told and names:
+        handles = [Line2D([], [], color=color_of[name], linewidth=width_of[name], label=name) for name in names]
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False, fontsize=8)
+
+
+def _carries(link: Link) -> str:
+    """Rate, latency and what else tells one kind of link from another."""
+    count = f"{link.count} × " if link.count > 1 else ""
+    duplex = ", half duplex" if link.duplex == "half" else ""
+    return f"{count}{format_bytes_per_s(link.bytes_per_s)}, {format_seconds(link.latency_s)}{duplex}"
+
+
+def _arc(topology: Topology, spots: Spots, link: Link) -> float:
+    """How far below a straight line the middle of a link passes: 0 but for devices with others between them."""
+    both = {link.source, link.target} <= topology.device_index.keys()
+    apart = abs(spots[link.source][0] - spots[link.target][0])
+    return 0.25 + 0.2 * apart if both and apart > 1.5 else 0.0
+
+
+def _depth(topology: Topology, spots: Spots) -> float:
+    """How far links pass below the row of devices."""
+    return max((_arc(topology, spots, link) for link in topology.links), default=0.0)

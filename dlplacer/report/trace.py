@@ -1,0 +1,186 @@
+"""A plan as a Chrome trace: the JSON that ui.perfetto.dev and chrome://tracing open."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlplacer.check.memory import live_bytes
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.report.critical_path import critical_path
+from dlplacer.report.link_use import LinkUse, link_uses
+
+_COMPUTE = "compute"
+_THREADS = 1000
+
+Thread = tuple[str, str]
+"""Node of the topology and name of one of its threads."""
+
+TraceRows = list[tuple[Thread, LinkUse]]
+"""Every use of a link and its thread."""
+
+
+def chrome_trace(plan: Plan) -> dict[str, Any]:
+    """The plan in the Trace Event Format, ready for JSON: times and durations in microseconds.
+
+    A process per device, and per router that forwards, with a thread ``compute`` and one for every link direction that
+    leaves it; where transfers overlap on a direction (``contention: none``) it has several threads. Ops that take no
+    time are left out. Flow arrows lead from producer over transfer to first consumer; ``args.critical`` marks the
+    critical path; counters hold the memory alive on each device.
+    """
+    rows = _rows(plan)
+    threads = _threads(plan, rows)
+    critical = set(critical_path(plan))
+    events = [*_names(threads), *_op_events(plan, threads, critical), *_transfer_events(rows, threads, critical)]
+    events += [*_flow_events(plan, rows, threads), *_memory_events(plan, threads)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "graph": plan.graph.name,
+            "topology": plan.topology.name,
+            "status": plan.status,
+            "method": plan.method,
+            "makespan_s": plan.makespan_s,
+            "lower_bound_s": plan.lower_bound_s,
+            "gap": plan.gap,
+            "options": plan.options.to_dict(),
+        },
+    }
+
+
+def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
+    """A predicted and a measured step in one trace: every device is two processes, one for each.
+
+    Parameters
+    ----------
+    measured
+        As `dlplacer.fidelity` records it, on the devices of the predicted plan.
+    """
+    trace, other = chrome_trace(predicted), chrome_trace(measured)
+    events = [_renamed(event, "predicted", 0) for event in trace["traceEvents"]]
+    shift = 1 + max(event["pid"] for event in events)
+    events += [_renamed(event, "measured", shift) for event in other["traceEvents"]]
+    times = {"predicted_s": predicted.makespan_s, "measured_s": measured.makespan_s}
+    return {**trace, "traceEvents": events, "otherData": {**trace["otherData"], **times}}
+
+
+def _renamed(event: dict[str, Any], what: str, shift: int) -> dict[str, Any]:
+    """The event in a process of its own; a measured op knows nothing of a critical path."""
+    args = {key: value for key, value in event.get("args", {}).items() if not (shift and key == "critical")}
+    if event["name"] == "process_name":
+        args = {"name": f"{args['name']} {what}"}
+    places = {key: event[key] + shift * scale for key, scale in (("pid", 1), ("tid", _THREADS)) if key in event}
+    return {**event, **places, **({"args": args} if "args" in event else {})}
+
+
+def _rows(plan: Plan) -> TraceRows:
+    """Slices of one thread must not overlap: each use goes to the first thread of its direction that is free."""
+    placed = []
+    for (source, target), uses in link_uses(plan).items():
+        free_ns: list[int] = []
+        for use in uses:
+            row = next((row for row, end_ns in enumerate(free_ns) if end_ns <= _ns(use.start_s)), len(free_ns))
+            free_ns[row : row + 1] = [_ns(use.end_s)]
+            placed.append(((source, f"to {target}" + (f" ({row + 1})" if row else "")), use))
+    return placed
+
+
+def _threads(plan: Plan, rows: TraceRows) -> Mapping[Thread, tuple[int, int]]:
+    """Thread → (pid, tid). No id is 0, which Perfetto keeps for the idle process, and no tid is used twice."""
+    names = [(device.id, _COMPUTE) for device in plan.topology.devices] + [thread for thread, _ in rows]
+    order = {node.id: position for position, node in enumerate(plan.topology.nodes, start=1)}
+    distinct = sorted(dict.fromkeys(names), key=lambda thread: order[thread[0]])
+    return {thread: (order[thread[0]], len(order) + position) for position, thread in enumerate(distinct, start=1)}
+
+
+def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    for node, pid in dict.fromkeys((node, pid) for (node, _), (pid, _) in threads.items()):
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": node}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+    for (_, name), (pid, tid) in threads.items():
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+
+
+def _op_events(
+    plan: Plan, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
+) -> Iterator[dict[str, Any]]:
+    for entry in plan.ops:
+        if _takes_time(entry):
+            op = plan.graph.op(entry.op)
+            args = {"kind": op.kind, "module": op.module, "phase": op.phase, "bytes": op.output_bytes}
+            head = {"name": op.id, "cat": op.phase or "op", **_span(threads[entry.device, _COMPUTE], entry)}
+            yield {**head, "args": {**args, "critical": entry in critical}}
+
+
+def _transfer_events(
+    rows: TraceRows, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
+) -> Iterator[dict[str, Any]]:
+    for thread, use in rows:
+        if _takes_time(use):
+            sent = use.transfer
+            args = {"source": sent.source, "target": sent.target, "bytes": sent.bytes, "critical": sent in critical}
+            yield {"name": sent.tensor, "cat": "transfer", **_span(threads[thread], use), "args": args}
+
+
+def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """From producer over link uses to consumer; those that take no time have no slice that an arrow could bind to."""
+    uses_of: dict[int, list[tuple[Thread, LinkUse]]] = {}
+    for thread, use in rows:
+        uses_of.setdefault(id(use.transfer), []).append((thread, use))
+    for number, transfer in enumerate(plan.transfers, start=1):
+        producer, consumer = plan.scheduled[transfer.source], _first_consumer(plan, transfer)
+        used = sorted(uses_of[id(transfer)], key=lambda pair: (pair[1].part, pair[1].start_s))
+        stops: list[tuple[Thread, ScheduledOp | LinkUse]] = [((producer.device, _COMPUTE), producer), *used]
+        if consumer is not None:
+            stops.append(((consumer.device, _COMPUTE), consumer))
+        stops = [stop for stop in stops if _takes_time(stop[1])]
+        for position, (thread, span) in enumerate(stops if len(stops) > 1 else ()):
+            ends = {0: {"ph": "s"}, len(stops) - 1: {"ph": "f", "bp": "e"}}
+            head = {"name": "transfer", "cat": "transfer", "id": number, **ends.get(position, {"ph": "t"})}
+            yield {**head, **_inside(threads[thread], span)}
+
+
+def _first_consumer(plan: Plan, transfer: Transfer) -> ScheduledOp | None:
+    """The first op that takes time and reads the tensor once this transfer has brought it."""
+    readers = (
+        plan.scheduled[edge.target]
+        for edge in plan.graph.edges_from[transfer.source]
+        if edge.tensor == transfer.tensor and plan.placement[edge.target] == transfer.target
+    )
+    later = (entry for entry in readers if _takes_time(entry) and entry.end_s > transfer.end_s)
+    return min(later, key=lambda entry: entry.start_s, default=None)
+
+
+def _memory_events(plan: Plan, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    for device in plan.topology.devices:
+        pid, tid = threads[device.id, _COMPUTE]
+        for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
+            yield {"ph": "C", "name": "memory", "pid": pid, "tid": tid, "ts": _us(time_ns), "args": {"bytes": level}}
+
+
+def _takes_time(span: ScheduledOp | LinkUse) -> bool:
+    return _ns(span.end_s) > _ns(span.start_s)
+
+
+def _span(where: tuple[int, int], span: ScheduledOp | LinkUse) -> dict[str, Any]:
+    start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
+    return {"ph": "X", "ts": _us(start_ns), "dur": _us(end_ns - start_ns), "pid": where[0], "tid": where[1]}
+
+
+def _inside(where: tuple[int, int], span: ScheduledOp | LinkUse) -> dict[str, Any]:
+    """An arrow binds to the slice that is open at its time: the middle of it is safe."""
+    return {"ts": _us((_ns(span.start_s) + _ns(span.end_s)) // 2), "pid": where[0], "tid": where[1]}
+
+
+def _ns(time_s: float) -> int:
+    return round(time_s * 1e9)
+
+
+def _us(time_ns: int) -> float:
+    """Microseconds that Perfetto, which multiplies by 1000 and cuts off, reads as this many nanoseconds.
+
+    Neighbouring slices would overlap by 1 ns otherwise, and be shown as nested.
+    """
+    value = time_ns / 1000
+    return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)

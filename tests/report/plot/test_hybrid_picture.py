@@ -1,0 +1,42 @@
+"""Speedup over devices: lines, labels, the first win."""
+
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+
+from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.report.plot import plot_hybrid, save_picture
+
+matplotlib.use("Agg")
+
+
+def plan(devices: int = 64) -> HybridPlan:
+    efficiency = StatisticalEfficiency(EpochsTable({32: 4.0, 64: 7.0}))
+    problem = HybridProblem(Work(1.0, name="net $x$"), efficiency, SpeedupTable({2: 1.32, 4: 2.0}))
+    return plan_hybrid(problem, devices)
+
+
+def test_a_line_per_degree_through_the_speedups() -> None:
+    found = plan()
+    ax = Figure(figsize=(9, 5)).add_subplot()
+    assert plot_hybrid(found, ax) is ax
+    legend = ax.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[:3] == ["data parallelism", "hybrid, 2 devices per worker", "hybrid, 4 devices per worker"]
+    lines = {str(line.get_label()): line for line in ax.lines}
+    assert list(lines["data parallelism"].get_xdata()) == list(range(1, 65))
+    assert list(lines["hybrid, 4 devices per worker"].get_xdata()) == list(range(4, 65, 4))
+    assert lines["hybrid, 2 devices per worker"].get_ydata()[-1] == pytest.approx(42.24)
+    assert lines["data parallelism"].get_ydata()[-1] == pytest.approx(36.571, abs=1e-3)
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    assert "wins from 54" in " ".join(text.get_text() for text in ax.texts)
+
+
+def test_it_saves_without_a_hybrid_too(tmp_path: Path) -> None:
+    found = plan(1)
+    save_picture(tmp_path / "one.svg", plot_hybrid, found)
+    assert (tmp_path / "one.svg").read_text().startswith("<?xml")

@@ -1,0 +1,115 @@
+"""Memory over time: curves, peaks, sums and capacities."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from report.plot.plans import diamond, one_moment, plan_of
+
+from dlplacer.check.memory import live_bytes
+from dlplacer.core.graph import Op
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Topology
+from dlplacer.report.plot import plot_memory, recommended_size, save_picture
+
+matplotlib.use("Agg")
+
+
+def drawn(plan: Plan) -> Axes:
+    ax = Figure(figsize=(10, 5)).add_subplot()
+    assert plot_memory(plan, ax) is ax
+    return ax
+
+
+def lines(ax: Axes, style: str) -> list[float]:
+    """Heights of the horizontal lines of a style."""
+    return [float(line.get_ydata()[0]) for line in ax.get_lines() if line.get_linestyle() == style]
+
+
+def legend_texts(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_a_curve_per_device_from_start_to_end() -> None:
+    plan = diamond()
+    curves = {str(line.get_label()): line for line in drawn(plan).get_lines() if len(line.get_xdata()) > 2}
+    assert list(curves) == ["a", "b"]
+    for device, line in curves.items():
+        levels = live_bytes(plan, device)
+        assert list(line.get_xdata()) == [*(time_s for time_s, _ in levels), 11.0]
+        assert list(line.get_ydata()) == [*(level for _, level in levels), levels[-1][1]]
+
+
+def test_peaks_are_marked_with_their_size() -> None:
+    # a: p 8 B all step, x 4 B from 0 to the end of its transfer at 5, z 3 B from 2 on: 15 B.
+    # b: the copy of x, 4 B from 2 to 8, and y, 2 B from 5: 6 B.
+    ax = drawn(diamond())
+    assert sorted(text.get_text().strip() for text in ax.texts) == ["peak 15 B", "peak 6 B"]
+    dots = [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.get_lines() if line.get_marker() == "o"
+    ]
+    assert dots == [(2.0, 15.0), (5.0, 6.0)]
+
+
+def test_dashed_lines_are_the_sums_of_eq_13() -> None:
+    assert lines(drawn(diamond()), "--") == [16, 2]
+    assert legend_texts(drawn(diamond()))[-1] == "sum of footprints (eq. 13)"
+
+
+def test_a_capacity_is_a_dotted_line() -> None:
+    ax = drawn(diamond(memory_bytes=20))
+    assert lines(ax, ":") == [20]
+    assert ax.get_ylim()[1] > 20
+    assert legend_texts(ax) == [
+        "a: peak 15 B, sum 16 B, capacity 20 B",
+        "b: peak 6 B, sum 2 B, capacity 20 B",
+        "sum of footprints (eq. 13)",
+        "capacity",
+    ]
+
+
+def test_a_capacity_far_above_is_named_at_the_edge() -> None:
+    ax = drawn(diamond(memory_bytes=2**34))
+    assert ax.get_ylim()[1] < 20
+    assert "↑ capacity 16 GiB" in [text.get_text() for text in ax.texts]
+    assert "capacity" not in legend_texts(ax)
+
+
+def test_unlimited_memory_has_no_line() -> None:
+    ax = drawn(diamond())
+    assert lines(ax, ":") == []
+    assert legend_texts(ax)[0] == "a: peak 15 B, sum 16 B, capacity unlimited"
+
+
+@pytest.mark.parametrize("smallest_bytes", [0, 1000])
+def test_figures_of_close_peaks_do_not_touch(smallest_bytes: int) -> None:
+    devices = tuple(Device(f"gpu{number}", "T") for number in range(16))
+    sizes = [smallest_bytes + number for number in range(15)] + [1100]
+    ops = [Op(f"k{number}", "k", 1.0, output_bytes=size) for number, size in enumerate(sizes)]
+    times = {f"k{number}": (f"gpu{number}", 0.0, 1.0) for number in range(16)}
+    ax = drawn(plan_of(ops, (), times, topology=Topology(devices)))
+    heights = sorted(text.xy[1] for text in ax.texts)
+    apart = [after - before for before, after in pairwise(heights)]
+    assert len(apart) == 4
+    assert min(apart) >= 0.04 * ax.get_ylim()[1]
+    assert 0 <= heights[0] < heights[-1] < ax.get_ylim()[1]
+
+
+@pytest.mark.parametrize(("size_bytes", "unit"), [(100, "B"), (3000, "KiB"), (2**21, "MiB"), (3 * 2**30, "GiB")])
+def test_the_memory_axis_has_a_fitting_unit(size_bytes: int, unit: str) -> None:
+    ax = drawn(plan_of([Op("x", "k", 1.0, weight_bytes=size_bytes)], (), {"x": ("a", 0.0, 1.0)}))
+    assert ax.get_ylabel() == f"alive ({unit})"
+    assert 4 <= len(ax.get_yticks()) <= 8
+
+
+def test_a_plan_that_takes_no_time(tmp_path: Path) -> None:
+    ax = drawn(one_moment())
+    assert ax.get_xlim() == (0, 1)
+    save_picture(tmp_path / "memory.pdf", plot_memory, one_moment())
+
+
+def test_size() -> None:
+    assert recommended_size(plot_memory, diamond()) == (13.0, 6.2)

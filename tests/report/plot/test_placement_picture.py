@@ -1,0 +1,230 @@
+"""The picture of the graph: what is shown, where it stands, which edges stand out."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from report.plot.plans import diamond, one_moment, plan_of
+
+from dlplacer.core.graph import Edge, Op
+from dlplacer.core.plan import Plan
+from dlplacer.report.plot import plot_placement, recommended_size, save_picture
+from dlplacer.report.plot.positions.op_positions import lay_out
+from dlplacer.report.plot.style.colors import CROSSING
+
+matplotlib.use("Agg")
+
+
+def drawn(plan: Plan) -> Axes:
+    ax = Figure(figsize=(12, 6)).add_subplot()
+    assert plot_placement(plan, ax) is ax
+    return ax
+
+
+def serial_plan(ops: list[Op], edges: list[Edge]) -> Plan:
+    """All ops on device a, one after another in the order given."""
+    times, now_s = {}, 0.0
+    for op in ops:
+        assert isinstance(op.time_s, float)
+        times[op.id] = ("a", now_s, now_s + op.time_s)
+        now_s += op.time_s
+    return plan_of(ops, edges, times)
+
+
+def training(modules: bool = True) -> Plan:
+    """stem → {left (two ops), right} → head, its backward pass with weight gradients, and one update."""
+    forward = ["stem", "left1", "left2", "right", "head"]
+    path = {"stem": "stem", "left1": "mixed.left.a", "left2": "mixed.left.b", "right": "mixed.right", "head": "head"}
+
+    def op(name: str, phase: str, kind: str, of: str) -> Op:
+        return Op(name, kind, 1.0, phase=phase, module=path[of] if modules else None)
+
+    ops = [op(name, "forward", "conv", name) for name in forward]
+    for name in reversed(forward):
+        ops += [op(f"d_{name}", "backward", "conv_backward", name), op(f"w_{name}", "backward", "conv_backward", name)]
+    ops.append(op("update", "optimizer", "sgd", "right"))
+    links = [("stem", "left1"), ("left1", "left2"), ("stem", "right"), ("left2", "head"), ("right", "head")]
+    edges = [Edge(source, target, 4) for source, target in links]
+    edges += [Edge(f"d_{target}", f"d_{source}", 4) for source, target in links]
+    edges += [Edge(f"d_{target}", f"w_{source}", 4) for source, target in links]
+    edges += [Edge("head", "d_head", 4), Edge("head", "w_head", 4), Edge("w_right", "update", 4)]
+    return serial_plan(ops, edges)
+
+
+def test_a_dot_for_every_op_that_takes_time() -> None:
+    dots = {
+        str(found.get_label()): len(found.get_offsets())
+        for found in drawn(diamond()).collections
+        if isinstance(found, PathCollection)
+    }
+    assert dots == {"a": 3, "b": 1}
+
+
+def test_areas_grow_with_time() -> None:
+    # on a: x takes 2 s, z and w 1 s; y on b takes 3 s. Largest first, so that small dots are drawn above.
+    areas = {
+        str(found.get_label()): list(found.get_sizes())
+        for found in drawn(diamond()).collections
+        if isinstance(found, PathCollection)
+    }
+    assert areas["a"] == pytest.approx([2 / 3 * areas["b"][0], 1 / 3 * areas["b"][0], 1 / 3 * areas["b"][0]])
+
+
+def test_edges_between_devices_stand_out() -> None:
+    # x → y and y → w cross; x → z and z → w do not; p → x is folded away with p.
+    lines: Counter[str] = Counter()
+    for found in drawn(diamond()).collections:
+        if isinstance(found, LineCollection):
+            lines[str(found.get_label())] += len(found.get_segments())
+            assert (to_hex(found.get_colors()[0]) == CROSSING) == (found.get_label() == "edges between devices")
+    assert lines == {"edges": 2, "edges between devices": 2}
+
+
+def test_the_legend_counts() -> None:
+    ax = drawn(diamond())
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts == [
+        "a: 3 ops, 57 % of the time",
+        "b: 1 ops, 43 % of the time",
+        "edge (2)",
+        "edge between devices (2)",
+        "faint: from one pass to the next",
+        "2 transfers, 6 B",
+        "area: time, at most 3 s",
+        "not shown: 1 ops (parameters, …)",
+    ]
+
+
+def test_the_forward_pass_runs_right_and_branches_have_lanes_of_their_own() -> None:
+    layout = lay_out(training())
+    assert [layout.x[name] for name in ("stem", "left1", "left2", "right", "head")] == [0, 1, 2, 1, 3]
+    assert layout.y["stem"] == layout.y["left1"] == layout.y["left2"] == layout.y["head"] > 0
+    assert layout.y["right"] == layout.y["stem"] + 1
+
+
+def test_the_backward_pass_stands_mirrored_below() -> None:
+    layout = lay_out(training())
+    for name in ("stem", "left1", "left2", "right", "head"):
+        assert layout.x[f"d_{name}"] == layout.x[name]
+        assert layout.y[f"d_{name}"] == -layout.y[name]
+
+
+def test_ops_of_one_place_are_spread() -> None:
+    layout = lay_out(training())
+    assert layout.y["w_left1"] < layout.y["d_left1"]
+    assert len(set(zip(layout.x.values(), layout.y.values(), strict=True))) == len(layout.x)
+
+
+def test_the_optimizer_stands_below_the_backward_pass() -> None:
+    layout = lay_out(training())
+    assert layout.x["update"] == layout.x["right"]
+    assert layout.y["update"] < min(y for name, y in layout.y.items() if name != "update")
+
+
+def test_without_modules_the_backward_pass_runs_back_by_depth() -> None:
+    layout = lay_out(training(modules=False))
+    assert layout.x["d_head"] == layout.x["head"] == 3
+    assert layout.x["d_head"] > layout.x["d_left2"] > layout.x["d_left1"] > layout.x["d_stem"]
+    assert all(layout.y[f"d_{name}"] < 0 for name in ("stem", "left1", "left2", "right", "head"))
+
+
+def test_an_accumulation_without_module_stands_left_of_what_it_reads() -> None:
+    plan = training()
+    accumulate = Op("sum", "add", 1.0, phase="backward")
+    ops = [*plan.graph.ops, accumulate]
+    edges = [*plan.graph.edges, Edge("d_left1", "sum", 4), Edge("d_right", "sum", 4)]
+    layout = lay_out(serial_plan(ops, edges))
+    assert layout.x["sum"] == 0
+    assert layout.y["sum"] < 0
+
+
+def test_an_op_that_nothing_links_stands_beside_its_module() -> None:
+    plan = training()
+    counter = Op("counter", "add", 1.0, phase="forward", module="mixed.left.b")
+    layout = lay_out(serial_plan([*plan.graph.ops, counter], list(plan.graph.edges)))
+    assert layout.x["counter"] == layout.x["left2"]
+    assert layout.y["left2"] < layout.y["counter"] < layout.y["left2"] + 1
+
+
+def test_edges_pass_through_ops_that_are_not_shown() -> None:
+    # a view takes no time; a parameter is not shown even where its time was measured
+    ops = [
+        Op("w", "parameter", 0.5),
+        Op("x", "conv", 1.0),
+        Op("v", "view", 0.0),
+        Op("v2", "view", 0.0),
+        Op("y", "conv", 1.0),
+    ]
+    edges = [Edge("w", "x", 4), Edge("x", "v", 4), Edge("v", "v2", 4), Edge("v2", "y", 4)]
+    layout = lay_out(serial_plan(ops, edges))
+    assert set(layout.x) == {"x", "y"}
+    assert layout.edges == (("x", "y"),)
+
+
+def test_a_late_input_stands_before_its_reader() -> None:
+    ops = [Op(name, "k", 1.0) for name in ("a", "b", "c", "late", "d")]
+    edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("late", "d", 1)]
+    layout = lay_out(serial_plan(ops, edges))
+    assert layout.x["late"] == layout.x["c"] == 2
+    assert layout.y["late"] != layout.y["c"]
+
+
+def test_a_skip_connection_keeps_its_lane() -> None:
+    # a → b → c → d and a → d: the lane of a stays free for its long edge, so b and c step aside.
+    ops = [Op(name, "k", 1.0) for name in "abcd"]
+    edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("a", "d", 1)]
+    y = lay_out(serial_plan(ops, edges)).y
+    assert y["a"] == y["d"] != y["b"] == y["c"]
+
+
+def test_block_names_stand_along_the_axis_from_left_to_right() -> None:
+    # mixed holds more than half of the ops, so left and right, which share columns, are named instead
+    ax = drawn(training())
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["stem", "right, left", "head"]
+    ticks = list(ax.get_xticks())
+    assert ticks == sorted(ticks)
+    assert ticks[1] == pytest.approx(1.5)
+
+
+def test_blocks_side_by_side_share_a_band() -> None:
+    names = [f"tower{count}" for count in range(4)]
+    ops = [
+        Op("in", "k", 1.0, module="in"),
+        *(Op(name, "k", 1.0, module=name) for name in names),
+        Op("out", "k", 1.0, module="out"),
+    ]
+    edges = [Edge("in", name, 1) for name in names] + [Edge(name, "out", 1) for name in names]
+    ax = drawn(serial_plan(ops, edges))
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["in", "tower0, tower1 + 2", "out"]
+
+
+def test_passes_are_named_where_there_are_several() -> None:
+    assert [text.get_text() for text in drawn(training()).texts] == ["forward →", "← backward", "← optimizer"]
+    assert not drawn(one_moment()).texts
+
+
+def test_a_plan_that_takes_no_time_shows_all_ops() -> None:
+    layout = lay_out(one_moment())
+    assert list(layout.x) == ["x"]
+    drawn(one_moment())
+
+
+def test_the_order_of_the_file_changes_no_columns() -> None:
+    plan = training()
+    turned = replace(plan, graph=replace(plan.graph, ops=plan.graph.ops[::-1], edges=plan.graph.edges[::-1]))
+    assert lay_out(turned).x == pytest.approx(lay_out(plan).x)
+
+
+def test_deep_graphs_make_wide_pictures(tmp_path: Path) -> None:
+    ops = [Op(f"k{count}", "k", 1.0) for count in range(120)]
+    edges = [Edge(f"k{count}", f"k{count + 1}", 1) for count in range(119)]
+    plan = serial_plan(ops, edges)
+    assert recommended_size(plot_placement, plan)[0] > recommended_size(plot_placement, training())[0]
+    save_picture(tmp_path / "placement.svg", plot_placement, plan)
+    assert (tmp_path / "placement.svg").read_bytes().startswith(b"<?xml")

@@ -1,0 +1,96 @@
+"""Why a plan takes as long as it does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlplacer.cli.main import main
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.files import write_plan
+from dlplacer.planning.place import place
+from dlplacer.report.explanation import explain
+
+MACHINE = Topology((Device("x"), Device("y")), (), (Link("x", "y", 100.0),))
+
+
+def planned(*ops: Op, edges: tuple[Edge, ...] = ()) -> Plan:
+    return place(OpGraph(ops, edges), MACHINE, Options.paper(), time_limit_s=120).plan
+
+
+# a (1) feeds b and c (2 each), both feed d (1); 10 bytes cross in 0.1 s: 4.1 s. All work shared is 3 s.
+DIAMOND = (
+    Op("a", "first", 1.0),
+    Op("b", "middle", 2.0),
+    Op("c", "middle", 2.0),
+    Op("d", "last", 1.0),
+)
+EDGES = (Edge("a", "b", 10), Edge("a", "c", 10), Edge("b", "d", 10), Edge("c", "d", 10))
+
+
+def test_a_diamond_is_limited_by_its_critical_path() -> None:
+    found = explain(planned(*DIAMOND, edges=EDGES))
+    assert found.limits_s == pytest.approx({"critical path": 4.1, "work": 3.0, "search": 4.1})
+    assert found.limited_by == "critical path"
+    assert found.path_ops_s == pytest.approx(4.0)
+    assert found.path_transfers_s == pytest.approx(0.1)
+    assert found.path_waits_s == pytest.approx(0.0)
+    assert found.path_kinds_s == pytest.approx({"middle": 2.0, "first": 1.0, "last": 1.0})
+    assert next(iter(found.path_kinds_s)) == "middle"
+    assert sum(share.busy_s for share in found.devices) == pytest.approx(6.0)
+    assert all(share.busy_s + share.idle_s == pytest.approx(4.1) for share in found.devices)
+    assert sum(share.on_path_s for share in found.devices) == pytest.approx(4.0)
+    assert sorted(sent.bytes for sent in found.transfers) == [10, 10]
+
+
+def test_a_chain_is_limited_by_its_critical_path() -> None:
+    found = explain(planned(Op("a", "k", 1.0), Op("b", "k", 2.0), edges=(Edge("a", "b", 10),)))
+    assert found.limited_by == "critical path"
+    assert found.transfers == ()
+
+
+# Ops of 1, 1 and 1.25 s on two devices need 2 s; the work says 1.625 s, or 1.75 s in whole ticks of 0.25 s.
+def test_what_only_the_search_can_prove() -> None:
+    found = explain(planned(*(Op(name, "k", 1.0) for name in "ab"), Op("c", "k", 1.25)))
+    assert found.limits_s["search"] == pytest.approx(2.0)
+    assert found.limited_by == "search"
+
+
+def test_independent_ops_are_limited_by_the_work() -> None:
+    found = explain(planned(*(Op(name, "k", 1.0) for name in "abcd")))
+    assert found.limits_s["work"] == pytest.approx(2.0)
+    assert found.limited_by == "work"
+
+
+def test_a_slow_host_limits_many_small_ops() -> None:
+    plan = planned(*(Op(name, "k", 1.0) for name in "abcd"))
+    found = explain(plan, dispatch_s=2.0)
+    assert found.limits_s["dispatch"] == pytest.approx(9.0)
+    assert found.limited_by == "dispatch"
+
+
+def test_the_command_prints_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_plan(tmp_path / "plan.json", planned(*DIAMOND, edges=EDGES))
+    assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8us"]) == 0
+    printed = capsys.readouterr().out
+    assert "limited by" in printed
+    assert "critical path" in printed
+    assert "longest transfers" in printed
+    assert main(["explain", str(tmp_path / "plan.json"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["limited_by"] == "critical path"
+    assert {step.get("op") for step in told["path"]} >= {"a", "d"}
+    assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8 parsecs"]) == 2
+    assert "--dispatch: " in capsys.readouterr().err
+
+
+def test_show_writes_a_device_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = Op("a.w", "parameter", 0.0, weight_bytes=8, module="a")
+    write_plan(tmp_path / "plan.json", planned(stored, Op("mm", "aten.mm", 1.0, module="a")))
+    target = tmp_path / "map.json"
+    assert main(["show", str(tmp_path / "plan.json"), "--device-map", str(target)]) == 0
+    assert json.loads(target.read_text()) in ({"": 0}, {"": 1}, {"": "cpu"})
+    assert f"wrote {target}" in capsys.readouterr().err
