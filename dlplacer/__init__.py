@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from dlplacer.frontend.torch import capture
     from dlplacer.planning.compare import Comparison, compare
     from dlplacer.planning.place import place
-    from dlplacer.runtime import PlacedModule, apply
+    from dlplacer.runtime import PlacedModule
+    from dlplacer.runtime.placed.placed_module import apply
     from dlplacer.splitting import SplitResult, place_with_splits
 
 _HOME = {

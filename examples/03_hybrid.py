@@ -13,13 +13,13 @@ import torch
 import dlplacer as dp
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.distributed import apply_ranks, replicated_plan
-from dlplacer.distributed.launch import launch, results_of
-from dlplacer.distributed.parts import part_of
 from dlplacer.frontend import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import mlp
+from dlplacer.runtime.distributed import apply_ranks, replicated_plan
+from dlplacer.runtime.distributed.batch_shard import part_of
+from dlplacer.runtime.distributed.launch import launch, results_of
 
 REPLICAS = 2
 LEARNING_RATE = 0.1

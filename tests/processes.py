@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from dlplacer.distributed import launch as launch_module
-from dlplacer.distributed.launch import launch
+from dlplacer.runtime.distributed import launch as launch_module
+from dlplacer.runtime.distributed.launch import launch
 
 
 def run_ranks(count: int, work: Callable[[int], Any], limit_s: float = 240.0, leaving: int = 0) -> list[Any]:

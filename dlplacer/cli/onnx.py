@@ -63,7 +63,7 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
 def profile_onnx_file(arguments: argparse.Namespace) -> int:
     """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
     from dlplacer.frontend.onnx.profile import profile_onnx
-    from dlplacer.profile.op_times import with_measured_times
+    from dlplacer.runtime.profile.op_times import with_measured_times
 
     for device in arguments.device.split(","):
         if not _CORE.fullmatch(device.strip()):

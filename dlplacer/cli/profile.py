@@ -44,11 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Profile, write the graph, and print the serial time."""
-    from dlplacer.devices import open_devices
-    from dlplacer.devices.allocator import reserve_heap
     from dlplacer.planning.coarsen import coarsen
-    from dlplacer.profile.calibrate import calibrate
-    from dlplacer.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.runtime.devices import open_devices
+    from dlplacer.runtime.devices.allocator import reserve_heap
+    from dlplacer.runtime.profile.calibrate import calibrate
+    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")

@@ -38,8 +38,8 @@ def over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:
 
 def execute_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> int:
     """Run on all ranks, which are forked unless torchrun has started them, and print on the first."""
-    from dlplacer.distributed.launch import launch, results_of, under_launcher
-    from dlplacer.distributed.ranks import parse_ranks
+    from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.runtime.distributed.ranks import parse_ranks
 
     replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
     ranks = parse_ranks(plan, arguments.devices, replicas)
@@ -67,8 +67,8 @@ def _planned_replicas(plan: "Plan") -> int:
 
 
 def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksRun":
-    from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES
     from dlplacer.fidelity.ranks_run import run_over_ranks
+    from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
     whole = argparse.Namespace(**vars(arguments))
     if whole.batch_size is not None:

@@ -90,9 +90,9 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
 def profile_with_splits(arguments: argparse.Namespace) -> int:
     """Choose splits for the devices by measurement, write the graph that has them, and print what they bring."""
     from dlplacer.core.options import Options
-    from dlplacer.devices import open_devices
     from dlplacer.files import write_graph
-    from dlplacer.profile.link_times import measured_topology
+    from dlplacer.runtime.devices import open_devices
+    from dlplacer.runtime.profile.link_times import measured_topology
     from dlplacer.splitting.place import chosen, evaluator, whole_graph
     from dlplacer.splitting.traced import TracedStep
 

@@ -67,9 +67,9 @@ def _detect(arguments: argparse.Namespace) -> "Topology":
     topology = nvml_topology() if gpus else host_topology()
     if not arguments.measure:
         return topology
-    from dlplacer.devices import open_devices
     from dlplacer.machines.importers.measure import measured
-    from dlplacer.profile.link_times import copy_timer
+    from dlplacer.runtime.devices import open_devices
+    from dlplacer.runtime.profile.link_times import copy_timer
 
     runtime = {device.id: f"{'cuda' if gpus else 'cpu'}:{place}" for place, device in enumerate(topology.devices)}
     opened = dict(zip(runtime, open_devices(list(runtime.values())), strict=True))

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.random_state import drawn_with
+from dlplacer.runtime.executor.random_state import drawn_with
 
 
 def random_ops(executable: Executable) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
+from dlplacer.runtime.devices.base import RuntimeDevice
 
 
 class EagerStep:

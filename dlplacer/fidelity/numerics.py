@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dlplacer.fidelity.draws import SameDraws, random_ops
-from dlplacer.runtime.placed import PlacedModule
+from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
 def compare_once(

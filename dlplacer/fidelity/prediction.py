@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from dlplacer.core.plan import Plan
-from dlplacer.devices.base import RuntimeDevice
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.profile.dispatch_time import dispatch_time_s
-from dlplacer.profile.link_times import handover_time_s, measured_topology
-from dlplacer.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
+from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
+from dlplacer.runtime.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from statistics import fmean
 import torch
 from torch import nn
 
-from dlplacer.distributed.module import RankModule, seed_of
 from dlplacer.fidelity.draws import SameDraws, random_ops
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.update import Updater
+from dlplacer.runtime.distributed.rank_module import RankModule, seed_of
+from dlplacer.runtime.placed.optimizer_update import Updater
 
 
 @dataclass(frozen=True, slots=True)

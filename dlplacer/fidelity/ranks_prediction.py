@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from dlplacer.core.plan import Plan
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.distributed.collectives import EXCHANGE
-from dlplacer.distributed.group import RankGroup
-from dlplacer.distributed.measure import measured_machine
-from dlplacer.distributed.network import with_network
-from dlplacer.distributed.ranks import Ranks
-from dlplacer.distributed.replicate import with_exchange_times
 from dlplacer.fidelity.prediction import Prediction
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.profile.op_times import OpTimes, Profiler, typical, with_measured_times
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.distributed.collective_ops import EXCHANGE
+from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.measured_network import measured_machine
+from dlplacer.runtime.distributed.network_topology import with_network
+from dlplacer.runtime.distributed.ranks import Ranks
+from dlplacer.runtime.distributed.replicate import with_exchange_times
+from dlplacer.runtime.profile.op_times import OpTimes, Profiler, typical, with_measured_times
 
 
 class RanksPredictor:

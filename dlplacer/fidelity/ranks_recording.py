@@ -6,12 +6,12 @@ from statistics import fmean
 from typing import Any
 
 from dlplacer.core.plan import Plan
-from dlplacer.distributed.clocks import clock_offsets_ns
-from dlplacer.distributed.module import RankModule
-from dlplacer.distributed.ranks import Ranks
 from dlplacer.fidelity.recording import Recording, measured_plan, median_op_times, record_steps
 from dlplacer.fidelity.side_by_side import Names
-from dlplacer.runtime.timeline import OpSpan
+from dlplacer.runtime.distributed.clocks import clock_offsets_ns
+from dlplacer.runtime.distributed.rank_module import RankModule
+from dlplacer.runtime.distributed.ranks import Ranks
+from dlplacer.runtime.executor.device_timeline import OpSpan
 
 
 def record_over_ranks(placed: RankModule, step: Callable[[], object], count: int) -> list[Recording]:

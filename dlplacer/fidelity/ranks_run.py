@@ -12,16 +12,6 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.distributed.apply import apply_in_group, give_up, open_local, require_replicas
-from dlplacer.distributed.collectives import COLLECTIVE, with_collectives
-from dlplacer.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
-from dlplacer.distributed.measure import measured_all_reduce
-from dlplacer.distributed.module import RankModule
-from dlplacer.distributed.parts import part_of
-from dlplacer.distributed.ranks import Ranks, parse_ranks
-from dlplacer.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.prediction import Prediction
@@ -37,7 +27,17 @@ from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.runtime.apply import of_captured_ops
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
+from dlplacer.runtime.distributed.batch_shard import part_of
+from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, with_collectives
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
+from dlplacer.runtime.distributed.measured_network import measured_all_reduce
+from dlplacer.runtime.distributed.rank_module import RankModule
+from dlplacer.runtime.distributed.ranks import Ranks, parse_ranks
+from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
+from dlplacer.runtime.placed.apply import of_captured_ops
 
 _RECORDED = 5
 
@@ -77,7 +77,7 @@ def run_over_ranks(
     ------
     InputError
         If the job does not train, or there are no steps to time.
-    As `dlplacer.distributed.apply_ranks` and `PlacedModule.step` do.
+    As `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step` do.
     """
     if job.mode != "train":
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")

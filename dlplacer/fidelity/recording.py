@@ -7,8 +7,8 @@ from functools import cached_property
 from statistics import median
 
 from dlplacer.core.plan import Plan, ScheduledOp
-from dlplacer.runtime.placed import PlacedModule
-from dlplacer.runtime.timeline import OpSpan
+from dlplacer.runtime.executor.device_timeline import OpSpan
+from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
 @dataclass(frozen=True)

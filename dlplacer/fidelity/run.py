@@ -11,8 +11,6 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import RuntimeDevice
 from dlplacer.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.fidelity.medians import measured_medians
 from dlplacer.fidelity.numerics import compare_once
@@ -20,8 +18,10 @@ from dlplacer.fidelity.prediction import Prediction, Predictor
 from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
 from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.apply import apply
-from dlplacer.runtime.placed import PlacedModule
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.placed.apply import apply
+from dlplacer.runtime.placed.placed_module import PlacedModule
 
 _RECORDED = 5
 

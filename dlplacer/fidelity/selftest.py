@@ -12,19 +12,19 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.devices.delayed import DelayedDevice
-from dlplacer.devices.open import open_devices
 from dlplacer.fidelity.eager import EagerStep
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.run import run
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
 from dlplacer.planning.place import place
-from dlplacer.profile.link_times import measured_topology
-from dlplacer.profile.op_times import profile_ops, with_measured_times
-from dlplacer.runtime.placed import PlacedModule
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 Build = Callable[[], Job]
 

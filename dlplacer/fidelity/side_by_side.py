@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Device, Link
-from dlplacer.distributed.ranks import NETWORK, Ranks
+from dlplacer.runtime.distributed.ranks import NETWORK, Ranks
 
 
 @dataclass(frozen=True)

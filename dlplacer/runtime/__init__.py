@@ -1,6 +1,6 @@
 """Plan → program → a module that runs on the planned devices."""
 
-from dlplacer.runtime.apply import apply
-from dlplacer.runtime.placed import PlacedModule
+from dlplacer.runtime.placed.apply import apply
+from dlplacer.runtime.placed.placed_module import PlacedModule
 
 __all__ = ["PlacedModule", "apply"]

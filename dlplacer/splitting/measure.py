@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.times import measured_overhead, on_time_base_of

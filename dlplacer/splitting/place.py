@@ -10,14 +10,14 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.devices.allocator import reserve_heap
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.devices.open import open_devices
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.planning.place import place
-from dlplacer.profile.op_times import measured_types, profile_ops, with_measured_times
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_measured_times
 from dlplacer.splitting.choose import SplitChoice, choose_splits
 from dlplacer.splitting.evaluate import Evaluator, Prospect
 from dlplacer.splitting.measure import Profiling, measured_choice

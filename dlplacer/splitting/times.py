@@ -9,7 +9,7 @@ from typing import Any
 
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.profile.op_times import measured_types
+from dlplacer.runtime.profile.op_times import measured_types
 
 Signature = Hashable
 _JOINS = ("aten.cat", "aten.add")

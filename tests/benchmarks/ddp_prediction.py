@@ -23,14 +23,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dlplacer.devices.allocator import keep_heap
-from dlplacer.devices.cpu import usable_cores
-from dlplacer.distributed.ddp import DdpProfile, ddp_step_s, speedup
-from dlplacer.distributed.launch import launch, results_of
-from dlplacer.distributed.measure import fitted_line
 from dlplacer.frontend import Job
 from dlplacer.models import branches, inception_v3, mlp
-from dlplacer.profile.quartile import lower_quartile
+from dlplacer.runtime.devices.allocator import keep_heap
+from dlplacer.runtime.devices.cpu import usable_cores
+from dlplacer.runtime.distributed.ddp_prediction import DdpProfile, ddp_step_s, speedup
+from dlplacer.runtime.distributed.launch import launch, results_of
+from dlplacer.runtime.distributed.measured_network import fitted_line
+from dlplacer.runtime.profile.quartile import lower_quartile
 
 RANKS = 2
 WARMUP = 6

@@ -24,7 +24,7 @@ def pipeline(model: str, micro_batches: str, schedule: str | None, steps: int) -
     """What `run_pipeline` reports."""
     command = [
         *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        *("-m", "dlplacer.distributed.pipeline_main", f"dlplacer.models:{model}"),
+        *("-m", "dlplacer.runtime.pipeline.main", f"dlplacer.models:{model}"),
         *("--arguments", json.dumps(SCALED_DOWN[model]), "--micro-batches", micro_batches, "--steps", str(steps)),
         *(("--schedule", schedule) if schedule else ()),
     ]
@@ -39,12 +39,12 @@ def op_placement(model: str, steps: int, time_limit_s: float) -> dict[str, Any]:
     """What `dlplacer.fidelity.run` reports of the best plan found."""
     import dlplacer as dp
     import dlplacer.models
-    from dlplacer.devices import open_devices
-    from dlplacer.devices.allocator import reserve_heap
     from dlplacer.fidelity.run import run
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.profile.link_times import measured_topology
-    from dlplacer.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.runtime.devices import open_devices
+    from dlplacer.runtime.devices.allocator import reserve_heap
+    from dlplacer.runtime.profile.link_times import measured_topology
+    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
     job = getattr(dlplacer.models, model)(**SCALED_DOWN[model])
     captured = capture_job(job, default_rewrites())

@@ -21,14 +21,14 @@ from benchmarks.prediction_jobs import JOBS
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.devices import open_devices
-from dlplacer.devices.allocator import reserve_heap
 from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.planning.place import place
-from dlplacer.profile.link_times import measured_topology
-from dlplacer.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.devices import open_devices
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
 HEAD = (

@@ -6,8 +6,6 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.check import violations
 from dlplacer.core.plan import Plan
-from dlplacer.distributed import apply_ranks, replicated_plan
-from dlplacer.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.fidelity.ranks_recording import joined, mean_op_times, record_over_ranks, recorded_plan
 from dlplacer.fidelity.recording import Recording
 from dlplacer.fidelity.report import device_uses
@@ -15,7 +13,9 @@ from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
-from dlplacer.runtime.timeline import OpSpan
+from dlplacer.runtime.distributed import apply_ranks, replicated_plan
+from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.executor.device_timeline import OpSpan
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,16 +7,16 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.distributed.measure import fitted_line
-from dlplacer.distributed.parts import part_of
-from dlplacer.distributed.ranks import parse_ranks
-from dlplacer.distributed.replicate import replicated_plan
 from dlplacer.fidelity.ranks_prediction import joined_samples
 from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches, mlp
+from dlplacer.runtime.distributed.batch_shard import part_of
+from dlplacer.runtime.distributed.measured_network import fitted_line
+from dlplacer.runtime.distributed.ranks import parse_ranks
+from dlplacer.runtime.distributed.replicate import replicated_plan
 
 
 @needs_two_cores

@@ -24,7 +24,7 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch import capture
 from dlplacer.report.plot import plot_run, save_run_picture
 from dlplacer.report.trace import run_trace
-from dlplacer.runtime.timeline import OpSpan
+from dlplacer.runtime.executor.device_timeline import OpSpan
 
 
 def recording(*ends_s: float) -> Recording:

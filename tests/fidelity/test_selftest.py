@@ -11,11 +11,11 @@ from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
-from dlplacer.devices.cpu import CpuDevice
-from dlplacer.devices.delayed import DelayedDevice
 from dlplacer.fidelity.random_plan import random_plan
 from dlplacer.fidelity.selftest import Check, Selftest, selftest
 from dlplacer.frontend.torch import capture
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.devices.jitter import DelayedDevice
 
 pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]

@@ -19,7 +19,7 @@ from dlplacer.machines.costs.calibration_file import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 from dlplacer.planning.pipeline.action import read_csv
-from dlplacer.runtime.program import Program
+from dlplacer.runtime.program.program import Program
 
 COUNT = 200
 

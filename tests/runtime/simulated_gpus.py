@@ -89,7 +89,7 @@ class Stream:
 
 
 class SimulatedGpus:
-    """What programs use of `dlplacer.devices.stream_backend.StreamBackend`."""
+    """What programs use of `dlplacer.runtime.devices.stream_backend.StreamBackend`."""
 
     current: "SimulatedGpus | None" = None
 

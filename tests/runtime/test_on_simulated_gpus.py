@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from runtime.random_sites import AWAY, AWAY_ON_GPU, Lowered, random_lowered
+from runtime.program.random_spaces import AWAY, AWAY_ON_GPU, Lowered, random_lowered
+from runtime.program.test_races import damaged, found, runs_dry
 from runtime.simulated_gpus import Cell, SimulatedGpus
-from runtime.test_races import damaged, found, runs_dry
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.devices.cpu import CpuDevice
-from dlplacer.devices.cuda import CudaDevice
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.runtime.actions import Hold, Wait
-from dlplacer.runtime.compile import StepInputs
-from dlplacer.runtime.executor import Executor
-from dlplacer.runtime.sites import MemorySpaces, memory_spaces
-from dlplacer.runtime.update import Updater
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.executor.compile_program import StepInputs
+from dlplacer.runtime.executor.executor import Executor
+from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.program.actions import Hold, Wait
+from dlplacer.runtime.program.device_memory import MemorySpaces, memory_spaces
 
 pytestmark = pytest.mark.timeout(120)
 

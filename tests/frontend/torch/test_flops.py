@@ -115,7 +115,7 @@ def test_products_that_torchs_counter_does_not_know(call: Any, shapes: list[tupl
 # Backward makes two products for each of forward.
 def test_a_mixture_of_experts_counts_every_row_once() -> None:
     pytest.importorskip("transformers")
-    from families.all_families import graph_of as family
+    from runtime.families.all_families import graph_of as family
 
     grouped = [op for op in family("Mixtral-like").ops if "grouped_mm" in op.kind]
     forward = [2 * 32 * 16 * 64, 2 * 32 * 32 * 16]

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from families.networks import RecurrentLanguageModel
+from runtime.families.networks import RecurrentLanguageModel
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker

@@ -1,6 +1,0 @@
-"""What a device is at run time: a pinned thread with its allocator, or a CUDA device with its streams."""
-
-from dlplacer.devices.base import RuntimeDevice
-from dlplacer.devices.open import open_devices
-
-__all__ = ["RuntimeDevice", "open_devices"]

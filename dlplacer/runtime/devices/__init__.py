@@ -1,0 +1,6 @@
+"""What a device is at run time: a pinned thread with its allocator, or a CUDA device with its streams."""
+
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.open import open_devices
+
+__all__ = ["RuntimeDevice", "open_devices"]

@@ -1,0 +1,52 @@
+"""What the executor needs of a device."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import torch
+
+
+class RuntimeDevice(Protocol):
+    """A place where ops run, driven by one thread of its own.
+
+    A device that enqueues work on streams also has an attribute ``streams`` (`dlplacer.runtime.devices.device_streams.Streams`), and
+    programs say what happens there: its `send` and `receive` only hand over.
+
+    Attributes
+    ----------
+    name
+        As the user wrote it: ``cpu:0``, ``cuda:1``.
+    type
+        Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
+    torch_device
+        Where its tensors live for torch; ``cpu`` for every CPU device, since torch cannot tell cores apart.
+    """
+
+    name: str
+    type: str
+    torch_device: torch.device
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Run a function on the device's thread, after all that was submitted before."""
+
+    def send(self, tensor: Any, target: "RuntimeDevice") -> Any:
+        """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
+
+    def receive(self, in_flight: Any) -> Any:
+        """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
+
+    def drain(self) -> None:
+        """From any thread: wait for what other threads have given the device."""
+
+    def synchronize(self) -> None:
+        """On this device's thread: wait until all ops have finished."""
+
+    def now(self) -> Any:
+        """On this device's thread: a mark in the device's own order of work."""
+
+    def elapsed_s(self, begin: Any, end: Any) -> float:
+        """Seconds between two marks, once the device is synchronized."""
+
+    def close(self) -> None:
+        """End the device's thread; the device cannot be used afterwards."""

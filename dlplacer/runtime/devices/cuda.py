@@ -1,0 +1,110 @@
+"""A CUDA device: a thread that feeds a compute stream and copy streams, as its program says.
+
+The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested
+without a GPU.
+"""
+
+import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, CudaStreams
+from dlplacer.runtime.devices.stream_backend import StreamBackend, TorchStreams
+from dlplacer.runtime.devices.worker import Worker
+
+COPIES = ("free", "forced")
+
+
+class CudaDevice:
+    """The i-th CUDA device, or one of several logical devices on it, with threads and streams of their own.
+
+    When streams wait for each other and what is copied is said by the program, action by action. Between logical
+    devices of one GPU tensors are handed over, or, with ``copies="forced"``, copied as if they were two GPUs.
+
+    Parameters
+    ----------
+    part
+        Number of the logical device on this GPU; None if it is the only one.
+    copies
+        ``free`` or ``forced``, on the way to another logical device of the same GPU.
+
+    Attributes
+    ----------
+    streams
+        The streams by name.
+    """
+
+    def __init__(
+        self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
+    ) -> None:
+        self._backend = backend if backend is not None else TorchStreams()
+        count = self._backend.device_count()
+        if index >= count:
+            found = f"{count} CUDA devices" if count else "no CUDA device"
+            raise InputError(
+                f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box"
+            )
+        if copies not in COPIES:
+            raise InputError(f"device 'cuda:{index}': copies is {copies!r}; use {' or '.join(COPIES)}")
+        self.name = f"cuda:{index}" if part is None else f"cuda:{index}/{part}"
+        self.type = device_type(self._backend.device_name(index))
+        self.torch_device = torch.device("cuda", index)
+        self._index = index
+        self.streams = CudaStreams(self._backend, index, copies_here=copies == "forced")
+        self._worker = Worker(self.name, self._prepare)
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Run a function on the thread that feeds the compute stream."""
+        return self._worker.submit(work)
+
+    def send(self, tensor: Any, target: Any) -> Any:  # noqa: ARG002
+        """The tensor itself: what has to happen on streams first are actions of their own."""
+        return tensor
+
+    def receive(self, in_flight: Any) -> Any:
+        """The tensor; the program says for what the compute stream waits."""
+        return in_flight
+
+    def drain(self) -> None:
+        """Wait for all streams, so that what the caller enqueued on its own stream is done."""
+        self._backend.synchronize(self._index)
+
+    def synchronize(self) -> None:
+        """Wait for the compute stream."""
+        self._compute.synchronize()
+
+    def now(self) -> Any:
+        """An event recorded on the compute stream."""
+        event = self._backend.event(timed=True)
+        event.record(self._compute)
+        return event
+
+    def elapsed_s(self, begin: Any, end: Any) -> float:
+        """Seconds between two events."""
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def pause(self, pause_s: float) -> None:
+        """On this device's thread: let the compute stream pause."""
+        self._backend.pause(self._compute, pause_s)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
+
+    @property
+    def _compute(self) -> Any:
+        return self.streams.named(COMPUTE_STREAM)
+
+    def _prepare(self) -> None:
+        self._backend.set_device(self._index)
+        self._backend.activate(self._compute)
+
+
+def device_type(product: str) -> str:
+    """The type under which times are kept: ``H200`` for "NVIDIA H200", else the product name."""
+    words = re.split(r"[\s\-]+", product)
+    return next((word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?", word)), product)

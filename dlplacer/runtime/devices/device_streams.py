@@ -1,0 +1,73 @@
+"""The streams of a device by name, and what a program does with them."""
+
+from typing import Any, Protocol
+
+import torch
+
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.stream_backend import StreamBackend
+
+COMPUTE_STREAM = "compute"
+"""Name of the stream on which a device computes."""
+
+
+class Streams(Protocol):
+    """What the executor needs of a device with streams, beside `RuntimeDevice`; called on the device's thread.
+
+    Attributes
+    ----------
+    copies_here
+        Whether tensors are copied on their way to another device of the same memory.
+    """
+
+    copies_here: bool
+
+    def record(self, stream: str) -> Any:
+        """An event that happens once the stream has done what it was given so far."""
+
+    def wait(self, stream: str, event: Any) -> None:
+        """Let a stream wait for an event, which may be another device's."""
+
+    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+        """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done."""
+
+    def hold(self, tensor: Any, stream: str) -> None:
+        """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
+
+
+def streams_of(device: RuntimeDevice) -> Streams | None:
+    """The device's streams, None if it has none."""
+    streams: Streams | None = getattr(device, "streams", None)
+    return streams
+
+
+class CudaStreams:
+    """`Streams` of one CUDA device: ``compute``, and others that are made when they are first named."""
+
+    def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
+        self.copies_here = copies_here
+        self._backend = backend
+        self._index = index
+        self._named: dict[str, Any] = {}
+
+    def named(self, stream: str) -> Any:
+        """The stream of this name."""
+        if stream not in self._named:
+            self._named[stream] = self._backend.stream(self._index)
+        return self._named[stream]
+
+    def record(self, stream: str) -> Any:
+        """See `Streams.record`."""
+        return self.named(stream).record_event()
+
+    def wait(self, stream: str, event: Any) -> None:
+        """See `Streams.wait`."""
+        self.named(stream).wait_event(event)
+
+    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+        """See `Streams.copy`."""
+        return self._backend.copy(tensor, device, self.named(stream))
+
+    def hold(self, tensor: Any, stream: str) -> None:
+        """See `Streams.hold`."""
+        self._backend.protect(tensor, self.named(stream))

@@ -1,0 +1,88 @@
+"""RuntimeDevice names → devices."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.devices.cuda import COPIES, CudaDevice
+
+_NAME = re.compile(r"(?P<kind>cpu|cuda)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``, taken apart."""
+
+    kind: str
+    index: int
+    part: int | None = None
+    copies: str = "free"
+
+    @classmethod
+    def parse(cls, text: str) -> "DeviceName":
+        """The name that is written like this.
+
+        Raises
+        ------
+        InputError
+            If it is none; names the forms that are understood.
+        """
+        match = _NAME.fullmatch(text.strip())
+        if match is None:
+            raise InputError(
+                f"device {text!r} is not understood; write cpu:0, cpu:1, … or cuda:0, cuda:1, …, or cuda:0/0, cuda:0/1 "
+                "for several on one GPU"
+            )
+        part, copies = match["part"], match["copies"]
+        if match["kind"] == "cpu" and (part or copies):
+            raise InputError(f"device {text!r}: a core is one device, and its tensors are handed over; write cpu:0")
+        if copies is not None and (part is None or copies not in COPIES):
+            raise InputError(f"device {text!r}: write cuda:0/0?copies=forced or ?copies=free for parts of one GPU")
+        return cls(match["kind"], int(match["index"] or 0), None if part is None else int(part), copies or "free")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}" + ("" if self.part is None else f"/{self.part}")
+
+    def open(self) -> RuntimeDevice:
+        """The device of this name, started."""
+        if self.kind == "cpu":
+            return CpuDevice(self.index)
+        return CudaDevice(self.index, part=self.part, copies=self.copies)
+
+
+def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
+    """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
+
+    Raises
+    ------
+    InputError
+        If a name is not understood or given twice, or the device is not here.
+    """
+    wanted = [DeviceName.parse(name) for name in names]
+    _require_distinct(wanted)
+    opened: list[RuntimeDevice] = []
+    try:
+        for name in wanted:
+            opened.append(name.open())
+    except BaseException:
+        for device in opened:
+            device.close()
+        raise
+    return opened
+
+
+def _require_distinct(wanted: Sequence[DeviceName]) -> None:
+    seen: set[str] = set()
+    for name in wanted:
+        gpu = f"cuda:{name.index}"
+        if str(name) in seen:
+            hint = f", or {gpu}/0, {gpu}/1 for several on one GPU" if name.kind == "cuda" else ""
+            raise InputError(f"device '{name}' is given twice; every device of a plan needs one of its own{hint}")
+        if name.kind == "cuda" and (
+            gpu in seen if name.part is not None else any(s.startswith(gpu + "/") for s in seen)
+        ):
+            raise InputError(f"device '{gpu}' is given whole and in part; name its parts {gpu}/0, {gpu}/1, … only")
+        seen.add(str(name))

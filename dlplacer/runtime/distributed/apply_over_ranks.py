@@ -1,0 +1,129 @@
+"""The front door of running a plan over several processes."""
+
+from collections.abc import Mapping, Sequence
+
+from dlplacer.check import check_plan
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.plan import Plan
+from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.torch.capture import Captured, capture_job
+from dlplacer.frontend.torch.job import Job
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.distributed.collective_ops import with_collectives
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
+from dlplacer.runtime.distributed.network_device import NetworkDevice
+from dlplacer.runtime.distributed.rank_module import RankModule
+from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.placed.apply import of_captured_ops
+from dlplacer.runtime.placed.match import require_same_graph
+
+
+def apply_ranks(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    *,
+    replicas: int = 1,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> RankModule:
+    """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
+
+    Parameters
+    ----------
+    job
+        The job that the plan was captured from, with the inputs of this process's replica.
+    devices
+        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see `dlplacer.runtime.distributed.ranks`.
+    replicas
+        How often the plan runs side by side; more than one needs a plan with collectives
+        (`dlplacer.runtime.distributed.replicated_plan`).
+    timeout_s
+        How long to wait for another process.
+
+    Raises
+    ------
+    CheckError
+        If the plan breaks a rule.
+    MismatchError
+        If the plan was made for another graph or number of replicas.
+    InputError
+        If a device is missing or not here, the number of processes is another, or processes differ in their settings.
+    InternalError
+        If the joined programs would hang.
+    """
+    check_plan(plan)
+    described = plan.graph.capture
+    if described is None or "rewrites" not in described:
+        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    require_replicas(plan, replicas)
+    group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
+    opened: dict[str, RuntimeDevice] = {}
+    try:
+        opened.update(group.agreed(lambda: open_local(group)))
+        return apply_in_group(job, plan, group, opened)
+    except BaseException as error:
+        give_up(group, opened, error)
+        raise
+
+
+def require_replicas(plan: Plan, replicas: int) -> None:
+    """Return if a plan exchanges gradients between so many replicas.
+
+    Raises
+    ------
+    MismatchError
+        If it was made for another number.
+    """
+    planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
+    if planned != replicas:
+        raise MismatchError(
+            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            "dlplacer.runtime.distributed.replicated_plan, from the plan of one replica"
+        )
+
+
+def open_local(group: RankGroup) -> dict[str, RuntimeDevice]:
+    """RuntimeDevice of the plan → device, for those that this process owns."""
+    names = group.ranks.devices_of(group.rank)
+    return dict(zip(names, open_devices(list(names.values())), strict=True))
+
+
+def give_up(group: RankGroup, opened: Mapping[str, RuntimeDevice], error: BaseException) -> None:
+    """Close everything, and end the run on the other processes; a mistake in what was given ends them by itself."""
+    if not isinstance(error, InputError):
+        group.failure.fail(error)
+    for device in opened.values():
+        device.close()
+    group.close()
+
+
+def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> RankModule:
+    """As `apply_ranks`, for a group and its devices."""
+    replicas = group.ranks.replicas
+    group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
+    captured, plan = group.agreed(lambda: _captured(job, plan))
+    devices = dict(opened)
+    if replicas > 1:
+        part = group.rank % group.ranks.per_replica
+        devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
+    return RankModule(job, plan, captured, devices, group)
+
+
+def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
+    """The job with the plan's rewrites and collectives, and the plan in its ops."""
+    described = plan.graph.capture or {}
+    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+    if "collectives" not in described:
+        return captured, of_captured_ops(plan, captured.graph)
+    captured = with_collectives(captured, plan)
+    require_same_graph(plan, captured.graph)
+    return captured, plan
+
+
+def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
+    """A thread for collectives: on a GPU with a stream of its own there."""
+    if neighbour.torch_device.type == "cuda":
+        return CudaDevice(neighbour.torch_device.index or 0)
+    return NetworkDevice()

@@ -1,0 +1,137 @@
+"""Links and collectives between processes, timed where they will be used: α-β lines."""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device as TopologyDevice
+from dlplacer.core.topology import Link, Topology
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.distributed.group import HOST, RankGroup
+from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.profile.link_times import measured_topology
+
+SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
+_REPEATS = 12
+_NO_TIME_PER_BYTE = 1e-15
+
+
+def fitted_line(times: Mapping[int, float]) -> AlphaBeta:
+    """The α-β line nearest to measured times, each weighed by its own size: the least relative error.
+
+    Parameters
+    ----------
+    times
+        Bytes → seconds; two sizes at least.
+    """
+    if len(times) < 2:
+        raise InputError(f"{len(times)} sizes were timed; an α-β line needs two at least")
+    import numpy as np
+    from scipy.optimize import nnls
+
+    rows = np.array([[1 / seconds, size / seconds] for size, seconds in times.items()])
+    # Columns of like length: bytes per second and 1 per second are far apart.
+    scale = np.linalg.norm(rows, axis=0)
+    found, _ = nnls(rows / scale, np.ones(len(rows)))
+    latency_s, s_per_byte = found / scale
+    return AlphaBeta(float(latency_s), max(float(s_per_byte), _NO_TIME_PER_BYTE))
+
+
+def measured_all_reduce(group: RankGroup, sizes_bytes: Sequence[int] = SIZES_BYTES) -> AlphaBeta:
+    """The line of an all-reduce between the replicas, as the slowest process sees it; the same on all of them.
+
+    Every process takes part; with one replica there is nothing to reduce.
+    """
+    if group.peers is None:
+        return AlphaBeta(0.0, 0.0)
+    times: dict[int, float] = {}
+    for size in sizes_bytes:
+        flat = torch.zeros(max(1, size // 4))
+
+        def reduce(flat: torch.Tensor = flat) -> float:
+            found = []
+            for _ in range(_REPEATS):
+                begin = time.perf_counter()
+                dist.all_reduce(flat, group=group.peers)
+                found.append(time.perf_counter() - begin)
+            return median(found[_REPEATS // 4 :])
+
+        times[size] = group.call((NETWORK, "replicas"), f"timing an all-reduce of {size} bytes", reduce)
+    return fitted_line({size: max(seconds) for size, seconds in _joined(group, times).items()})
+
+
+def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
+    """The devices of a plan joined pair by pair by links just measured; the same on every process.
+
+    Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every
+    replica measures its own links at the same time as the others; a link has the median of all replicas.
+    """
+    names = list(group.ranks.owners[0])
+    links: dict[str, tuple[float, float]] = {}
+    local = measured_topology(list(opened.values())) if len(opened) > 1 else None
+    by_device = {device.name: name for name, device in opened.items()}
+    for link in () if local is None else local.links:
+        links[_pair(by_device[link.source], by_device[link.target])] = link.latency_s, 1 / link.bytes_per_s
+    between = {}
+    for first, second in itertools.combinations(range(group.ranks.per_replica), 2):
+        between[first, second] = _between(group, first, second)
+    for source, target in itertools.combinations(names, 2):
+        ranks = tuple(sorted(group.ranks.rank_of(name, 0) for name in (source, target)))
+        line = between.get((ranks[0], ranks[1]))
+        if line is not None:
+            links[_pair(source, target)] = line.latency_s, line.s_per_byte
+    merged: dict[str, list[tuple[float, float]]] = {}
+    types: dict[str, str] = {}
+    for theirs, kinds in group.gathered((links, {name: device.type for name, device in opened.items()})):
+        types.update(kinds)
+        for pair, line in theirs.items():
+            merged.setdefault(pair, []).append(line)
+    devices = tuple(TopologyDevice(name, types[name]) for name in names)
+    found = []
+    for source, target in itertools.combinations(names, 2):
+        lines = merged[_pair(source, target)]
+        latency_s, s_per_byte = (median(column) for column in zip(*lines, strict=True))
+        found.append(Link(source, target, 1 / max(s_per_byte, _NO_TIME_PER_BYTE), latency_s))
+    return Topology(devices, (), tuple(found), name="measured", source="timed between processes and threads")
+
+
+def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
+    """The line of a message between two processes of this replica: half of timed round trips; None on other ranks."""
+    offset = group.replica * group.ranks.per_replica
+    pair = (first + offset, second + offset)
+    if group.rank not in pair:
+        return None
+    peer = pair[1] if group.rank == pair[0] else pair[0]
+    times = {}
+    for size in SIZES_BYTES:
+        flat = torch.zeros(size, dtype=torch.uint8)
+
+        def trips(flat: torch.Tensor = flat) -> float:
+            found = []
+            for _ in range(_REPEATS):
+                begin = time.perf_counter()
+                if group.rank == pair[0]:
+                    dist.send(flat, peer)
+                    dist.recv(flat, peer)
+                else:
+                    dist.recv(flat, peer)
+                    dist.send(flat, peer)
+                found.append(time.perf_counter() - begin)
+            return median(found[_REPEATS // 4 :]) / 2
+
+        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips)
+    return fitted_line(times)
+
+
+def _joined(group: RankGroup, times: Mapping[int, float]) -> dict[int, tuple[float, ...]]:
+    return dict(zip(times, zip(*group.gathered(list(times.values())), strict=True), strict=True))
+
+
+def _pair(source: str, target: str) -> str:
+    return "\n".join(sorted((source, target)))

@@ -1,0 +1,128 @@
+"""Which process owns which device of a plan: ``{"gpu0": "rank0/cpu:0", "gpu1": "rank1/cpu:1"}``."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
+from dlplacer.runtime.placed.apply import device_names
+
+NETWORK = "network"
+"""Name of the pseudo-device of a plan on which collectives run, one at a time."""
+
+_RANKED = re.compile(r"(?:rank(?P<rank>\d+)/)?(?P<device>(?!rank)\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDevice:
+    """A device of one process; it prints as ``rank1/cpu:0``."""
+
+    rank: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"rank{self.rank}/{self.device}"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Owners of a plan's devices in every replica.
+
+    Attributes
+    ----------
+    owners
+        [replica] → device of the plan → the process and its device. A process belongs to one replica.
+    """
+
+    owners: tuple[Mapping[str, RankedDevice], ...]
+
+    @property
+    def replicas(self) -> int:
+        """How often the plan runs side by side, each time on its own part of the batch."""
+        return len(self.owners)
+
+    @property
+    def count(self) -> int:
+        """Processes in all."""
+        return self.replicas * self.per_replica
+
+    @property
+    def per_replica(self) -> int:
+        """Processes of one replica."""
+        return len({owner.rank for owner in self.owners[0].values()})
+
+    def replica_of(self, rank: int) -> int:
+        """The replica to which a process belongs."""
+        return rank // self.per_replica
+
+    def rank_of(self, device: str, replica: int) -> int:
+        """The process that owns a device of the plan, or that runs its collectives: ``network@rank1``."""
+        name, _, part = device.partition("@rank")
+        return replica * self.per_replica + int(part) if name == NETWORK else self.owners[replica][device].rank
+
+    def devices_of(self, rank: int) -> dict[str, str]:
+        """Device of the plan → device of this machine, for those that a process owns."""
+        owners = self.owners[self.replica_of(rank)]
+        return {name: owner.device for name, owner in owners.items() if owner.rank == rank}
+
+    def peers_of(self, rank: int) -> list[int]:
+        """The processes that own the same devices of the plan in every replica."""
+        return list(range(rank % self.per_replica, self.count, self.per_replica))
+
+
+def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int = 1) -> Ranks:
+    """Owners of a plan's devices.
+
+    Parameters
+    ----------
+    devices
+        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order. A name without rank counts up: the first
+        device on rank 0, the second on rank 1. A list may also name the devices of all replicas, one after another;
+        else the further replicas have the same devices on the ranks that follow.
+
+    Raises
+    ------
+    InputError
+        If a device is not named, a rank owns none, or one rank would belong to two replicas.
+    """
+    if replicas < 1:
+        raise InputError(f"replicas is {replicas}; it must be at least 1")
+    planned = [device.id for device in plan.topology.devices if device.id != NETWORK]
+    if isinstance(devices, str):
+        devices = devices.split(",")
+    if not isinstance(devices, Mapping) and len(devices) == replicas * len(planned):
+        owners = [
+            dict(zip(planned, devices[first : first + len(planned)], strict=True))
+            for first in range(0, len(devices), len(planned))
+        ]
+        return _checked([_ranked(names, replica) for replica, names in enumerate(owners)])
+    names = device_names(plan, devices, planned)
+    return _checked([_ranked(names, 0)] * replicas)
+
+
+def _ranked(names: Mapping[str, str], replica: int) -> dict[str, RankedDevice]:
+    found = {}
+    for position, (name, text) in enumerate(names.items()):
+        match = _RANKED.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"device {text!r} is not understood; write rank0/cpu:0, rank1/cuda:0, …")
+        rank = position + replica * len(names) if match["rank"] is None else int(match["rank"])
+        found[name] = RankedDevice(rank, match["device"])
+    return found
+
+
+def _checked(owners: Sequence[Mapping[str, RankedDevice]]) -> Ranks:
+    per_replica = len({owner.rank for owner in owners[0].values()})
+    placed = []
+    for replica, entry in enumerate(owners):
+        offset = replica * per_replica if min(owner.rank for owner in entry.values()) == 0 else 0
+        placed.append({name: RankedDevice(owner.rank + offset, owner.device) for name, owner in entry.items()})
+        used = sorted({owner.rank for owner in placed[-1].values()})
+        wanted = list(range(replica * per_replica, (replica + 1) * per_replica))
+        if used != wanted:
+            raise InputError(
+                f"the devices of replica {replica} are on ranks {', '.join(map(str, used))}; they must be on ranks "
+                f"{', '.join(map(str, wanted))}, with at least one device on each"
+            )
+    return Ranks(tuple(placed))

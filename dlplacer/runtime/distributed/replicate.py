@@ -1,0 +1,178 @@
+"""A plan for one replica → the same plan with its gradients exchanged between replicas."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.place import place
+from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import in_order, replay
+from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, with_collective_ops
+from dlplacer.runtime.distributed.network_topology import ingress_s, with_network
+from dlplacer.runtime.distributed.ranks import NETWORK
+
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+"""As torch's DistributedDataParallel."""
+
+_LIST_LIMIT_S = 5.0
+
+
+def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
+    """The plan with one collective per bucket of gradients, each as early as its gradients allow.
+
+    The placement of the plan stays. Its order stays too, and what reads the gradients' means (and the updates, where
+    they are part of the step) comes last on every device, in the order of the buckets; or a list schedule on that
+    placement, which hurries the gradients on, if the step is shorter with it.
+
+    Parameters
+    ----------
+    all_reduce
+        Seconds of one all-reduce over the replicas, as a line over the bytes of the vector, for example
+        `dlplacer.machines.costs.collectives.ring_all_reduce(channel, replicas)`.
+    bucket_bytes
+        A bucket is closed when it has at least this many bytes.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+    MismatchError
+        If the plan has no gradients, or collectives already.
+    """
+    if replicas < 2 or bucket_bytes < 1:
+        raise InputError(
+            f"{replicas} replicas with buckets of {bucket_bytes} bytes; at least 2 replicas and 1 byte are needed"
+        )
+    if any(op.kind == COLLECTIVE for op in plan.graph.ops):
+        raise MismatchError("the plan exchanges gradients already; give the plan of one replica")
+    if (plan.graph.capture or {}).get("granularity"):
+        raise MismatchError(
+            "the plan is of fused ops or modules; replicas need one of ATen ops: use --granularity aten"
+        )
+    ready_s = _gradients_ready_s(plan)
+    if not ready_s:
+        raise MismatchError("the plan computes no gradients; only training is replicated: capture with mode='train'")
+    buckets = buckets_of(plan, ready_s, bucket_bytes)
+    topology = with_network(plan.topology, plan.options.delay)
+    graph = with_collective_ops(plan.graph, buckets, [device.id for device in plan.topology.devices])
+    described = {"replicas": replicas, "buckets": [bucket.to_dict() for bucket in buckets]}
+    graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
+    graph = with_exchange_times(graph, topology, all_reduce)
+    kept = _replayed(plan, graph, topology, buckets, ready_s)
+    hurried = _list_scheduled(plan, kept)
+    if hurried is None:
+        return kept
+    other = _replayed(hurried, graph, topology, buckets, _gradients_ready_s(hurried))
+    return min((kept, other), key=lambda made: made.makespan_s)
+
+
+def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> list[Bucket]:
+    """Gradients in the order in which the plan finishes them, cut into buckets per device and dtype."""
+    weights = {op.colocate: op for op in plan.graph.ops if op.kind == "parameter"}
+    open_buckets: dict[tuple[str, str], tuple[list[str], int]] = {}
+    closed: list[Bucket] = []
+    for name in sorted(ready_s, key=lambda name: ready_s[name]):
+        sink = plan.graph.op(f"{name}.grad")
+        spec = weights[sink.colocate].outputs[0]
+        key = plan.placement[sink.id], spec.dtype
+        names, size = open_buckets.get(key, ([], 0))
+        names, size = [*names, name], size + spec.bytes
+        open_buckets[key] = names, size
+        if size >= bucket_bytes:
+            closed.append(Bucket(key[0], tuple(names)))
+            del open_buckets[key]
+    closed += [Bucket(device, tuple(names)) for (device, _), (names, _) in open_buckets.items()]
+    return sorted(closed, key=lambda bucket: max(ready_s[name] for name in bucket.parameters))
+
+
+def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBeta) -> OpGraph:
+    """The graph with times for its collectives by the line of an all-reduce, and for packing by the roofline.
+
+    Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
+    """
+    route_s = ingress_s(topology)
+
+    def timed(op: Op) -> Op:
+        if op.kind == COLLECTIVE:
+            return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
+        return op
+
+    graph = with_times(replace(graph, ops=tuple(map(timed, graph.ops))), topology)
+    kinds = [kind for kind in topology.device_types if kind != NETWORK]
+
+    def complete(op: Op) -> Op:
+        if op.kind != "pack":
+            return op
+        return replace(op, time_s={kind: op.time_on(kind) or 0.0 for kind in kinds})
+
+    return replace(graph, ops=tuple(map(complete, graph.ops)))
+
+
+def _gradients_ready_s(plan: Plan) -> dict[str, float]:
+    """Parameter name → when its gradient is on the parameter's device."""
+    arrival_s = {(transfer.tensor, transfer.target): transfer.end_s for transfer in plan.transfers}
+    found = {}
+    for op in plan.graph.ops:
+        if op.kind == "gradient":
+            (edge,) = plan.graph.edges_into[op.id]
+            made_s = plan.scheduled[edge.source].end_s
+            found[op.id.removesuffix(".grad")] = arrival_s.get((edge.tensor, plan.placement[op.id]), made_s)
+    return found
+
+
+def _replayed(
+    plan: Plan, graph: OpGraph, topology: Topology, buckets: Sequence[Bucket], ready_s: Mapping[str, float]
+) -> Plan:
+    position = topology.device_index
+    home = {op: position[device] for op, device in plan.placement.items()}
+    place_of = {entry.op: (entry.start_s, number, 0) for number, entry in enumerate(plan.ops)}
+    bucket_ready_s = [max(ready_s[name] for name in bucket.parameters) for bucket in buckets]
+    for turn, number in enumerate(sorted(range(len(buckets)), key=bucket_ready_s.__getitem__)):
+        bucket, at_s = buckets[number], bucket_ready_s[number]
+        makers = (place_of[plan.graph.edges_into[f"{name}.grad"][0].source] for name in bucket.parameters)
+        behind = max((number_there for start_s, number_there, _ in makers if start_s == at_s), default=-1)
+        for op in (f"pack.{number}", f"all_reduce.{number}"):
+            place_of[op] = at_s, behind, 1 + turn
+        home[f"pack.{number}"] = home[f"unpack.{number}"] = position[bucket.device]
+        home[f"all_reduce.{number}"] = position[NETWORK]
+        readers = [op for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update") if op in graph.index]
+        for step, op in enumerate((f"unpack.{number}", *readers)):
+            place_of[op] = math.inf, turn, step
+    order = sorted(graph.index, key=lambda op: place_of[op])
+    problem = build_problem(graph, topology, plan.options)
+    ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])
+    makespan_s = max(entry.end_s for entry in ops)
+    bound_s = min(plan.lower_bound_s, makespan_s)
+    return replace(
+        plan,
+        graph=graph,
+        topology=topology,
+        status="feasible",
+        makespan_s=makespan_s,
+        lower_bound_s=bound_s,
+        gap=(makespan_s - bound_s) / makespan_s if makespan_s else 0.0,
+        method=f"{plan.method}, replicated",
+        ops=ops,
+        transfers=transfers,
+        memory=memory_use(problem, ops, transfers),
+    )
+
+
+def _list_scheduled(plan: Plan, replicated: Plan) -> Plan | None:
+    """The plan of one replica in the order of a list schedule that knows what waits for every gradient, if there is."""
+    pinned = tuple(replace(op, devices=(replicated.placement[op.id],)) for op in replicated.graph.ops)
+    graph = replace(replicated.graph, ops=pinned)
+    try:
+        found = place(graph, replicated.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
+    except (InfeasibleError, NoPlanError):
+        return None
+    return replace(
+        plan, ops=tuple(entry for entry in in_order(found) if entry.op in plan.scheduled), transfers=found.transfers
+    )

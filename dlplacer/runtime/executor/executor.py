@@ -1,0 +1,309 @@
+"""Runs a program on devices. It decides nothing: every device takes its actions in order."""
+
+import queue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, as_completed, wait
+from dataclasses import dataclass, field
+from itertools import groupby
+from threading import Lock
+from typing import Any
+
+import torch
+
+from dlplacer.core.errors import RunError
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
+from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
+from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.stream_steps import compile_stream_action
+
+_Inbox = queue.SimpleQueue[tuple[str, Any]]
+_ABORT = ""
+_submitting = Lock()
+
+
+@dataclass
+class StepState:
+    """What devices hold in one step, from its first program to its last.
+
+    Attributes
+    ----------
+    values
+        RuntimeDevice name → tensors held.
+    timeline
+        RuntimeDevice name → what its ops took, if that is recorded.
+    """
+
+    inputs: StepInputs
+    values: dict[str, Values]
+    timeline: dict[str, DeviceTimeline] | None = None
+
+
+@dataclass
+class _DeviceRun:
+    """One device of one run: its values, what has arrived, and where to send.
+
+    Attributes
+    ----------
+    events
+        Name → event, of all devices of the run.
+    copies
+        (tensor, target) → copy that has not been sent yet.
+    """
+
+    device: RuntimeDevice
+    values: Values
+    state: StepState
+    inboxes: Mapping[str, _Inbox]
+    name: str
+    events: dict[str, Any]
+    copies: dict[tuple[str, str], Any] = field(default_factory=dict)
+    arrived: dict[str, Any] = field(default_factory=dict)
+    timeline: DeviceTimeline | None = None
+
+    def receive(self, tensor: str) -> None:
+        """Wait for a tensor, setting aside others that arrive first."""
+        while tensor not in self.arrived:
+            name, in_flight = self.inboxes[self.name].get()
+            if name == _ABORT:
+                raise _AbortedError
+            self.arrived[name] = in_flight
+        self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
+        if self.timeline is not None:
+            self.timeline.resume(self.device)
+
+
+class _AbortedError(Exception):
+    """Another device failed."""
+
+
+Step = Callable[[_DeviceRun], None]
+
+
+class Executor:
+    """A program, compiled for its devices.
+
+    Parameters
+    ----------
+    devices
+        Name in the program → device; those of the program that are not among them are reached through `links`.
+    """
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        executable: Executable,
+        program: Program,
+        devices: Mapping[str, RuntimeDevice],
+        updater: Updater,
+        links: ProcessLinks | None = None,
+    ) -> None:
+        self._links = links
+        self._graph = graph
+        self._executable = executable
+        self._devices = devices
+        self._updater = updater
+        self._steps = {name: self._compile_all(name, program.actions[name]) for name in devices}
+
+    def start(self, inputs: StepInputs, record: bool = False) -> StepState:
+        """The state with which a step begins."""
+        timeline = {name: DeviceTimeline() for name in self._devices} if record else None
+        return StepState(inputs, {name: {} for name in self._devices}, timeline)
+
+    def run(self, state: StepState) -> None:
+        """Run the program and wait for all devices.
+
+        Raises
+        ------
+        RunError
+            If an op fails; names the op, its module and its device. The other devices stop at their next receive.
+        """
+        for device in self._devices.values():
+            device.drain()
+        inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
+        events: dict[str, Any] = {}
+        tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
+        futures: list[Future[Any]] = []
+        if self._links is not None:
+            self._links.begin()
+        try:
+            # Two programs at once must queue in the same order on all devices, or they wait for each other.
+            with _submitting:
+                for name, device in self._devices.items():
+                    futures.append(device.submit(tasks[name]))
+        except BaseException as reason:
+            if self._links is not None:
+                self._links.fail(reason)
+            _abort(inboxes)
+            wait(futures)
+            raise
+        _end(futures)
+
+    def _task(
+        self,
+        name: str,
+        device: RuntimeDevice,
+        state: StepState,
+        inboxes: Mapping[str, _Inbox],
+        events: dict[str, Any],
+    ) -> Callable[[], None]:
+        steps = self._steps[name]
+        timeline = None if state.timeline is None else state.timeline[name]
+        row = _DeviceRun(device, state.values[name], state, inboxes, name, events, timeline=timeline)
+
+        def task() -> None:
+            try:
+                if timeline is not None:
+                    timeline.begin(device)
+                with torch.no_grad():
+                    for step in steps:
+                        step(row)
+                device.synchronize()
+            except BaseException as error:
+                if self._links is not None and not isinstance(error, _AbortedError):
+                    self._links.fail(error)
+                _abort(inboxes)
+                raise
+
+        return task
+
+    def _compile_all(self, name: str, actions: Iterable[Action]) -> list[Step]:
+        """One function for each action; one for all frees in a row."""
+        steps: list[Step] = []
+        copied: set[tuple[str, str]] = set()
+        for frees, group in groupby(actions, key=lambda action: isinstance(action, Free)):
+            if frees:
+                steps.append(_free_all([action.tensor for action in group if isinstance(action, Free)]))
+            else:
+                steps += [self._compile(name, action, copied) for action in group if not isinstance(action, Free)]
+        return steps
+
+    def _compile(self, name: str, action: Compute | Send | Recv | StreamAction, copied: set[tuple[str, str]]) -> Step:
+        """The function for an action.
+
+        Parameters
+        ----------
+        copied
+            (tensor, target) that the device has copied and not sent; the action may change it.
+        """
+        if isinstance(action, Compute):
+            return self._compile_compute(name, action.op)
+        if not isinstance(action, (Send, Recv)):
+            if isinstance(action, Copy):
+                copied.add((action.tensor, action.target))
+            return compile_stream_action(action, self._devices[name], self._memory_of(action))
+        tensor = action.tensor
+        if isinstance(action, Send) and (tensor, action.target) in copied:
+            copied.remove((tensor, action.target))
+            return self._compile_send_of_copy(name, action)
+        if isinstance(action, Send) and self._links is not None and action.target not in self._devices:
+            return _send_away(self._links, name, action)
+        if isinstance(action, Recv) and self._links is not None and action.source not in self._devices:
+            return _receive_from_away(self._links, name, action)
+        if isinstance(action, Send):
+            target, device = action.target, self._devices[action.target]
+
+            def send(row: _DeviceRun) -> None:
+                try:
+                    in_flight = row.device.send(row.values[tensor], device)
+                except Exception as error:
+                    where = f"from {row.device.name} to {device.name}"
+                    raise RunError(f"sending tensor {tensor!r} {where} failed: {_first_line(error)}") from error
+                row.inboxes[target].put((tensor, in_flight))
+
+            return send
+        return lambda row: row.receive(tensor)
+
+    def _compile_send_of_copy(self, name: str, action: Send) -> Step:
+        key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
+        if target not in self._devices and links is not None:
+            return lambda row: links.send(tensor, name, target, row.copies.pop(key))
+        return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
+
+    def _memory_of(self, action: StreamAction) -> torch.device:
+        """Where the action's copy goes: to other processes through the host's memory."""
+        here = self._devices.get(action.target) if isinstance(action, Copy) else None
+        return torch.device("cpu") if here is None else here.torch_device
+
+    def _compile_compute(self, name: str, op: str) -> Step:
+        exports = {edge.tensor for edge in self._graph.edges_from[op]}
+        exports.update(self._executable.returned.intersection(self._executable.codes[op].results))
+        run = compile_op(self._executable, op, exports, self._devices[name], self._updater)
+        module = self._graph.op(op).module
+        where = f" of module {module!r}" if module else ""
+
+        def compute(row: _DeviceRun) -> None:
+            try:
+                run(row.values, row.state.inputs)
+            except Exception as error:
+                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {_first_line(error)}") from error
+            if row.timeline is not None:
+                row.timeline.finish(op, row.device)
+
+        return compute
+
+
+def _end(futures: list["Future[Any]"]) -> None:
+    """Wait for all, and raise what the first to fail has raised.
+
+    Nothing here refers to the error afterwards: what the failed step held is freed once the caller drops the error.
+    """
+    done = error = failure = None
+    for done in as_completed(futures):
+        error = done.exception()
+        if failure is None and not isinstance(error, _AbortedError):
+            failure = error
+    futures.clear()
+    done = error = None
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None
+
+
+def _free_all(tensors: Sequence[str]) -> Step:
+    def free(row: _DeviceRun) -> None:
+        values = row.values
+        for tensor in tensors:
+            del values[tensor]
+
+    return free
+
+
+def _send_away(links: ProcessLinks, here: str, action: Send) -> Step:
+    def send(row: _DeviceRun) -> None:
+        links.send(action.tensor, here, action.target, row.values[action.tensor])
+
+    return send
+
+
+def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
+    def receive(row: _DeviceRun) -> None:
+        value = links.receive(action.tensor, action.source, here)
+        if value is not None and value.device != row.device.torch_device:
+            try:
+                value = value.to(row.device.torch_device)
+            except Exception as error:
+                where = f"from {action.source} on {row.device.name}"
+                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {_first_line(error)}") from error
+        row.values[action.tensor] = value
+        if row.timeline is not None:
+            row.timeline.resume(row.device)
+
+    return receive
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _abort(inboxes: Mapping[str, _Inbox]) -> None:
+    """Make every device stop at its next receive."""
+    for inbox in inboxes.values():
+        inbox.put((_ABORT, None))

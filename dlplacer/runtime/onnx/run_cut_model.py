@@ -1,0 +1,201 @@
+"""A planned ONNX model on cores of this machine: one pinned thread per device, one session per part."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlplacer.core.errors import InputError, MismatchError, RunError
+from dlplacer.core.plan import Plan
+from dlplacer.frontend.onnx.cut import Part, constant_model, parts_of, sub_model
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_values import values_of
+from dlplacer.frontend.onnx.session import first_line, open_session, run_session
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+class PlacedOnnx:
+    """A model cut by device; every device's parts run in the planned order on a thread pinned to its core.
+
+    Parameters
+    ----------
+    cores
+        Device name in the plan → core of this process, counted from 0; None takes them in order.
+
+    Raises
+    ------
+    MismatchError
+        If the plan is of another file.
+    InputError
+        If there are fewer cores than devices, or onnxruntime is not installed.
+    """
+
+    def __init__(self, file: OnnxFile, plan: Plan, cores: Mapping[str, int] | None = None) -> None:
+        known = (plan.graph.capture or {}).get("onnx", {})
+        if known.get("sha256") != file.sha256:
+            raise MismatchError(f"the plan was made for other content of {file.path}; solve again")
+        self.file, self.parts = file, parts_of(file, plan)
+        self._sessions = [open_session(sub_model(file, part)) for part in self.parts]
+        self._constants = _constants(file)
+        used = list(dict.fromkeys(part.device for part in self.parts))
+        chosen = {device: place for place, device in enumerate(used)} if cores is None else dict(cores)
+        usable = (
+            sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+        )
+        for device in used:
+            if chosen.get(device, len(usable)) >= len(usable):
+                raise InputError(
+                    f"device {device!r} needs core {chosen.get(device, 'of its own')}; this process may use "
+                    f"{len(usable)} cores: plan for fewer devices or give it more"
+                )
+        self._pools = {
+            device: ThreadPoolExecutor(1, f"onnx-{device}", _pin, (usable[chosen[device]],)) for device in used
+        }
+
+    def __call__(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """The model's outputs by name.
+
+        Raises
+        ------
+        InputError
+            If an input is missing.
+        RunError
+            If a part fails; names the device and its first node.
+        """
+        wanted = [value.name for value in data_inputs(self.file.model)]
+        missing = [name for name in wanted if name not in inputs]
+        if missing:
+            raise InputError(f"input {missing[0]!r} is missing; the model takes {', '.join(wanted)}")
+        ready: dict[str, Future[Any]] = {}
+        for name in wanted:
+            ready[name] = Future()
+            ready[name].set_result(inputs[name])
+        for part in self.parts:
+            ready.update({name: Future() for name in part.outputs})
+        done = [
+            self._pools[part.device].submit(_run_part, part, session, ready)
+            for part, session in zip(self.parts, self._sessions, strict=True)
+        ]
+        for future in done:
+            future.result()
+        names = [value.name for value in self.file.model.graph.output]
+        return {name: ready[name].result() if name in ready else self._constants[name] for name in names}
+
+    def close(self) -> None:
+        """End the threads."""
+        for pool in self._pools.values():
+            pool.shutdown()
+
+
+@dataclass(frozen=True)
+class OnnxReport:
+    """Medians in seconds per inference: the whole model on one core, and the parts on theirs.
+
+    Attributes
+    ----------
+    max_abs_error
+        Largest difference of any output to the whole model's.
+    """
+
+    baseline_s: float
+    measured_s: float
+    predicted_s: float
+    measured_speedup: float
+    max_abs_error: float
+    parts: int
+    steps: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer run --json`` prints."""
+        return asdict(self)
+
+
+def run_onnx(
+    file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, cores: Mapping[str, int] | None = None
+) -> OnnxReport:
+    """Run a plan beside the whole model on random inputs, in turns, and compare outputs and times."""
+    inputs = random_inputs(file)
+    whole = open_session(file.model)
+    placed = PlacedOnnx(file, plan, cores)
+    try:
+        outputs = run_session(whole, None, inputs)
+        expected = dict(zip((value.name for value in whole.get_outputs()), outputs, strict=True))
+        found = placed(inputs)
+        error = max((_difference(found[name], expected[name]) for name in found), default=0.0)
+        times: dict[str, list[float]] = {"whole": [], "placed": []}
+        for number in range(warmup + steps):
+            for name, call in (("whole", lambda: whole.run(None, inputs)), ("placed", lambda: placed(inputs))):
+                begin = time.perf_counter()
+                call()
+                if number >= warmup:
+                    times[name].append(time.perf_counter() - begin)
+    finally:
+        placed.close()
+    baseline_s, measured_s = median(times["whole"]), median(times["placed"])
+    return OnnxReport(baseline_s, measured_s, plan.makespan_s, baseline_s / measured_s, error, len(placed.parts), steps)
+
+
+def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Numbers for every input: normal ones for floating-point types, zeros for others."""
+    draw = np.random.default_rng(seed)
+    specs = values_of(file).specs
+    found = {}
+    for value in data_inputs(file.model):
+        spec = specs[value.name]
+        if spec.dtype == "string":
+            raise InputError(f"input {value.name!r} holds texts; give the inputs yourself")
+        dtype = np.dtype(spec.dtype)
+        normal = np.issubdtype(dtype, np.floating)
+        try:
+            drawn = draw.standard_normal(spec.shape).astype(dtype) if normal else np.zeros(spec.shape, dtype)
+        except (MemoryError, ValueError) as error:
+            raise InputError(
+                f"input {value.name!r} of shape {list(spec.shape)} does not fit into memory; bind smaller axes"
+            ) from error
+        found[value.name] = drawn
+    return found
+
+
+def _constants(file: OnnxFile) -> dict[str, NDArray[Any]]:
+    """The model's outputs that depend on no input."""
+    model = constant_model(file)
+    if model is None:
+        return {}
+    names = [node.input[0] for node in model.graph.node if node.output[0] in {v.name for v in model.graph.output}]
+    return dict(zip(names, run_session(open_session(model), None, {}), strict=True))
+
+
+def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> None:
+    try:
+        inputs = {name: ready[name].result() for name in part.inputs}
+        made: Sequence[Any] = session.run(list(part.outputs), inputs)
+    except Exception as error:
+        failed = error if isinstance(error, RunError) else _part_error(part, error)
+        for name in part.outputs:
+            ready[name].set_exception(failed)
+        raise failed from error
+    for name, value in zip(part.outputs, made, strict=True):
+        ready[name].set_result(value)
+
+
+def _part_error(part: Part, error: Exception) -> RunError:
+    where = f"part of {len(part.nodes)} nodes on {part.device!r}, starting at {part.nodes[0]!r}"
+    return RunError(f"{where}: {first_line(error)}")
+
+
+def _pin(core: int) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def _difference(one: NDArray[Any], other: NDArray[Any]) -> float:
+    if one.size == 0 or one.dtype.kind not in "fiub":
+        return 0.0
+    return float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64))))

@@ -1,0 +1,94 @@
+"""The front door of running: job and plan in, placed module out."""
+
+from collections.abc import Mapping, Sequence
+
+from dlplacer.check import check_plan
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
+from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.kernels import require_kernels
+from dlplacer.planning.coarsen import coarsen, expanded_plan
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.placed.guards import require_unscaled_updates
+from dlplacer.runtime.placed.match import require_same_graph
+from dlplacer.runtime.placed.placed_module import PlacedModule
+
+
+def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> PlacedModule:
+    """The job's module, running as planned. Its parameters move to their planned devices.
+
+    Parameters
+    ----------
+    job
+        The job that the plan was captured from: same module, shapes, dtypes and mode.
+    devices
+        Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
+
+    Raises
+    ------
+    CheckError
+        If the plan breaks a rule.
+    MismatchError
+        If the plan was made for another graph; names the first op that differs.
+    InputError
+        If a device is missing or not here.
+    """
+    check_plan(plan)
+    require_unscaled_updates(job)
+    described = plan.graph.capture
+    if described is None or "rewrites" not in described:
+        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    names = device_names(plan, devices)
+    opened = dict(zip(names, open_devices(list(names.values())), strict=True))
+    try:
+        captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+        own = of_captured_ops(plan, captured.graph)
+        types = {name: device.torch_device.type for name, device in opened.items()}
+        require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
+        return PlacedModule(job, own, captured, opened)
+    except BaseException:
+        for device in opened.values():
+            device.close()
+        raise
+
+
+def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
+    """The plan in the ops of the captured graph, of which a plan of fused ops or modules has several in one."""
+    granularity = (plan.graph.capture or {}).get("granularity")
+    if granularity is None:
+        require_same_graph(plan, captured)
+        return plan
+    require_same_graph(plan, coarsen(captured, str(granularity)))
+    return expanded_plan(plan, captured)
+
+
+def device_names(
+    plan: Plan, devices: Mapping[str, str] | Sequence[str], planned: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Device of the plan → device of this machine, for all devices of the plan's topology or those of `planned`.
+
+    Raises
+    ------
+    InputError
+        If the plan has a device that is not named, or none of a given name.
+    """
+    planned = [device.id for device in plan.topology.devices] if planned is None else list(planned)
+    if isinstance(devices, str):
+        devices = devices.split(",")
+    if not isinstance(devices, Mapping):
+        if len(devices) != len(planned):
+            raise InputError(
+                f"the plan has {len(planned)} devices ({', '.join(planned)}), but {len(devices)} were given; name one "
+                "for each, in that order"
+            )
+        return dict(zip(planned, devices, strict=True))
+    unknown = [name for name in devices if name not in planned]
+    missing = [name for name in planned if name not in devices]
+    if unknown or missing:
+        raise InputError(
+            f"devices: the plan has {', '.join(planned)}; "
+            + (f"{unknown[0]!r} is none of them" if unknown else f"{missing[0]!r} is not named")
+        )
+    return {name: devices[name] for name in planned}

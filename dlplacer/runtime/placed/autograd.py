@@ -1,0 +1,41 @@
+"""The placed step as one autograd function: the engine sees the loss and the parameters, nothing between."""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from dlplacer.core.errors import InputError
+from dlplacer.runtime.executor.compile_program import StepInputs
+from dlplacer.runtime.placed.variant import Variant
+
+
+class PlacedStep(torch.autograd.Function):
+    """Forward program in ``forward``, backward program in ``backward``; activations stay on their devices between."""
+
+    @staticmethod
+    def forward(ctx: Any, variant: Variant, inputs: StepInputs, *_: torch.Tensor) -> torch.Tensor:
+        """The loss. The remaining arguments are the parameters that have a gradient, in the executable's order."""
+        state = variant.stages[0].start(inputs)
+        variant.stages[0].run(state)
+        ctx.variant, ctx.state, ctx.versions = variant, state, variant.versions(inputs)
+        # A copy: the state must not hold the tensor whose history holds the state.
+        loss: torch.Tensor = variant.outputs(state)[0].clone()
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:
+        """Gradients of the parameters."""
+        variant, state = ctx.variant, ctx.state
+        if state is None:
+            raise InputError("backward was called twice on one loss; the placed step keeps its activations for one")
+        changed = [name for name, version in variant.versions(state.inputs).items() if version != ctx.versions[name]]
+        if changed:
+            raise InputError(
+                f"{changed[0]!r} was changed between forward and backward, which read it both; step after backward"
+            )
+        ctx.state = None
+        state.inputs = variant.with_tangent(state.inputs, tangent)
+        variant.stages[1].run(state)
+        return (None, None, *variant.gradients(state).values())

@@ -1,0 +1,176 @@
+"""The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.executable import OpCode
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.compile_program import StepInputs
+from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.placed.guards import require_home
+from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.program.device_memory import memory_spaces
+from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.lower import Order, lower, lower_stages
+from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.races import require_no_races
+from dlplacer.runtime.program.stream_lowering import with_streams
+
+Layouts = Sequence[tuple[int, ...] | None]
+"""Strides of the flat inputs at capture, None for one that is no tensor."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A captured step with the order in which its ops run on each device.
+
+    Attributes
+    ----------
+    order
+        RuntimeDevice name in the plan → op ids; every op of the graph once.
+    devices
+        RuntimeDevice name in the plan → device.
+    layouts
+        Strides of the flat inputs at capture, None for one that is no tensor.
+    """
+
+    captured: Captured
+    order: Order
+    devices: Mapping[str, RuntimeDevice]
+    updater: Updater
+    layouts: Layouts
+
+    @cached_property
+    def home(self) -> Mapping[str, str]:
+        """Op id → name of its device in the plan."""
+        return {op: device for device, ops in self.order.items() for op in ops}
+
+    @cached_property
+    def joint(self) -> Executor:
+        """The whole step as one program."""
+        program = lower(self.captured.graph, self.order, self.captured.executable.returned)
+        (program,) = self._for_devices([program])
+        return self._executor(program, self.updater)
+
+    @cached_property
+    def stages(self) -> tuple[Executor, ...]:
+        """Forward and backward as two programs, with the host between them, which also updates the parameters."""
+        later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
+        orders = [
+            {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
+            for is_later in (False, True)
+        ]
+        programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
+        return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
+
+    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
+        """Everything that comes into a step from outside, on the device where its op is planned.
+
+        Parameters
+        ----------
+        tensors
+            Parameters and buffers by fully qualified name.
+        inputs
+            Flat inputs of the step.
+        """
+        bound: dict[str, Any] = {}
+        for code in self.captured.executable.codes.values():
+            if code.role in ("parameter", "buffer", "mutation"):
+                require_home(code.name, tensors[code.name], self._torch_device(code.op))
+                bound[code.op] = tensors[code.name].detach()
+            elif code.role == "input":
+                tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
+                bound[code.op] = tensor.to(self._torch_device(code.op))
+        return StepInputs({**bound, **self._constants}, seed, step)
+
+    def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
+        """Inputs with the gradient of the loss; None means 1."""
+        bound = dict(inputs.bound)
+        for code in self.captured.executable.of_role("tangent"):
+            device = self._torch_device(code.op)
+            spec = self.captured.graph.op(code.op).outputs[0]
+            bound[code.op] = (
+                torch.ones(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+                if tangent is None
+                else tangent.to(device)
+            )
+        return replace(inputs, bound=bound)
+
+    def versions(self, inputs: StepInputs) -> dict[str, int]:
+        """Name of each parameter and buffer that the backward program reads → how often it was changed in place."""
+        return {code.name: inputs.bound[code.op]._version for code in self._read_twice}
+
+    def outputs(self, state: StepState) -> list[Any]:
+        """The step's returned values, in order."""
+        executable = self.captured.executable
+        tensors = (state.values[self.home[executable.producer[name]]][name] for name in executable.outputs)
+        count = len(executable.outputs) + len(executable.constants)
+        return [
+            executable.constants[position] if position in executable.constants else next(tensors)
+            for position in range(count)
+        ]
+
+    def gradients(self, state: StepState) -> dict[str, torch.Tensor]:
+        """Parameter name → gradient, on the parameter's device."""
+        sinks = self.captured.executable.of_role("gradient")
+        return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
+
+    @cached_property
+    def _read_twice(self) -> tuple[OpCode, ...]:
+        graph, codes = self.captured.graph, self.captured.executable.codes.values()
+        return tuple(
+            code
+            for code in codes
+            if code.role in ("parameter", "buffer")
+            and any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
+        )
+
+    @cached_property
+    def _constants(self) -> Mapping[str, torch.Tensor]:
+        """Op id → tensor that the traced code holds, on the device of its op."""
+        return {
+            code.op: code.constant.to(self._torch_device(code.op))
+            for code in self.captured.executable.of_role("constant")
+        }
+
+    def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
+        """The programs as these devices run them, found to end and to order all that streams do."""
+        graph, codes = self.captured.graph, self.captured.executable.codes
+        dry_run(graph, programs)
+        spaces = memory_spaces(self.devices, self.order, self._away_on_device)
+        if not any(space.has_streams for space in spaces.values()):
+            return list(programs)
+        made = {op: set(code.results) for op, code in codes.items()}
+        empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
+        lowered = with_streams(programs, spaces, empty)
+        dry_run(graph, lowered)
+        require_no_races(graph, lowered, spaces, empty)
+        return lowered
+
+    @property
+    def _away_on_device(self) -> bool:
+        """Whether tensors for other processes are handed over on their own device."""
+        return False
+
+    def _executor(self, program: Program, updater: Updater) -> Executor:
+        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)
+
+    def _torch_device(self, op: str) -> torch.device:
+        return self.devices[self.home[op]].torch_device
+
+
+def layouts_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...] | None, ...]:
+    """Strides of flat inputs, None for one that is no tensor."""
+    return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """The tensor in the memory layout of the capture, on which views and kernels of the traced graph may rely."""
+    if strides is None or tensor.stride() == strides or 0 in strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

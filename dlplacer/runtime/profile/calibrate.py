@@ -1,0 +1,69 @@
+"""Calibrations of this machine's devices, from a profile of a model."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
+from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.profile.link_times import measured_topology
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def calibrate(
+    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
+) -> Calibration:
+    """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
+
+    Parameters
+    ----------
+    times_s
+        RuntimeDevice type → op id → seconds.
+    devices
+        The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
+
+    Raises
+    ------
+    InputError
+        If the devices are of several types, or the file was measured on other hardware or versions.
+    """
+    types = {device.type for device in devices}
+    if len(types) != 1:
+        raise InputError(
+            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
+        )
+    kind = devices[0].type
+    found = calibration_of(graph, times_s[kind], kind, versions_of(devices[0]))
+    if len(devices) > 1:
+        (link,) = measured_topology(devices[:2]).links
+        found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)
+    if path.exists():
+        found = merged(read_calibration(path), found)
+    write_calibration(path, found)
+    return found
+
+
+def versions_of(device: RuntimeDevice) -> dict[str, str]:
+    """What times measured on a device are valid for: hardware, torch, and CUDA where it is used."""
+    versions = {"torch": str(torch.__version__), "hardware": cpu_name()}
+    if device.torch_device.type == "cuda":
+        versions["hardware"] = torch.cuda.get_device_name(device.torch_device)
+        versions["cuda"] = str(torch.version.cuda)
+    return versions
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -1,0 +1,172 @@
+"""What handing tensors between devices takes: latency and rate of a link, and the devices' own time."""
+
+import itertools
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from dlplacer.core.topology import Device as TopologyDevice
+from dlplacer.core.topology import Link, Topology
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.transfer import received, sent
+
+_SIZES_BYTES = (4, 2**20, 2**24)
+_ROUND_TRIPS = 40
+_HANDED_OVER = 200
+_SIDE, _PRODUCTS = 256, 3
+"""A product of matrices of this side, and how many: work that empties the caches nearest to the core, as ops do."""
+_NO_COPY_BYTES_PER_S = 1e15
+
+
+def measured_topology(devices: Sequence[RuntimeDevice]) -> Topology:
+    """The given devices, joined pair by pair by links whose latency and rate were just measured."""
+    links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
+    nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
+    return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
+
+
+def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
+    """Seconds for which a CPU core is busy with a tensor that it sends, or receives without waiting; their mean.
+
+    Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
+    all CPU cores: others are fed by a host, whose time per op is `dispatch_time_s`.
+    """
+    if len(devices) < 2 or any(device.torch_device.type != "cpu" for device in devices):
+        return 0.0
+    first, second = devices[:2]
+    all_in_flight: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    values: dict[int, Any] = {number: torch.zeros(1) for number in range(_HANDED_OVER)}
+
+    def send(number: int) -> None:
+        all_in_flight.put((number, first.send(values[number], second)))
+
+    def receive(number: int) -> None:
+        name, in_flight = all_in_flight.get()
+        values[name] = second.receive(in_flight)
+
+    sent = first.submit(lambda: _times_s(send)).result()
+    return fmean((median(sent), median(second.submit(lambda: _times_s(receive)).result())))
+
+
+def _times_s(move: Callable[[int], None]) -> list[float]:
+    """Seconds of each call, with other work before it."""
+    matrix, times = torch.zeros(_SIDE, _SIDE), []
+    for number in range(_HANDED_OVER):
+        torch.mm(matrix, matrix)
+        begin = time.perf_counter()
+        move(number)
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
+    """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
+
+    Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
+    thread to thread; to the host it is the copy of a CUDA device.
+    """
+
+    def time_s(first: str, second: str, size_bytes: int) -> float:
+        if second != "host":
+            return _transfer_s(devices[first], devices[second], size_bytes)
+        return _to_host_s(devices[first], size_bytes)
+
+    return time_s
+
+
+def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
+    """Seconds of a copy to memory of the host; on a CPU core there is nothing to copy, and the call's time is left."""
+
+    def copies() -> list[float]:
+        tensor = torch.zeros(max(1, size_bytes // 4), device=device.torch_device)
+        times = []
+        for _ in range(_ROUND_TRIPS):
+            device.synchronize()
+            begin = device.now()
+            tensor.to("cpu", non_blocking=True)
+            end = device.now()
+            device.synchronize()
+            times.append(device.elapsed_s(begin, end))
+        return times
+
+    return max(1e-9, float(median(device.submit(copies).result()[_ROUND_TRIPS // 4 :])))
+
+
+def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
+    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
+    small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
+    slope = (times[large] - times[small]) / (large - small)
+    streams = streams_of(first)
+    shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
+    rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
+    return Link(first.name, second.name, rate, times[small])
+
+
+def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
+    if first.torch_device.type == second.torch_device.type == "cpu":
+        return _woken_s(first, second, size_bytes)
+    return _round_trip_s(first, second, size_bytes) / 2
+
+
+def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Median seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
+
+    As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
+    trip in which nothing else happens is quicker by half.
+    """
+    all_in_flight: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+
+    def send_all() -> None:
+        tensor, matrix = torch.zeros(size_bytes // 4), torch.zeros(_SIDE, _SIDE)
+        for _ in range(_ROUND_TRIPS):
+            for _ in range(_PRODUCTS):
+                torch.mm(matrix, matrix)
+            sent_ns = time.perf_counter_ns()
+            all_in_flight.put((first.send(tensor, second), sent_ns))
+        for _ in range(_PRODUCTS):
+            torch.mm(matrix, matrix)
+
+    def receive_all() -> list[int]:
+        times_ns = []
+        for _ in range(_ROUND_TRIPS):
+            in_flight, sent_ns = all_in_flight.get()
+            second.receive(in_flight)
+            times_ns.append(time.perf_counter_ns() - sent_ns)
+        return times_ns
+
+    answer = second.submit(receive_all)
+    first.submit(send_all).result()
+    return 1e-9 * float(median(answer.result()[_ROUND_TRIPS // 4 :]))
+
+
+def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Median round trip of a tensor, thread to thread."""
+    there: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    back: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ping() -> list[float]:
+        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
+        times = []
+        for _ in range(_ROUND_TRIPS):
+            begin = first.now()
+            there.put(sent(first, tensor, second))
+            tensor = received(first, back.get())
+            end = first.now()
+            first.synchronize()
+            times.append(first.elapsed_s(begin, end))
+        return times
+
+    def pong() -> None:
+        for _ in range(_ROUND_TRIPS):
+            back.put(sent(second, received(second, there.get()), first))
+
+    answer = second.submit(pong)
+    times = first.submit(ping).result()
+    answer.result()
+    return float(median(times[_ROUND_TRIPS // 4 :]))

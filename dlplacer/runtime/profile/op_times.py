@@ -1,0 +1,145 @@
+"""Seconds per op, measured inside whole steps on the devices themselves."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.step_module import job_tensors
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.placed.guards import require_data
+from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.placed.variant import Variant, layouts_of
+
+OpTimes = Mapping[str, float]
+"""Op id → seconds, in one step on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step on one device.
+
+    Attributes
+    ----------
+    op_times_s
+        Op id → seconds.
+    host_s
+        Seconds of the step in which no op ran: binding the inputs, starting the device's program, waiting for its end.
+    """
+
+    op_times_s: OpTimes
+    host_s: float
+
+
+class Profiler:
+    """A job's whole step on every device at the same time, timed op by op.
+
+    Every device runs the step by itself on a copy of the job's tensors, all devices side by side: caches, heap, memory
+    bandwidth and the interpreter are as busy as when a plan runs. An op's time goes from the end of the op before it to
+    its own end, so that the times sum up to the step.
+
+    Parameters
+    ----------
+    job
+        With a real module.
+    """
+
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
+        self.devices = tuple(devices)
+        self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._copies = [copied_tensors(job, captured, device) for device in devices]
+        self._variants = [whole_step(job, captured, device, self._leaves) for device in devices]
+        self._steps_done = 0
+
+    def step(self) -> tuple[StepSample, ...]:
+        """One step; a sample of each device, in their order."""
+        self._steps_done += 1
+        with ThreadPoolExecutor(len(self.devices)) as pool:
+            found = list(pool.map(self._run, self._variants, self._copies))
+        samples = []
+        for device, (state, wall_s) in zip(self.devices, found, strict=True):
+            times = _op_times(device, state)
+            samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
+        return tuple(samples)
+
+    def _run(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> tuple[StepState, float]:
+        """The step's state, and how long it took as seen from outside."""
+        begin = time.perf_counter()
+        inputs = variant.bind(tensors, self._leaves, 0, self._steps_done)
+        state = variant.joint.start(variant.with_tangent(inputs, None), record=True)
+        variant.joint.run(state)
+        return state, time.perf_counter() - begin
+
+
+def profile_ops(
+    job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int = 7, warmup: int = 2
+) -> dict[str, dict[str, float]]:
+    """RuntimeDevice type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    profiler = Profiler(job, captured, devices)
+    for _ in range(warmup):
+        profiler.step()
+    found: dict[str, list[OpTimes]] = defaultdict(list)
+    for _ in range(steps):
+        for device, sample in zip(devices, profiler.step(), strict=True):
+            found[device.type].append(sample.op_times_s)
+    return {kind: typical(samples) for kind, samples in found.items()}
+
+
+def typical(samples: Sequence[OpTimes]) -> dict[str, float]:
+    """Op id → mean seconds over the middle half of the steps by length, so that the times sum up to a median step.
+
+    What now and then delays an op (another thread holds the interpreter, a core is interrupted) is part of a step and
+    is kept in proportion; a step that was disturbed as a whole is left out. An op's own median or quartile would miss
+    what is rare for an op but certain for a step: on recurrent models of many small ops a sixth of the time.
+    """
+    by_length = sorted(samples, key=lambda times: sum(times.values()))
+    cut = len(by_length) // 4
+    middle = by_length[cut : len(by_length) - cut]
+    return {op: fmean(times[op] for times in middle) for op in middle[0]}
+
+
+def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
+    """The graph with measured times for these device types beside the times that it has for others."""
+    ops = []
+    for op in graph.ops:
+        old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
+        ops.append(replace(op, time_s={**old, **{kind: by_op[op.id] for kind, by_op in times.items()}}))
+    capture = {**(graph.capture or {}), "measured_on": sorted({*measured_types(graph), *times})}
+    return replace(graph, ops=tuple(ops), capture=capture)
+
+
+def measured_types(graph: OpGraph) -> tuple[str, ...]:
+    """RuntimeDevice types whose times in the graph were measured."""
+    return tuple((graph.capture or {}).get("measured_on", ()))
+
+
+def whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
+    """All ops of a step on one device, which the program calls ``all``."""
+    order = {"all": [op.id for op in captured.graph.ops]}
+    return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
+
+
+def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
+    """Copies of the job's parameters and buffers on a device."""
+    tensors = job_tensors(job)
+    copies = {}
+    for code in captured.executable.codes.values():
+        if code.role in ("parameter", "buffer"):
+            require_data(code.name, tensors[code.name])
+            copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
+    return copies
+
+
+def _op_times(device: RuntimeDevice, state: StepState) -> dict[str, float]:
+    assert state.timeline is not None
+    return {span.op: span.end_s - span.start_s for span in state.timeline["all"].spans(device)}

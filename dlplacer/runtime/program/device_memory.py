@@ -1,0 +1,66 @@
+"""What the lowering for streams needs to know of the devices: where tensors live, and who works in streams."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_streams import streams_of
+
+HOST_MEMORY = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemorySpace:
+    """One device of a program.
+
+    Attributes
+    ----------
+    memory
+        Name of the memory in which its tensors live: ``cpu``, ``cuda:0``.
+    has_streams
+        Whether its thread enqueues work on streams and goes on; else an action is done when its call returns.
+    copies
+        Whether tensors are copied even to a device of the same memory.
+    away
+        Whether it belongs to another process. Tensors for it are handed over in `memory`: the host's, or, if the
+        transport orders streams itself, ``""``.
+    """
+
+    memory: str = HOST_MEMORY
+    has_streams: bool = False
+    copies: bool = False
+    away: bool = False
+
+    def hands_over_to(self, target: "DeviceMemorySpace") -> bool:
+        """Whether a tensor gets to another device without a copy."""
+        if target.away and not target.memory:
+            return True
+        return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)
+
+
+MemorySpaces = Mapping[str, DeviceMemorySpace]
+"""RuntimeDevice name in the program → its site."""
+
+
+def memory_spaces(
+    devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
+) -> MemorySpaces:
+    """The sites of a program's devices; those that are not among `devices` belong to other processes.
+
+    Parameters
+    ----------
+    away_on_device
+        Whether tensors for other processes are handed over where they are, and not in the host's memory.
+    """
+    elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
+    return {name: _memory_space(devices[name]) if name in devices else elsewhere for name in names}
+
+
+def _memory_space(device: RuntimeDevice) -> DeviceMemorySpace:
+    streams = streams_of(device)
+    memory = str(device.torch_device)
+    return (
+        DeviceMemorySpace(memory)
+        if streams is None
+        else DeviceMemorySpace(memory, has_streams=True, copies=streams.copies_here)
+    )

@@ -1,0 +1,158 @@
+"""Leave out waits, records and holds that order nothing further: what remains orders exactly as much."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
+from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Sync, Wait
+from dlplacer.runtime.program.device_memory import MemorySpaces
+from dlplacer.runtime.program.interleaving import interleaved
+from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.vector_clocks import THREAD, Line, StreamClocks
+
+Place = tuple[str, int]
+"""A device and a position among its actions."""
+
+
+def without_redundancy(program: Program, spaces: MemorySpaces) -> Program:
+    """The program without them, its events numbered by the device that records them."""
+    before = None
+    while program != before:
+        before = program
+        program = _with_shared_records(program)
+        program = _without(program, _redundant_waits(program, spaces))
+    program = _without(program, _redundant_holds(program, spaces))
+    return _numbered(_without(program, _unused_records(program)))
+
+
+def _with_shared_records(program: Program) -> Program:
+    """One event in place of several that are recorded on a stream with nothing in between."""
+    shared: dict[str, str] = {}
+    for actions in program.actions.values():
+        latest: dict[str, str] = {}
+        for action in actions:
+            stream = _enqueued_on(action)
+            if isinstance(action, Record):
+                shared[action.event] = latest.setdefault(action.stream, action.event)
+            elif stream is not None:
+                latest.pop(stream, None)
+    return _renamed(program, shared)
+
+
+def _redundant_waits(program: Program, spaces: MemorySpaces) -> set[Place]:
+    """Waits for events that the line knows of by the time at which it has something else to do."""
+    clocks = StreamClocks(spaces)
+    redundant: set[Place] = set()
+    pending: dict[Line, dict[Place, str]] = defaultdict(dict)
+    for device, position, action in interleaved(program):
+        if isinstance(action, (Wait, Sync)):
+            line = device, action.stream if isinstance(action, Wait) else THREAD
+            pending[line][device, position] = action.event
+            continue
+        if not isinstance(action, (Recv, Hold)):
+            for stream in (THREAD, _enqueued_on(action) or THREAD):
+                line = device, stream
+                redundant.update(_settled(line, pending.pop(line, {}), clocks))
+        clocks.take(device, position, action)
+    for line in sorted(pending):
+        waits = pending[line]
+        redundant.update(_settled(line, waits, clocks))
+        redundant.update(place for place, event in waits.items() if _ends_by_itself(clocks.line_of(event)))
+    return redundant
+
+
+def _settled(line: Line, waits: dict[Place, str], clocks: StreamClocks) -> list[Place]:
+    """Let a line wait for all events; those of the waits that another one, or what the thread knows, implies."""
+    needed = {
+        place: event
+        for place, event in waits.items()
+        if not any(other != event and clocks.implies(other, event) for other in waits.values())
+    }
+    for place, event in list(needed.items()):
+        if clocks.knows(line, event):
+            del needed[place]
+        else:
+            clocks.wait(line, event)
+    return [place for place in waits if place not in needed]
+
+
+def _ends_by_itself(line: Line) -> bool:
+    """Whether a line's device waits for it at the end of a program."""
+    return line[1] == COMPUTE_STREAM
+
+
+def _redundant_holds(program: Program, spaces: MemorySpaces) -> set[Place]:
+    """Holds for copies that are done for all that is computed after the tensor's FREE, or are done by the end."""
+    clocks = StreamClocks(spaces)
+    latest_copy = 0
+    held: dict[tuple[str, str], list[tuple[Place, str, int]]] = defaultdict(list)
+    redundant: set[Place] = set()
+    for device, position, action in interleaved(program):
+        if isinstance(action, Copy):
+            latest_copy = position
+        elif isinstance(action, Hold) and action.stream != COMPUTE_STREAM:
+            held[device, action.tensor].append(((device, position), action.stream, latest_copy))
+        elif isinstance(action, Free):
+            computed = clocks.entered((device, COMPUTE_STREAM))
+            for place, stream, copy in held.pop((device, action.tensor), []):
+                if computed.get((device, stream), 0) > copy:
+                    redundant.add(place)
+        clocks.take(device, position, action)
+    return redundant.union(place for holds in held.values() for place, _, _ in holds)
+
+
+def _unused_records(program: Program) -> set[Place]:
+    every = [action for actions in program.actions.values() for action in actions]
+    awaited = {action.event for action in every if isinstance(action, (Wait, Sync))}
+    return {
+        (device, position)
+        for device, actions in program.actions.items()
+        for position, action in enumerate(actions)
+        if isinstance(action, Record) and action.event not in awaited
+    }
+
+
+def _numbered(program: Program) -> Program:
+    """Events named after the device that records them and counted there: ``gpu0.1``, ``gpu0.2``, …"""
+    names: dict[str, str] = {}
+    for device, actions in program.actions.items():
+        events = (action.event for action in actions if isinstance(action, Record))
+        names.update((event, f"{device}.{number}") for number, event in enumerate(events, start=1))
+    return _renamed(program, names)
+
+
+def _renamed(program: Program, names: dict[str, str]) -> Program:
+    """The program with other names of events; of several records of one event the first remains."""
+    return Program({device: tuple(_renamed_actions(actions, names)) for device, actions in program.actions.items()})
+
+
+def _renamed_actions(actions: Iterable[Action], names: dict[str, str]) -> Iterable[Action]:
+    recorded: set[str] = set()
+    for action in actions:
+        if isinstance(action, Record):
+            name = names[action.event]
+            if name not in recorded:
+                recorded.add(name)
+                yield Record(name, action.stream)
+        elif isinstance(action, Wait):
+            yield Wait(names[action.event], action.stream)
+        elif isinstance(action, Sync):
+            yield Sync(names[action.event])
+        else:
+            yield action
+
+
+def _without(program: Program, places: set[Place]) -> Program:
+    return Program(
+        {
+            device: tuple(action for position, action in enumerate(actions) if (device, position) not in places)
+            for device, actions in program.actions.items()
+        }
+    )
+
+
+def _enqueued_on(action: Action) -> str | None:
+    """The stream that has something to do because of the action."""
+    if isinstance(action, Compute):
+        return COMPUTE_STREAM
+    return action.stream if isinstance(action, (Copy, Record, Wait)) else None

@@ -1,0 +1,35 @@
+"""One order in which the threads of all devices can take the actions of a program."""
+
+from collections.abc import Iterator
+
+from dlplacer.core.errors import InternalError
+from dlplacer.runtime.program.actions import Action, Recv, Send
+from dlplacer.runtime.program.program import Program
+
+
+def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
+    """(device, position, action) for all actions; a RECV comes after its SEND.
+
+    Raises
+    ------
+    InternalError
+        If the program hangs.
+    """
+    sent: set[tuple[str, str, str]] = set()
+    position = dict.fromkeys(program.actions, 0)
+    moved = True
+    while moved:
+        moved = False
+        for device, actions in program.actions.items():
+            while position[device] < len(actions):
+                action = actions[position[device]]
+                if isinstance(action, Recv) and (action.tensor, action.source, device) not in sent:
+                    break
+                if isinstance(action, Send):
+                    sent.add((action.tensor, device, action.target))
+                yield device, position[device], action
+                position[device] += 1
+                moved = True
+    stuck = [program.where(name, position[name]) for name in position if position[name] < len(program.actions[name])]
+    if stuck:
+        raise InternalError(f"the program would hang at {'; '.join(stuck)}")

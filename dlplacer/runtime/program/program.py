@@ -1,0 +1,62 @@
+"""A program: the actions of every device, in order. It prints to text that parses back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dlplacer.core.errors import InputError
+from dlplacer.runtime.program.actions import Action, Compute, parse_action, quoted, unquoted
+
+
+@dataclass(frozen=True)
+class Program:
+    """Device name → its actions in order; what crosses devices goes through matching SEND and RECV."""
+
+    actions: Mapping[str, tuple[Action, ...]]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> "Program":
+        """The program that prints as this text.
+
+        Raises
+        ------
+        InputError
+            With the number of the line that is no action or stands before any ``DEVICE`` line.
+        """
+        actions: dict[str, list[Action]] = {}
+        current: list[Action] | None = None
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                if line.startswith("DEVICE "):
+                    current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
+                elif line.strip():
+                    if current is None:
+                        raise InputError(f"{line!r} stands before the first DEVICE line")
+                    current.append(parse_action(line.strip()))
+            except InputError as error:
+                raise InputError(f"line {number}: {error}") from error
+        return cls({name: tuple(entries) for name, entries in actions.items()})
+
+    def computed(self, device: str) -> Iterator[str]:
+        """Ids of the ops that a device computes, in order."""
+        return (action.op for action in self.actions[device] if isinstance(action, Compute))
+
+    def line(self, device: str, position: int) -> int:
+        """Number of the line on which an action of a device prints, from 1."""
+        before = 0
+        for name, entries in self.actions.items():
+            if name == device:
+                break
+            before += 1 + len(entries)
+        return before + position + 2
+
+    def where(self, device: str, position: int) -> str:
+        """An action of a device for messages: ``gpu0, line 7: SEND x -> gpu1``."""
+        return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
+
+    def _lines(self) -> Iterable[str]:
+        for device, entries in self.actions.items():
+            yield f"DEVICE {quoted(device)}"
+            yield from (f"  {action}" for action in entries)

@@ -1,0 +1,107 @@
+"""A lowering pass for devices with streams: what was implied by SEND and RECV becomes actions on streams and events.
+
+A device with streams computes on one stream and copies on another for each device that it sends to, so that neither a
+copy nor a late reader holds up what is computed. A tensor that another stream uses is ordered by an event, and its
+memory protected by HOLD. A HOLD delays the reuse of memory; a WAIT of the compute stream before each FREE would protect
+it as well, but delay all that the device computes behind its slowest copy. Where the compute stream has waited for the
+copy anyway, because something came back, the HOLD is dropped. What a device receives is always held: views made of it
+there share its memory and outlive its FREE, and the program does not know which tensors are views.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
+from dlplacer.runtime.program.actions import Action, Copy, Hold, Record, Recv, Send, Sync, Wait
+from dlplacer.runtime.program.device_memory import MemorySpaces
+from dlplacer.runtime.program.drop_redundant_waits import without_redundancy
+from dlplacer.runtime.program.program import Program
+
+
+def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
+    """The programs of a step with actions on streams; the programs themselves if no device has streams.
+
+    The waits and holds that order nothing further are left out.
+
+    Parameters
+    ----------
+    empty
+        Names of tensors that only carry an order: nothing is copied or held for them.
+    """
+    if not any(space.has_streams for space in spaces.values()):
+        return list(programs)
+    return [without_redundancy(_with_every_order(program, spaces, frozenset(empty)), spaces) for program in programs]
+
+
+def _with_every_order(program: Program, spaces: MemorySpaces, empty: frozenset[str]) -> Program:
+    """The program with all orders said, needed or not."""
+    lowering = _Lowering(spaces, empty)
+    return Program(
+        {
+            device: tuple(lowered for action in actions for lowered in lowering.action(device, action))
+            for device, actions in program.actions.items()
+        }
+    )
+
+
+@dataclass
+class _Lowering:
+    """Turns one action after another into those that also say the order of streams."""
+
+    spaces: MemorySpaces
+    empty: frozenset[str]
+    recorded: dict[str, int] = field(default_factory=dict)
+
+    def action(self, device: str, action: Action) -> Iterator[Action]:
+        """What stands for an action of a device."""
+        if isinstance(action, Send) and self.spaces[device].has_streams:
+            yield from self._send(device, action)
+        elif isinstance(action, Recv):
+            yield action
+            yield from self._after_receive(device, action)
+        else:
+            yield action
+
+    def _send(self, device: str, action: Send) -> Iterator[Action]:
+        target = self.spaces[action.target]
+        if target.away and not target.memory:
+            yield action
+            return
+        arrived = _arrived(action.tensor, device, action.target)
+        if action.tensor in self.empty or self.spaces[device].hands_over_to(target):
+            yield Record(arrived, COMPUTE_STREAM)
+        else:
+            yield from self._copy(device, action, arrived)
+        if target.away:
+            yield Sync(arrived)
+        yield action
+
+    def _copy(self, device: str, action: Send, arrived: str) -> Iterator[Action]:
+        stream = copy_stream(action.target)
+        self.recorded[device] = self.recorded.get(device, 0) + 1
+        computed = f"computed {device} {self.recorded[device]}"
+        yield Record(computed, COMPUTE_STREAM)
+        yield Wait(computed, stream)
+        yield Copy(action.tensor, action.target, stream)
+        yield Record(arrived, stream)
+        yield Hold(action.tensor, stream)
+
+    def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
+        """A tensor that crosses processes is there when it is received: its transport sees to that."""
+        here, source = self.spaces[device], self.spaces[action.source]
+        if here.away or source.away:
+            return
+        arrived = _arrived(action.tensor, action.source, device)
+        if source.has_streams:
+            yield Wait(arrived, COMPUTE_STREAM) if here.has_streams else Sync(arrived)
+        if here.has_streams and action.tensor not in self.empty:
+            yield Hold(action.tensor, COMPUTE_STREAM)
+
+
+def copy_stream(target: str) -> str:
+    """Name of the stream on which a device copies to another one."""
+    return f"copy:{target}"
+
+
+def _arrived(tensor: str, source: str, target: str) -> str:
+    return f"arrived {tensor!r} {source!r} {target!r}"

@@ -1,0 +1,167 @@
+"""One traced graph, profiled and planned at its first call, and then run as planned."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import quantiles
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import fx
+
+from dlplacer.core.errors import MismatchError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.op_graph_of_fx import build
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced
+from dlplacer.planning.place import place
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.placed.variant import Variant, layouts_of
+from dlplacer.runtime.profile.link_times import measured_topology
+
+_PROFILED = 3
+_ASSUMED = Options(contention="none", memory="sum", step="joint")
+
+
+class GraphRunner:
+    """Calls a graph of ATen ops, whose inputs and outputs are flat, on devices.
+
+    Parameters
+    ----------
+    planning
+        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means links that cost nothing between
+        cores, and are timed elsewhere.
+    """
+
+    def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:
+        self.captured = captured_graph(module)
+        self._devices = devices
+        self._planning = dict(planning)
+        self._layouts = layouts_of([_stand_in(node) for node in _placeholders(module)])
+        self._outputs_on = [_device_of(entry) for entry in _returned(module)]
+        self._first = Lock()
+        self._variant: Variant | None = None
+        self.plan: Plan | None = None
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """The outputs of the graph, each on the device where it was traced."""
+        with self._first:
+            if self._variant is None:
+                self.plan = self._planned(inputs)
+                self._variant = self._prepared(self.plan.order, self._named(self.plan.topology))
+        outputs = self._run(self._variant, inputs)
+        return [
+            value.to(home) if isinstance(value, torch.Tensor) and home is not None and value.device != home else value
+            for value, home in zip(outputs, self._outputs_on, strict=True)
+        ]
+
+    def _run(self, variant: Variant, inputs: Sequence[Any]) -> list[Any]:
+        state = variant.joint.start(variant.bind({}, inputs, self._drawn_seed(), 0))
+        variant.joint.run(state)
+        return variant.outputs(state)
+
+    def _drawn_seed(self) -> int:
+        """A number from torch's own generator, so that ``torch.manual_seed`` decides what random ops draw."""
+        if not any(code.random for code in self.captured.executable.codes.values()):
+            return 0
+        return int(torch.randint(2**62, ()))
+
+    def _planned(self, inputs: Sequence[Any]) -> Plan:
+        options = dict(self._planning)
+        topology = options.pop("topology") or measured_topology(self._devices)
+        graph = _with_times(self.captured.graph, self._op_times(inputs, topology))
+        return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
+
+    def _named(self, topology: Topology) -> dict[str, RuntimeDevice]:
+        if len(topology.devices) != len(self._devices):
+            raise MismatchError(
+                f"torch.compile: the topology has {len(topology.devices)} devices, but {len(self._devices)} are used; "
+                "name one device for each"
+            )
+        return {node.id: device for node, device in zip(topology.devices, self._devices, strict=True)}
+
+    def _op_times(self, inputs: Sequence[Any], topology: Topology) -> dict[str, dict[str, float]]:
+        """Type in the topology → op → seconds, on the first device of each type."""
+        first: dict[str, RuntimeDevice] = {}
+        for node in topology.devices:
+            first.setdefault(node.type, self._named(topology)[node.id])
+        return {kind: self._timed(inputs, device) for kind, device in first.items()}
+
+    def _timed(self, inputs: Sequence[Any], device: RuntimeDevice) -> dict[str, float]:
+        variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
+        times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(1 + _PROFILED):
+            state = variant.joint.start(variant.bind({}, inputs, 0, 0), record=True)
+            variant.joint.run(state)
+            assert state.timeline is not None
+            for span in state.timeline["all"].spans(device):
+                times[span.op].append(span.end_s - span.start_s)
+        return {op: quantiles(found[1:], n=4, method="inclusive")[0] for op, found in times.items()}
+
+    def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
+        return Variant(self.captured, order, devices, Updater(None), self._layouts)
+
+
+def captured_graph(module: fx.GraphModule) -> Captured:
+    """Ops, edges and code of a graph whose inputs and outputs are flat.
+
+    Raises
+    ------
+    CaptureError
+        If it has an op that cannot be placed.
+    """
+    names = [node.name for node in _placeholders(module)]
+    inputs = {name: Slot("input", position=position) for position, name in enumerate(names)}
+    outputs = tuple(Slot("output", position=position) for position in range(len(_returned(module))))
+    ops, edges, executable = build(Traced(module, inputs, outputs, None), names, {}, False)
+    return Captured(OpGraph(tuple(ops), tuple(edges), name="compiled"), executable)
+
+
+def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    return list(module.graph.find_nodes(op="placeholder"))
+
+
+def _returned(module: fx.GraphModule) -> Sequence[Any]:
+    returned = module.graph.output_node().args[0]
+    assert isinstance(returned, (tuple, list))
+    return returned
+
+
+def _stand_in(node: fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+def _device_of(entry: Any) -> torch.device | None:
+    value = _stand_in(entry) if isinstance(entry, fx.Node) else None
+    return value.device if isinstance(value, torch.Tensor) else None
+
+
+def _with_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
+    return replace(
+        graph,
+        ops=tuple(replace(op, time_s={kind: by_op[op.id] for kind, by_op in times.items()}) for op in graph.ops),
+    )
+
+
+def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
+    """Inputs are where the caller has them: only a device that holds them can bring them in for nothing."""
+    find = partial(_homes, devices=devices)
+    ops, position = [], 0
+    for op in graph.ops:
+        if op.kind != "input":
+            ops.append(op)
+            continue
+        ops.append(replace(op, devices=find(inputs[position])))
+        position += 1
+    return replace(graph, ops=tuple(ops))
+
+
+def _homes(value: Any, devices: Mapping[str, RuntimeDevice]) -> tuple[str, ...]:
+    held = tuple(name for name, device in devices.items() if device.torch_device == value.device)
+    return held or tuple(devices)

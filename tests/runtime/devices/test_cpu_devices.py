@@ -1,0 +1,163 @@
+"""CPU devices: pinned threads that share memory."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices import open_devices
+from dlplacer.runtime.devices.allocator import keep_heap, reserve_heap
+from dlplacer.runtime.devices.cpu import CpuDevice, usable_cores
+from dlplacer.runtime.devices.worker import Worker
+
+pinning = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
+
+
+@pytest.fixture
+def device() -> Iterator[CpuDevice]:
+    opened = CpuDevice(0)
+    yield opened
+    opened.close()
+
+
+def _some_parallel_work() -> int:
+    """Ops that torch splits over threads where it may; how many it may use."""
+    torch.randn(300, 300) @ torch.randn(300, 300)
+    torch.randn(200_000).exp()
+    torch.nn.functional.conv2d(torch.randn(4, 8, 32, 32), torch.randn(8, 8, 3, 3))
+    return torch.get_num_threads()
+
+
+@pinning
+@needs_two_cores
+def test_every_device_is_pinned_to_a_core_of_its_own() -> None:
+    cores = usable_cores()
+    first, second = open_devices(["cpu:0", "cpu:1"])
+    try:
+        pinned = [one.submit(lambda: os.sched_getaffinity(0)).result() for one in (first, second)]
+        assert pinned == [{cores[0]}, {cores[1]}]
+        assert usable_cores() == cores
+        assert os.sched_getaffinity(0) == set(cores)
+    finally:
+        first.close()
+        second.close()
+
+
+# Torch keeps the number of threads per thread: a device's ops use one, the rest of the program what it used before.
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_device_computes_with_one_thread_and_changes_nobody_elses(before: int) -> None:
+    kept = torch.get_num_threads()
+    torch.set_num_threads(before)
+    device = CpuDevice(0)
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    try:
+        assert torch.get_num_threads() == before
+        assert later == [before]
+        tasks = len(os.listdir("/proc/self/task"))
+        assert device.submit(_some_parallel_work).result() == 1
+        assert len(os.listdir("/proc/self/task")) <= tasks
+    finally:
+        device.close()
+        torch.set_num_threads(kept)
+
+
+def test_work_runs_in_order_on_one_thread(device: CpuDevice) -> None:
+    seen: list[tuple[int, int]] = []
+    futures = [
+        device.submit(lambda number=number: seen.append((number, threading.get_ident()))) for number in range(20)
+    ]
+    for future in futures:
+        future.result()
+    assert [number for number, _ in seen] == list(range(20))
+    assert {ident for _, ident in seen} != {threading.get_ident()}
+    assert len({ident for _, ident in seen}) == 1
+
+
+def test_an_exception_reaches_the_caller_and_the_thread_goes_on(device: CpuDevice) -> None:
+    with pytest.raises(ZeroDivisionError):
+        device.submit(lambda: 1 / 0).result()
+    assert device.submit(lambda: 5).result() == 5
+
+
+def test_tensors_are_handed_over_and_not_copied(device: CpuDevice) -> None:
+    other = CpuDevice(0)
+    tensor = torch.zeros(3)
+    assert other.receive(device.send(tensor, other)) is tensor
+    assert device.send(None, other) is None
+    other.close()
+
+
+def test_marks_measure_time(device: CpuDevice) -> None:
+    begin = device.now()
+    time.sleep(0.01)
+    assert 0.01 <= device.elapsed_s(begin, device.now()) < 300
+    device.synchronize()
+    device.drain()
+
+
+def test_a_closed_device_refuses_work() -> None:
+    device = CpuDevice(0)
+    pending = device.submit(lambda: time.sleep(0.01))
+    device.close()
+    assert pending.done()
+    with pytest.raises(InputError, match="device 'cpu:0' is closed"):
+        device.submit(lambda: None)
+
+
+def test_a_worker_that_cannot_be_prepared_raises_and_ends() -> None:
+    def prepare() -> None:
+        raise OSError("no such core")
+
+    with pytest.raises(OSError, match="no such core"):
+        Worker("broken", prepare)
+    gc.collect()
+    for thread in [thread for thread in threading.enumerate() if thread.name == "broken"]:
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_a_worker_keeps_nothing_of_what_it_has_run(device: CpuDevice) -> None:
+    class Thing:
+        pass
+
+    import weakref
+
+    thing = Thing()
+    watched = weakref.ref(thing)
+    assert device.submit(lambda held=thing: held).result() is thing
+    del thing
+    device.submit(lambda: None).result()
+    gc.collect()
+    assert watched() is None
+
+
+def test_names_of_devices() -> None:
+    too_many = len(usable_cores())
+    with pytest.raises(InputError, match=rf"device 'cpu:{too_many}' needs {too_many + 1} cores; this process may use"):
+        open_devices([f"cpu:{too_many}"])
+    with pytest.raises(InputError, match="device 'cpu:0' is given twice"):
+        open_devices(["cpu:0", " cpu "])
+    with pytest.raises(InputError, match="device 'gpu0' is not understood; write cpu:0"):
+        open_devices(["gpu0"])
+
+
+def test_devices_that_were_opened_before_a_mistake_are_closed_again() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(InputError):
+        open_devices(["cpu:0", "cpu:99999"])
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_heap_can_be_kept_and_reserved_any_number_of_times() -> None:
+    assert keep_heap() == keep_heap()
+    for size_bytes in (0, 1, 2**20):
+        reserve_heap(size_bytes)

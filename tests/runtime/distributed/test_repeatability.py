@@ -1,0 +1,68 @@
+"""Two runs over ranks with one plan and one seed are equal to the last bit, however the ranks are delayed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from processes import run_ranks
+from replicas import part_of
+from runtime.random_plans import needs_two_cores, random_plan
+
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.models import branches
+from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.distributed import apply_over_ranks as apply_module
+from dlplacer.runtime.distributed import apply_ranks, replicated_plan
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+
+STEPS = 3
+LONGEST_PAUSE_S = 2e-3
+
+
+def delayed(seed: int):
+    """`open_local` whose devices hesitate."""
+    honest = apply_module.open_local
+
+    def open_delayed(group):
+        opened = honest(group)
+        return {name: DelayedDevice(device, LONGEST_PAUSE_S, seed + group.rank) for name, device in opened.items()}
+
+    return open_delayed
+
+
+def one_run(job: Job, plan, replicas: int, pauses: int | None):
+    """[rank] → (losses, state dict of the replica) of some steps."""
+
+    def work(rank: int):
+        mine = part_of(job, rank // 2, replicas)
+        if pauses is not None:
+            apply_module.open_local = delayed(pauses)
+        placed = apply_ranks(mine, plan, "rank0/cpu:0,rank1/cpu:1", replicas=replicas, timeout_s=30)
+        losses = [placed.step(*mine.args, *mine.targets) for _ in range(STEPS)]
+        return losses, placed.gathered_state_dict()
+
+    return run_ranks(2 * replicas, work)
+
+
+def dropping() -> Job:
+    return replace(branches(batch_size=4, image_size=8, count=2, dropout=0.5), optimizer="momentum")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_losses_and_parameters_repeat_to_the_last_bit(replicas: int) -> None:
+    job = dropping()
+    plan = random_plan(capture(part_of(job, 0, replicas)), 2, seed=1)
+    if replicas > 1:
+        plan = replicated_plan(plan, replicas, AlphaBeta(1e-4, 1e-9), bucket_bytes=10_000)
+    first = one_run(dropping(), plan, replicas, None)
+    again = one_run(dropping(), plan, replicas, 7)
+    before = job.module.state_dict()
+    for (losses, state), (other_losses, other_state) in zip(first, again, strict=True):
+        assert all(map(torch.equal, losses, other_losses))
+        assert len({float(loss) for loss in losses}) == STEPS
+        assert list(state) == list(other_state) == list(before)
+        assert all(torch.equal(state[name], other_state[name]) for name in state)
+        assert any(not torch.equal(state[name], before[name]) for name in state)

@@ -1,0 +1,143 @@
+"""An op that fails while a plan runs, and the end of devices."""
+
+import contextlib
+import gc
+import threading
+
+import pytest
+import torch
+from frontend.torch.small_models import Calls, build, build_with, graph_of
+from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.core.errors import InputError, RunError
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.placed.placed_module import apply
+
+pytestmark = needs_two_cores
+
+
+def two_towers() -> Job:
+    """An embedding and a linear layer that meet in the loss: whichever device fails, the other one waits for it."""
+    module = Calls(
+        lambda self, words, x: self.fc(self.words(words).mean(1) + self.body(x)),
+        words=nn.Embedding(10, 8),
+        body=nn.Linear(8, 8),
+        fc=nn.Linear(8, 5),
+    )
+    words, x = torch.randint(10, (4, 6)), torch.randn(4, 8)
+    return Job(module, (words, x), (torch.randint(5, (4,)),), functional.cross_entropy)
+
+
+def new_threads(before: set[threading.Thread]) -> list[str]:
+    """Names of the devices' threads that were not there before; those of other tests may still be ending."""
+    return sorted(thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("cpu:"))
+
+
+def threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_failing_op_is_named_and_the_module_works_afterwards(seed: int) -> None:
+    job, plain = build_with(two_towers), build_with(two_towers)
+    bad = torch.full_like(job.args[0], 99)
+    with placed_at_random(job, seed=seed) as placed:
+        for run in (placed, placed.step):
+            with pytest.raises(
+                RunError, match=r"op 'embedding' of module 'words' failed on cpu:[01]: index out of range"
+            ):
+                run(bad, job.args[1], *job.targets)
+            assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
+
+
+def test_a_failing_backward_is_named_and_the_module_works_afterwards() -> None:
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        loss = placed(*job.args, *job.targets)
+        state = loss.grad_fn.state
+        for values in state.values.values():
+            for name in [name for name in values if "softmax" in name]:
+                values[name] = torch.zeros(1, 2, 3)
+        with pytest.raises(RunError, match=r"op '.*' failed on cpu:[01]"):
+            loss.backward()
+        placed(*job.args, *job.targets).backward()
+        assert placed.get_parameter("weight").grad is not None
+
+
+def test_a_transfer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = build("branches")
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        with monkeypatch.context() as patched:
+            patched.setattr(CpuDevice, "send", lambda self, tensor, target: 1 / 0)
+            with pytest.raises(RunError, match=r"sending tensor '.*' from cpu:[01] to cpu:[01] failed: division"):
+                placed.step(*job.args, *job.targets)
+        placed.step(*job.args, *job.targets)
+
+
+def test_a_device_that_is_closed_leaves_no_other_one_waiting() -> None:
+    job = build("branches")
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        placed.devices["d1"].close()
+        with pytest.raises(InputError, match="device 'cpu:1' is closed"):
+            placed.step(*job.args, *job.targets)
+        assert placed.devices["d0"].submit(lambda: 3).result(timeout=120) == 3
+
+
+def test_close_ends_the_threads_and_a_closed_module_says_so() -> None:
+    before = threads()
+    job = build("linear")
+    placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
+    assert new_threads(before) == ["cpu:0", "cpu:1"]
+    placed.close()
+    placed.close()
+    assert new_threads(before) == []
+    with pytest.raises(InputError, match="device 'cpu:0' is closed; apply the plan again"):
+        placed.step(*job.args, *job.targets)
+
+
+def test_threads_end_when_nobody_holds_the_module() -> None:
+    before = threads()
+    job = build("linear")
+    placed = apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
+    placed.step(*job.args, *job.targets)
+    del placed
+    gc.collect()
+    for thread in threads() - before:
+        thread.join(120)
+    assert new_threads(before) == []
+
+
+def test_devices_are_closed_if_the_plan_does_not_fit() -> None:
+    before = threads()
+    plan = random_plan(capture(build("linear")))
+    assert len(machine(2).devices) == 2
+    with pytest.raises(InputError, match="made for another graph"):
+        apply(build("views"), plan, ["cpu:0", "cpu:1"])
+    assert new_threads(before) == []
+
+
+# Without the cycle collector: an error that is dropped takes what the failed step held along.
+def test_an_error_that_is_dropped_frees_what_the_step_held() -> None:
+    job = build_with(two_towers)
+    bad = torch.full_like(job.args[0], 99)
+    with placed_at_random(job, seed=0) as placed:
+        with contextlib.suppress(RunError):
+            placed.step(bad, job.args[1], *job.targets)
+        gc.collect()
+        before = live_tensors()
+        gc.disable()
+        try:
+            for _ in range(3):
+                with contextlib.suppress(RunError):
+                    placed.step(bad, job.args[1], *job.targets)
+            assert live_tensors() <= before
+        finally:
+            gc.enable()
+
+
+def live_tensors() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

@@ -1,0 +1,73 @@
+"""Torch's own bindings call the operators that they stand in for."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dlplacer.runtime.executor.native_kernels import NATIVE, native
+
+aten = torch.ops.aten
+x, y, index = torch.randn(4, 6), torch.randn(6, 5), torch.tensor([0, 2])
+images, weight = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
+ARGUMENTS: dict[Any, tuple[Any, ...]] = {
+    aten.add.Tensor: (x, x),
+    aten.addmm.default: (torch.randn(5), x, y),
+    aten.bmm.default: (x[None], y[None]),
+    aten.cat.default: ([x, x], 1),
+    aten.clone.default: (x,),
+    aten.convolution.default: (images, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    aten.div.Tensor: (x, 3),
+    aten.embedding.default: (y, index),
+    aten.exp.default: (x,),
+    aten.expand.default: (x, [2, 4, 6]),
+    aten.mean.dim: (x, [-1], True),
+    aten.mm.default: (x, y),
+    aten.mul.Tensor: (x, x),
+    aten.native_layer_norm.default: (x, [6], None, None, 1e-5),
+    aten.neg.default: (x,),
+    aten.permute.default: (x, [1, 0]),
+    aten.relu.default: (x,),
+    aten.select.int: (x, 0, 1),
+    aten.sigmoid.default: (x,),
+    aten.sub.Tensor: (x, x),
+    aten.sum.dim_IntList: (x, [0], True),
+    aten.t.default: (x,),
+    aten.tanh.default: (x,),
+    aten.transpose.int: (x, 0, 1),
+    aten.unsafe_split.Tensor: (x, 2, 1),
+    aten.unsqueeze.default: (x, 0),
+    aten.view.default: (x, [2, 12]),
+}
+
+
+class Heard(TorchDispatchMode):
+    """Writes down which operators are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("operator", NATIVE, ids=str)
+def test_the_binding_calls_the_operator(operator: Any) -> None:
+    arguments = ARGUMENTS[operator]
+    with torch.no_grad(), Heard() as heard:
+        found = native(operator)(*arguments)
+    assert heard.calls == [operator]
+    expected = operator(*arguments)
+    for one, other in zip(
+        *[each if isinstance(each, (tuple, list)) else [each] for each in (found, expected)], strict=True
+    ):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+
+
+def test_others_are_called_as_they_are() -> None:
+    assert torch.equal(native(aten.sigmoid_backward.default)(x, x), aten.sigmoid_backward.default(x, x))
+    assert native(len) is len

@@ -1,0 +1,113 @@
+"""Autocast, loss scaling and gradient accumulation, as in plain PyTorch."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.core.errors import InputError
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.runtime.placed.placed_module import apply
+
+pytestmark = needs_two_cores
+
+
+def job_of(autocast: str | None) -> Job:
+    """Two branches of linear layers and a norm."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 5))
+    return Job(module, (torch.randn(8, 16),), (torch.randint(5, (8,)),), functional.cross_entropy, autocast=autocast)
+
+
+def plain_loss(job: Job, module: nn.Module) -> torch.Tensor:
+    dtype = getattr(torch, job.autocast or "bfloat16")
+    with torch.autocast("cpu", dtype=dtype, enabled=job.autocast is not None):
+        loss: torch.Tensor = functional.cross_entropy(module(*job.args), *job.targets)
+    return loss
+
+
+# Scaling multiplies by a power of two; a step whose gradients overflow is left out, and the scale is halved.
+@pytest.mark.parametrize("scale", [2.0**8, 2.0**40])
+def test_half_precision_trains_with_a_gradient_scaler(scale: float) -> None:
+    job = job_of("float16")
+    plain = copy.deepcopy(job.module)
+    ours, theirs = (torch.amp.GradScaler("cpu", init_scale=scale) for _ in range(2))
+    with placed_at_random(job) as placed:
+        mine, other = (torch.optim.SGD(module.parameters(), lr=0.1) for module in (placed, plain))
+        for _ in range(4):
+            for optimizer in (mine, other):
+                optimizer.zero_grad()
+            ours.scale(placed(*job.args, *job.targets)).backward()
+            theirs.scale(plain_loss(job, plain)).backward()
+            for scaler, optimizer in ((ours, mine), (theirs, other)):
+                scaler.step(optimizer)
+                scaler.update()
+            assert ours.get_scale() == theirs.get_scale()
+        for one, two in zip(placed.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one, two, atol=2e-3, rtol=0)
+    assert (ours.get_scale() < scale) == (scale > 2.0**20)
+
+
+def test_updates_inside_a_half_precision_step_are_refused() -> None:
+    job = replace(job_of("float16"), optimizer="sgd")
+    with pytest.raises(
+        InputError, match="float16 gradients need a GradScaler, which an update inside the step has not"
+    ):
+        apply(job, random_plan(capture(job)), ["cpu:0", "cpu:1"])
+
+
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_gradients_accumulate_over_steps_of_any_kind(autocast: str | None) -> None:
+    job = job_of(autocast)
+    plain = copy.deepcopy(job.module)
+    with placed_at_random(job) as placed:
+        placed.step(*job.args, *job.targets)
+        (placed(*job.args, *job.targets) / 2).backward()
+        placed.step(*job.args, *job.targets)
+        for factor in (1, 2, 1):
+            (plain_loss(job, plain) / factor).backward()
+        for one, two in zip(placed.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, atol=1e-6 if autocast is None else 2e-2, rtol=0)
+
+
+# A checkpoint of one placement continues on another, and in plain PyTorch, with the same optimizer state.
+def test_checkpoints_move_between_placements_and_plain_modules() -> None:
+    job, resumed, plain = job_of(None), job_of(None), job_of(None)
+    with placed_at_random(job, seed=1) as placed:
+        optimizer = torch.optim.Adam(placed.parameters(), lr=0.01)
+        placed(*job.args, *job.targets).backward()
+        optimizer.step()
+        checkpoint = copy.deepcopy((placed.state_dict(), optimizer.state_dict()))
+        optimizer.zero_grad()
+        placed(*job.args, *job.targets).backward()
+        optimizer.step()
+        expected = copy.deepcopy(placed.state_dict())
+    assert list(checkpoint[0]) == list(plain.module.state_dict())
+    with placed_at_random(resumed, seed=9) as elsewhere:
+        elsewhere.load_state_dict(checkpoint[0])
+        optimizer = torch.optim.Adam(elsewhere.parameters(), lr=0.01)
+        optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))
+        elsewhere(*job.args, *job.targets).backward()
+        optimizer.step()
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in elsewhere.state_dict().items())
+    plain.module.load_state_dict(checkpoint[0])
+    optimizer = torch.optim.Adam(plain.module.parameters(), lr=0.01)
+    optimizer.load_state_dict(checkpoint[1])
+    plain_loss(plain, plain.module).backward()
+    optimizer.step()
+    torch.testing.assert_close(dict(plain.module.state_dict()), dict(expected), atol=1e-5, rtol=0)
+
+
+def test_a_step_repeats_to_the_bit() -> None:
+    found = []
+    for _ in range(2):
+        job = job_of(None)
+        with placed_at_random(job, seed=3) as placed:
+            loss = placed.step(*job.args, *job.targets)
+            found.append([loss, *(parameter.grad for parameter in placed.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -1,0 +1,248 @@
+"""Evaluation mode, other batch sizes, random ops, checkpoints: all but the training step at the plan's shapes."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from frontend.torch.small_models import Calls, Counting, build, build_with, dropout, graph_of
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, random_plan
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.core.errors import CaptureError, InputError, MismatchError
+from dlplacer.files import write_plan
+from dlplacer.files.load import load_plan
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.runtime.placed.placed_module import apply
+
+pytestmark = needs_two_cores
+
+EXACT = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def inputs_of(job: Job, batch: int, seed: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Other inputs and labels for an image job."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(batch, *job.args[0].shape[1:], generator=generator)
+    return images, torch.randint(5, (batch,), generator=generator)
+
+
+def test_another_batch_size_keeps_the_placement() -> None:
+    job, plain = build("convolutions"), build("convolutions").module
+    images, labels = inputs_of(job, batch=7)
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
+        loss = placed.step(images, labels)
+        expected = functional.cross_entropy(plain(images), labels)
+        expected.backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(loss, expected.detach(), **EXACT)
+        for ours, theirs in zip(placed.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, **EXACT)
+        first, other = placed._variants.values()
+        assert first.home == other.home
+
+
+def test_evaluation_mode_returns_the_outputs_of_the_plain_module() -> None:
+    job, plain = build("convolutions"), build("convolutions").module
+    images, labels = inputs_of(job, batch=3)
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
+        placed.step(*job.args, *job.targets)
+        plain_loss(job, plain)
+        placed.eval()
+        plain.eval()
+        torch.testing.assert_close(placed(images), plain(images), **EXACT)
+        torch.testing.assert_close(placed(images, labels), functional.cross_entropy(plain(images), labels), **EXACT)
+        before = copy.deepcopy(placed.state_dict())
+        placed(images)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
+
+
+def test_after_evaluation_training_goes_on_as_if_it_had_not_been() -> None:
+    job, plain = build_with(dropout), build_with(dropout).module
+    with placed_at_random(job) as placed, placed_at_random(replace(job, module=plain)) as untouched:
+        for _ in range(2):
+            placed.eval()
+            placed(*job.args)
+            placed.train()
+            assert torch.equal(placed.step(*job.args, *job.targets), untouched.step(*job.args, *job.targets))
+
+
+def test_a_module_that_returns_its_own_loss_is_evaluated_with_its_targets() -> None:
+    job, plain = build("loss inside"), build("loss inside").module.eval()
+    with placed_at_random(job, graph=graph_of("loss inside")) as placed:
+        placed.eval()
+        torch.testing.assert_close(placed(*job.args, *job.targets), plain(*job.args, *job.targets), **EXACT)
+
+
+def test_switching_modes_switches_the_jobs_module_too() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(functional.dropout(x, 0.9, self.training))
+
+    job = Job(Noisy(), (torch.randn(4, 8),), (torch.randint(5, (4,)),), functional.cross_entropy)
+    with placed_at_random(job) as placed:
+        placed.eval()
+        assert not job.module.training
+        torch.testing.assert_close(placed(*job.args), job.module(*job.args), **EXACT)
+        placed.train()
+        assert job.module.training
+        assert job.module.fc.training
+
+
+def test_a_module_in_evaluation_mode_is_trained_if_the_job_says_so() -> None:
+    job = build("convolutions")
+    job.module.eval()
+    with placed_at_random(job) as placed:
+        assert all(part.training for part in placed.modules())
+        before = job.module.one[1].running_mean.clone()
+        placed.step(*job.args, *job.targets)
+        assert not torch.equal(job.module.one[1].running_mean, before)
+
+
+def test_a_part_that_is_frozen_later_makes_another_graph() -> None:
+    job = build("convolutions")
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
+        placed.get_submodule("two").eval()
+        with pytest.raises(MismatchError, match=r"in this mode is another graph: op '.*' is only in .*; capture"):
+            placed.step(*job.args, *job.targets)
+        placed.train()
+        placed.step(*job.args, *job.targets)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "attention", "counting"])
+def test_inference_plans(name: str) -> None:
+    trained, plain = build(name), build(name).module.eval()
+    job = Job(trained.module, trained.args, mode="infer")
+    with placed_at_random(job, seed=3) as placed:
+        assert not placed.training
+        torch.testing.assert_close(placed(*job.args), plain(*job.args), **EXACT)
+        torch.testing.assert_close(placed(job.args[0][:2]), plain(job.args[0][:2]), **EXACT)
+        torch.testing.assert_close(dict(placed.named_buffers()), dict(plain.named_buffers()), **EXACT)
+        with torch.inference_mode():
+            torch.testing.assert_close(placed(job.args[0][:3]), plain(job.args[0][:3]), **EXACT)
+        placed.train()
+        with pytest.raises(MismatchError, match="made for inference"):
+            placed(*job.args)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("form", ["exported program", "fx graph"])
+def test_traced_modules_run_too(form: str) -> None:
+    module, x = build("sub-part in evaluation mode").module.eval(), torch.randn(4, 8)
+    expected = module(x)
+    traced = torch.fx.symbolic_trace(module) if form == "fx graph" else torch.export.export(module, (x,)).module()
+    with placed_at_random(Job(traced, (x,), mode="infer")) as placed:
+        torch.testing.assert_close(placed(x), expected, **EXACT)
+
+
+def test_outputs_keep_their_nesting() -> None:
+    def forward(self: Calls, x: torch.Tensor, factor: int) -> object:
+        hidden = self.fc(x) * factor
+        return {"a": hidden, "twice": (hidden, [hidden[:, :2]]), "none": None, "number": 3, "text": "x", "input": x}
+
+    job = Job(Calls(forward, fc=nn.Linear(8, 5)), (torch.randn(4, 8), 2), mode="infer")
+    with placed_at_random(job) as placed:
+        for factor in (2, 5):
+            ours, theirs = placed(job.args[0], factor), job.module(job.args[0], factor)
+            assert list(ours) == list(theirs)
+            torch.testing.assert_close(ours["a"], theirs["a"], **EXACT)
+            torch.testing.assert_close(ours["twice"], theirs["twice"], **EXACT)
+            assert (ours["none"], ours["number"], ours["text"]) == (None, 3, "x")
+            assert torch.equal(ours["input"], job.args[0])
+
+
+def test_inputs_in_another_memory_layout_give_the_same_result() -> None:
+    job, plain = build("views"), build("views").module
+    transposed = job.args[0].t().contiguous().t()
+    assert transposed.stride() != job.args[0].stride()
+    with placed_at_random(job, graph=graph_of("views")) as placed:
+        torch.testing.assert_close(
+            placed.step(transposed, *job.targets),
+            functional.cross_entropy(plain(transposed), *job.targets).detach(),
+            **EXACT,
+        )
+
+
+def test_keyword_arguments_may_come_in_any_order_and_must_be_complete() -> None:
+    job, plain = build("keywords"), build("keywords").module
+    turned = dict(reversed(job.kwargs.items()))
+    with placed_at_random(job, graph=graph_of("keywords")) as placed:
+        expected = plain_loss(job, plain).detach()
+        torch.testing.assert_close(placed.step(*job.args, *job.targets, **turned), expected, **EXACT)
+        del turned["flag"]
+        with pytest.raises(InputError, match="takes the keyword arguments scale, extra, flag, none; 'flag' is missing"):
+            placed.step(*job.args, *job.targets, **turned)
+        with pytest.raises(InputError, match="'wrong' is none of them"):
+            placed.step(*job.args, *job.targets, **job.kwargs, wrong=1)
+
+
+# Random ops draw from (seed, step, op): not from where they run, nor from what the user draws meanwhile.
+def test_dropout_does_not_depend_on_the_placement() -> None:
+    losses = []
+    for seed in range(3):
+        job = build_with(dropout)
+        with placed_at_random(job, seed=seed) as placed:
+            losses.append([placed.step(*job.args, *job.targets).item() for _ in range(3)])
+            torch.rand(seed + 1)
+    assert losses[0] == losses[1] == losses[2]
+    assert len(set(losses[0])) == 3
+
+
+def test_dropout_follows_seed_and_step_and_leaves_the_users_generator_alone() -> None:
+    job = build_with(dropout)
+    with placed_at_random(job) as placed:
+        before = torch.random.get_rng_state()
+        first = [placed.step(*job.args, *job.targets).item() for _ in range(2)]
+        assert torch.equal(torch.random.get_rng_state(), before)
+        placed.steps_done = 0
+        assert [placed(*job.args, *job.targets).item() for _ in range(2)] == first
+        placed.steps_done, placed.seed = 0, 1
+        assert placed.step(*job.args, *job.targets).item() not in first
+
+
+def test_dropout_drops_the_same_in_forward_and_backward() -> None:
+    job = build_with(lambda: Job(nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), (torch.randn(1, 4),), (), torch.sum))
+    with placed_at_random(job) as placed:
+        placed.step(*job.args)
+        kept = placed.get_parameter("0.bias").grad
+        assert set(kept.tolist()) == {0.0, 2.0}
+
+
+def test_checkpoints_have_plain_names_and_load_both_ways() -> None:
+    job, plain = build("counting"), build("counting", seed=1).module
+    assert isinstance(job.module, Counting)
+    with placed_at_random(job, graph=graph_of("counting")) as placed:
+        assert list(placed.state_dict()) == ["calls", "fc.weight", "fc.bias"]
+        placed.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, plain).detach(), **EXACT)
+        assert placed.get_parameter("fc.weight") is job.module.fc.weight
+        plain.load_state_dict(placed.state_dict())
+        assert plain.calls.item() == 1
+
+
+def test_a_plan_read_from_a_file_runs(tmp_path: Path) -> None:
+    job, path = build("branches"), tmp_path / "plan.json"
+    write_plan(path, random_plan(capture(job), seed=4))
+    placed = apply(job, load_plan(path), {"d0": "cpu:1", "d1": "cpu:0"})
+    try:
+        assert placed.devices["d0"].name == "cpu:1"
+        torch.testing.assert_close(
+            placed.step(*job.args, *job.targets), plain_loss(job, build("branches").module).detach(), **EXACT
+        )
+    finally:
+        placed.close()
+
+
+def test_a_step_that_cannot_be_captured_at_other_shapes_says_why() -> None:
+    job = build("linear")
+    with (
+        placed_at_random(job, graph=graph_of("linear")) as placed,
+        pytest.raises(CaptureError, match="cannot be captured"),
+    ):
+        placed.step(torch.randn(4, 9), *job.targets)

@@ -1,0 +1,41 @@
+"""How long issuing an op takes."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from frontend.torch.small_models import build
+
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s
+
+
+def test_every_op_that_takes_time_counts() -> None:
+    job = build("branches")
+    captured = capture_job(job, default_rewrites())
+    durations_s = {op.id: 1.0 if op.kind.startswith("aten") else 0.0 for op in captured.graph.ops}
+    device = CpuDevice(0)
+    try:
+        assert 0 < dispatch_time_s(job, captured, device, durations_s) < 120
+        assert dispatch_time_s(job, captured, device, dict.fromkeys(durations_s, 0.0)) == 0.0
+    finally:
+        device.close()
+
+
+# Ops are issued at 1, 3 and 6 ns behind the start; the second takes no time on the device and is left out.
+def test_issue_times_go_from_one_issue_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = HostTimed(cast(RuntimeDevice, SimpleNamespace(name="queue")))
+    assert device.name == "queue"
+    times = iter([100, 101, 103, 106])
+    monkeypatch.setattr(HostTimed, "now", lambda self: next(times))
+    timeline = DeviceTimeline()
+    timeline.begin(cast(RuntimeDevice, device))
+    for op in "abc":
+        timeline.finish(op, cast(RuntimeDevice, device))
+    state = StepState(cast(Any, None), {}, {"all": timeline})
+    found = issue_times_s(state, cast(RuntimeDevice, device), {"a": 1.0, "b": 0.0, "c": 1.0})
+    assert found == pytest.approx([1e-9, 3e-9])

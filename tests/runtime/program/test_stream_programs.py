@@ -1,0 +1,218 @@
+"""Programs with streams and events, by hand: what the lowering leaves out, and what is found in broken ones."""
+
+import pytest
+
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.runtime.program.device_memory import DeviceMemorySpace
+from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.races import races, require_no_races
+from dlplacer.runtime.program.stream_lowering import with_streams
+
+GPU0, GPU1, CORE = (
+    DeviceMemorySpace("cuda:0", has_streams=True),
+    DeviceMemorySpace("cuda:1", has_streams=True),
+    DeviceMemorySpace(),
+)
+TWO = {"gpu0": GPU0, "gpu1": GPU1}
+PARTS = {"gpu0": GPU0, "gpu1": GPU0}
+
+# a feeds b with x; two GPUs.
+PAIR = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"),))
+COPIED = """\
+DEVICE gpu0
+  COMPUTE a
+  RECORD gpu0.1 ON compute
+  WAIT gpu0.1 ON copy:gpu1
+  COPY x -> gpu1 ON copy:gpu1
+  RECORD gpu0.2 ON copy:gpu1
+  HOLD x FOR copy:gpu1
+  SEND x -> gpu1
+  FREE x
+DEVICE gpu1
+  RECV x <- gpu0
+  WAIT gpu0.2 ON compute
+  HOLD x FOR compute
+  COMPUTE b
+  FREE x
+"""
+
+
+def lines(program: Program, device: str) -> list[str]:
+    return list(map(str, program.actions[device]))
+
+
+def without(text: str, line: str) -> Program:
+    """The program of a text without one of its lines."""
+    assert text.count(f"  {line}\n") == 1
+    return Program.parse(text.replace(f"  {line}\n", ""))
+
+
+def test_text_of_a_copy_between_two_gpus() -> None:
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], TWO)
+    assert str(program) == COPIED
+
+
+# y comes back from gpu1, for which gpu0 waits before it frees x: by then the copy of x is done, and nothing holds x.
+def test_a_copy_that_is_done_before_the_free_is_not_held() -> None:
+    there_and_back = OpGraph(
+        (Op("a", "test"), Op("b", "test"), Op("c", "test")),
+        (Edge("a", "b", 8, 0, "x"), Edge("b", "c", 8, 0, "y"), Edge("a", "c", 8, 0, "x")),
+    )
+    (program,) = with_streams([lower(there_and_back, {"gpu0": ["a", "c"], "gpu1": ["b"]})], TWO)
+    assert "HOLD x FOR copy:gpu1" not in lines(program, "gpu0")
+    assert lines(program, "gpu0")[-4:] == ["HOLD y FOR compute", "COMPUTE c", "FREE y", "FREE x"]
+    assert "HOLD y FOR copy:gpu0" in lines(program, "gpu1")
+    require_no_races(there_and_back, [program], TWO)
+
+
+# b reads x and y of one op: one event, and one WAIT for both.
+def test_two_tensors_of_one_op_share_an_event() -> None:
+    graph = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"), Edge("a", "b", 8, 1, "y")))
+    (program,) = with_streams([lower(graph, {"gpu0": ["a"], "gpu1": ["b"]})], PARTS)
+    assert lines(program, "gpu0") == [
+        "COMPUTE a",
+        "RECORD gpu0.1 ON compute",
+        "SEND x -> gpu1",
+        "SEND y -> gpu1",
+        "FREE x",
+        "FREE y",
+    ]
+    assert [line for line in lines(program, "gpu1") if "WAIT" in line] == ["WAIT gpu0.1 ON compute"]
+
+
+# b needs x of a and y of c, which gpu0 computes after a: the wait for y implies the one for x.
+def test_a_later_wait_implies_an_earlier_one() -> None:
+    graph = OpGraph(
+        (Op("a", "test"), Op("c", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"), Edge("c", "b", 8, 0, "y"))
+    )
+    (program,) = with_streams([lower(graph, {"gpu0": ["a", "c"], "gpu1": ["b"]})], PARTS)
+    assert [line for line in lines(program, "gpu1") if "WAIT" in line] == ["WAIT gpu0.1 ON compute"]
+    assert lines(program, "gpu0")[-3:] == ["RECORD gpu0.1 ON compute", "SEND y -> gpu1", "FREE y"]
+
+
+def test_an_edge_without_a_tensor_carries_an_order_and_no_copy() -> None:
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], TWO, empty=["x"])
+    assert lines(program, "gpu0") == ["COMPUTE a", "RECORD gpu0.1 ON compute", "SEND x -> gpu1", "FREE x"]
+    assert lines(program, "gpu1") == ["RECV x <- gpu0", "WAIT gpu0.1 ON compute", "COMPUTE b", "FREE x"]
+    require_no_races(PAIR, [program], TWO, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("away", "expected"),
+    [
+        (DeviceMemorySpace(away=True), ["COPY x -> gpu1 ON copy:gpu1", "RECORD gpu0.2 ON copy:gpu1", "SYNC gpu0.2"]),
+        (DeviceMemorySpace("", away=True), []),
+    ],
+    ids=["through the host", "from GPU to GPU"],
+)
+def test_what_leaves_the_process_is_handed_to_its_transport(away: DeviceMemorySpace, expected: list[str]) -> None:
+    spaces = {"gpu0": GPU0, "gpu1": away}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
+    assert lines(program, "gpu0")[-2 - len(expected) : -2] == expected
+    assert lines(program, "gpu0")[-2:] == ["SEND x -> gpu1", "FREE x"]
+    assert lines(program, "gpu1") == ["RECV x <- gpu0", "COMPUTE b", "FREE x"]
+    require_no_races(PAIR, [program], spaces)
+
+
+DROPPED = {
+    "WAIT gpu0.1 ON copy:gpu1": "gpu0, line 4: COPY x -> gpu1 ON copy:gpu1 uses tensor 'x', and does not wait for "
+    "gpu0, line 2: COMPUTE a",
+    "WAIT gpu0.2 ON compute": "gpu1, line 13: COMPUTE b uses tensor 'x', and does not wait for gpu0, line 5: COPY x",
+    "HOLD x FOR copy:gpu1": "gpu0, line 8: FREE x gives back memory that gpu0, line 5: COPY x -> gpu1 ON copy:gpu1 may",
+    "HOLD x FOR compute": "gpu1, line 14: FREE x gives back memory that gpu0, line 5: COPY x",
+    "COPY x -> gpu1 ON copy:gpu1": "gpu0, line 7: SEND x -> gpu1: the tensor is in cuda:0, and there is no COPY before",
+}
+
+
+@pytest.mark.parametrize("line", DROPPED)
+def test_a_race_is_named_with_devices_and_lines(line: str) -> None:
+    program = without(COPIED, line)
+    dry_run(PAIR, [program])
+    with pytest.raises(InternalError, match="the program has a race: " + DROPPED[line]):
+        require_no_races(PAIR, [program], TWO)
+
+
+# gpu1 never reads x, and nobody waits for the copy.
+def test_a_copy_that_nobody_waits_for_is_found() -> None:
+    text = COPIED.replace("  WAIT gpu0.2 ON compute\n", "").replace("  FREE x\n", "").replace("COMPUTE b\n", "\n")
+    found = races(PAIR, [Program.parse(text)], TWO)
+    assert "gpu0, line 6: RECORD gpu0.2 ON copy:gpu1 may still be under way when the program ends" in found
+
+
+def test_a_core_that_does_not_wait_is_found() -> None:
+    spaces = {"gpu0": GPU0, "gpu1": CORE}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
+    assert lines(program, "gpu1")[:2] == ["RECV x <- gpu0", "SYNC gpu0.2"]
+    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
+    assert found[0].startswith("gpu1, line 12: COMPUTE b uses tensor 'x', and does not wait for gpu0, line 5: COPY x")
+
+
+def test_what_a_transport_takes_from_the_host_must_be_there() -> None:
+    spaces = {"gpu0": GPU0, "gpu1": DeviceMemorySpace(away=True)}
+    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
+    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
+    assert found[0].startswith("gpu0, line 7: SEND x -> gpu1: the thread has not waited for gpu0, line 5: COPY x")
+
+
+REFUSED = {
+    "never recorded": (
+        COPIED.replace("  RECORD gpu0.2 ON copy:gpu1\n", ""),
+        "gpu1, line 11: WAIT gpu0.2 ON compute: event 'gpu0.2' is not recorded before",
+    ),
+    "recorded after the wait": (
+        COPIED.replace("  RECORD gpu0.1 ON compute\n", "").replace(
+            "  HOLD x FOR copy", "  RECORD gpu0.1 ON compute\n  HOLD x FOR copy"
+        ),
+        "gpu0, line 3: WAIT gpu0.1 ON copy:gpu1: event 'gpu0.1' is not recorded before",
+    ),
+    "recorded after the tensor is handed over": (
+        COPIED.replace("  RECORD gpu0.2 ON copy:gpu1\n", "").replace(
+            "gpu1\n  FREE", "gpu1\n  RECORD gpu0.2 ON copy:gpu1\n  FREE"
+        ),
+        "gpu1, line 12: WAIT gpu0.2 ON compute: event 'gpu0.2' is not recorded before, or nothing received here says",
+    ),
+    "waited for before the tensor is received": (
+        COPIED.replace("  RECV x <- gpu0\n", "").replace(
+            "gpu0.2 ON compute\n", "gpu0.2 ON compute\n  RECV x <- gpu0\n"
+        ),
+        "gpu1, line 11: WAIT gpu0.2 ON compute: event 'gpu0.2' is not recorded before, or nothing received here says",
+    ),
+    "recorded twice": (
+        COPIED.replace("gpu0.1 ON compute\n", "gpu0.1 ON compute\n  RECORD gpu0.1 ON compute\n", 1),
+        "gpu0, line 4: RECORD gpu0.1 ON compute: event 'gpu0.1' has been recorded already",
+    ),
+    "synchronized before it is recorded": (
+        COPIED.replace("  COMPUTE a\n", "  SYNC gpu0.1\n  COMPUTE a\n"),
+        "gpu0, line 2: SYNC gpu0.1: event 'gpu0.1' is not recorded before",
+    ),
+    "copied twice": (
+        COPIED.replace("  HOLD x FOR copy", "  COPY x -> gpu1 ON other\n  HOLD x FOR copy"),
+        "gpu0, line 7: COPY x -> gpu1 ON other: the tensor has been copied already",
+    ),
+    "copied and not sent": (
+        COPIED.replace("  FREE x\nDEVICE", "  COPY x -> gpu1 ON copy:gpu1\n  FREE x\nDEVICE"),
+        "gpu0, line 9: COPY x -> gpu1 ON copy:gpu1: the tensor is copied but never sent",
+    ),
+    "held when it is gone": (
+        COPIED.replace("  FREE x\nDEVICE", "  FREE x\n  HOLD x FOR copy:gpu1\nDEVICE"),
+        "gpu0, line 10: HOLD x FOR copy:gpu1: the tensor is not there",
+    ),
+    "copied to nobody": (
+        COPIED.replace("COPY x -> gpu1", "COPY x -> gpu2"),
+        "gpu0, line 5: COPY x -> gpu2 ON copy:gpu1: the program has no device 'gpu2'",
+    ),
+    "a deadlock": (
+        COPIED.replace("  COMPUTE a\n", "  RECV y <- gpu1\n  COMPUTE a\n"),
+        r"the program would hang: gpu0 waits at RECV y <- gpu1 \(line 2\); gpu1 waits at RECV x <- gpu0 \(line 12\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_programs_that_cannot_run_are_refused(name: str) -> None:
+    text, message = REFUSED[name]
+    with pytest.raises(InternalError, match=message):
+        dry_run(PAIR, [Program.parse(text)])
