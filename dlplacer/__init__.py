@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from dlplacer.files.load import load_graph, load_plan, load_topology
     from dlplacer.frontend import Job, Optimizer
     from dlplacer.frontend.torch import capture
+    from dlplacer.measure.splitting import SplitResult, place_with_splits
     from dlplacer.planning.compare import Comparison, compare
     from dlplacer.planning.place import place
     from dlplacer.runtime import PlacedModule
     from dlplacer.runtime.placed.placed_module import apply
-    from dlplacer.splitting import SplitResult, place_with_splits
 
 _HOME = {
     "dlplacer.frontend": ("Job", "Optimizer", "capture"),
@@ -65,7 +65,7 @@ _HOME = {
     "dlplacer.core.plan": ("Plan",),
     "dlplacer.core.result": ("Result",),
     "dlplacer.runtime": ("PlacedModule", "apply"),
-    "dlplacer.splitting": ("SplitResult", "place_with_splits"),
+    "dlplacer.measure.splitting": ("SplitResult", "place_with_splits"),
     "dlplacer.core.topology": ("Device", "Link", "Router", "Topology"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

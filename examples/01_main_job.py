@@ -50,7 +50,7 @@ def main() -> None:
 
     say(f"5. run it on {', '.join(devices)}")
     from dlplacer.cli.entry import build_entry
-    from dlplacer.fidelity.run import run
+    from dlplacer.measure.fidelity.run_plan import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
     beside = {} if split_plan is None else {"split": split_plan}

@@ -75,7 +75,7 @@ def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
     if getattr(arguments, "splits_of", None) is not None:
         rewrites += map(str, splits_in(arguments.splits_of))
     if getattr(arguments, "micro_batches", None) is not None:
-        from dlplacer.splitting.traced import TracedStep
+        from dlplacer.measure.splitting.traced_step import TracedStep
 
         if arguments.micro_batches < 2:
             raise InputError(f"--micro-batches is {arguments.micro_batches}; it must be at least 2")

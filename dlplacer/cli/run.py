@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if over_ranks(arguments, plan):
         return execute_over_ranks(arguments, plan)
 
-    from dlplacer.fidelity.run import run
+    from dlplacer.measure.fidelity.run_plan import run
 
     done = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
     if arguments.json:

@@ -10,8 +10,8 @@ from dlplacer.cli.run_files import write_run
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
-    from dlplacer.fidelity.ranks_report import RanksReport
-    from dlplacer.fidelity.ranks_run import RanksRun
+    from dlplacer.measure.fidelity.ranks_report import RanksReport
+    from dlplacer.measure.fidelity.ranks_run import RanksRun
 
 _LAUNCH_LIMIT_S = 24 * 3600.0
 
@@ -67,7 +67,7 @@ def _planned_replicas(plan: "Plan") -> int:
 
 
 def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "RanksRun":
-    from dlplacer.fidelity.ranks_run import run_over_ranks
+    from dlplacer.measure.fidelity.ranks_run import run_over_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
     whole = argparse.Namespace(**vars(arguments))

@@ -8,8 +8,8 @@ from dlplacer.core.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlplacer.fidelity.ranks_report import RanksReport
-    from dlplacer.fidelity.report import DeviceUse, Offender, RunReport
+    from dlplacer.measure.fidelity.ranks_report import RanksReport
+    from dlplacer.measure.fidelity.run_report import DeviceUse, Offender, RunReport
 
 DRAWS = {
     "none": "",

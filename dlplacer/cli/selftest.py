@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
-    from dlplacer.fidelity.selftest import Build, Selftest
+    from dlplacer.measure.fidelity.self_checks import Build, Selftest
 
 HELP = "Try the runtime on devices of this machine: numbers, races, link speeds, predictions."
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Try everything and print; exit code 5 if a check failed."""
-    from dlplacer.fidelity.selftest import selftest
+    from dlplacer.measure.fidelity.self_checks import selftest
 
     if arguments.repeats < 1 or not arguments.largest_error > 0:
         raise InputError(

@@ -15,7 +15,7 @@ from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
-    from dlplacer.splitting.evaluate import Prospect
+    from dlplacer.measure.splitting.evaluate_splits import Prospect
 
 _AUTO = "auto"
 _SEARCH_S = 30.0
@@ -46,7 +46,7 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
     """Solve without and with splits, write the better plan, and print both."""
     from dlplacer.files import write_plan
     from dlplacer.files.load import load_topology
-    from dlplacer.splitting.place import place_with_splits
+    from dlplacer.measure.splitting.place_with_splits import place_with_splits
 
     _require_alone(arguments)
     options, topology, times = options_of(arguments), load_topology(arguments.topology), given_times(arguments)
@@ -91,10 +91,10 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
     """Choose splits for the devices by measurement, write the graph that has them, and print what they bring."""
     from dlplacer.core.options import Options
     from dlplacer.files import write_graph
+    from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
+    from dlplacer.measure.splitting.traced_step import TracedStep
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.profile.link_times import measured_topology
-    from dlplacer.splitting.place import chosen, evaluator, whole_graph
-    from dlplacer.splitting.traced import TracedStep
 
     _require_alone(arguments)
     search_s = _SEARCH_S if arguments.search is None else arguments.search

@@ -36,11 +36,11 @@ def pipeline(model: str, micro_batches: str, schedule: str | None, steps: int) -
 
 
 def op_placement(model: str, steps: int, time_limit_s: float) -> dict[str, Any]:
-    """What `dlplacer.fidelity.run` reports of the best plan found."""
+    """What `dlplacer.measure.fidelity.run_plan` reports of the best plan found."""
     import dlplacer as dp
     import dlplacer.models
-    from dlplacer.fidelity.run import run
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+    from dlplacer.measure.fidelity.run_plan import run
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.profile.link_times import measured_topology

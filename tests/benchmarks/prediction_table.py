@@ -21,9 +21,9 @@ from benchmarks.prediction_jobs import JOBS
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.allocator import reserve_heap

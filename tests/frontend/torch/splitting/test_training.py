@@ -18,8 +18,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.splitting.axes import splits_of
-from dlplacer.splitting.traced import TracedStep
+from dlplacer.measure.splitting.split_axes import splits_of
+from dlplacer.measure.splitting.traced_step import TracedStep
 
 TOLERANCE = 1e-5
 

@@ -12,11 +12,11 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.fidelity.eager import EagerStep
-from dlplacer.fidelity.random_plan import random_plan
-from dlplacer.fidelity.run import run
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.random_plan import random_plan
+from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice

@@ -11,13 +11,13 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.eager import EagerOnDevice, EagerStep
-from dlplacer.fidelity.medians import measured_medians
-from dlplacer.fidelity.numerics import compare_once
-from dlplacer.fidelity.prediction import Prediction, Predictor
-from dlplacer.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
-from dlplacer.fidelity.report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.medians import measured_medians
+from dlplacer.measure.fidelity.numerics import compare_once
+from dlplacer.measure.fidelity.prediction import Prediction, Predictor
+from dlplacer.measure.fidelity.recording import measured_plan, median_op_times, median_recording, record_steps
+from dlplacer.measure.fidelity.run_report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.placed.apply import apply

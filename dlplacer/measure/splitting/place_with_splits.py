@@ -13,16 +13,16 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
+from dlplacer.measure.splitting.estimated_times import tables_of
+from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
+from dlplacer.measure.splitting.measured_splits import Profiling, measured_choice
+from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_measured_times
-from dlplacer.splitting.choose import SplitChoice, choose_splits
-from dlplacer.splitting.evaluate import Evaluator, Prospect
-from dlplacer.splitting.measure import Profiling, measured_choice
-from dlplacer.splitting.times import tables_of
-from dlplacer.splitting.traced import TracedStep
 
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from dlplacer.core.graph import OpGraph
+from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
+from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of
+from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
-from dlplacer.splitting.choose import SplitChoice, choose_splits
-from dlplacer.splitting.evaluate import Evaluator, Prospect
-from dlplacer.splitting.times import measured_overhead, on_time_base_of
 
 _WORTH_PROFILING = 0.002
 

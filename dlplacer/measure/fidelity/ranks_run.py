@@ -12,21 +12,21 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.eager import EagerStep
-from dlplacer.fidelity.medians import measured_medians
-from dlplacer.fidelity.prediction import Prediction
-from dlplacer.fidelity.ranks_numerics import Differences, compare_with_one_process
-from dlplacer.fidelity.ranks_prediction import RanksPredictor
-from dlplacer.fidelity.ranks_recording import mean_op_times, record_over_ranks, recorded_plan
-from dlplacer.fidelity.ranks_report import RanksReport
-from dlplacer.fidelity.recording import Recording, median_recording
-from dlplacer.fidelity.report import device_uses, worst_offenders
-from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.medians import measured_medians
+from dlplacer.measure.fidelity.prediction import Prediction
+from dlplacer.measure.fidelity.ranks_numerics import Differences, compare_with_one_process
+from dlplacer.measure.fidelity.ranks_prediction import RanksPredictor
+from dlplacer.measure.fidelity.ranks_recording import mean_op_times, record_over_ranks, recorded_plan
+from dlplacer.measure.fidelity.ranks_report import RanksReport
+from dlplacer.measure.fidelity.recording import Recording, median_recording
+from dlplacer.measure.fidelity.run_report import device_uses, worst_offenders
+from dlplacer.measure.fidelity.side_by_side import side_by_side
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
@@ -46,7 +46,7 @@ _RECORDED = 5
 class RanksRun:
     """A report, and the step of all ranks as predicted under measured costs and as recorded, both as plans.
 
-    Their devices are named after ranks: ``rank0/d0``, ``rank0/network``; see `dlplacer.fidelity.side_by_side`.
+    Their devices are named after ranks: ``rank0/d0``, ``rank0/network``; see `dlplacer.measure.fidelity.side_by_side`.
     """
 
     report: RanksReport

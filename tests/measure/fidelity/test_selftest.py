@@ -11,9 +11,9 @@ from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
-from dlplacer.fidelity.random_plan import random_plan
-from dlplacer.fidelity.selftest import Check, Selftest, selftest
 from dlplacer.frontend.torch import capture
+from dlplacer.measure.fidelity.random_plan import random_plan
+from dlplacer.measure.fidelity.self_checks import Check, Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
 
@@ -99,7 +99,7 @@ def test_the_command_ends_with_5_if_a_check_fails(
 
 def test_random_plans_are_valid_and_differ() -> None:
     from dlplacer.check import violations
-    from dlplacer.fidelity.selftest import _nominal
+    from dlplacer.measure.fidelity.self_checks import _nominal
 
     devices = [CpuDevice(0), CpuDevice(1)]
     try:

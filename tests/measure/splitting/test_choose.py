@@ -14,11 +14,17 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.splitting.axes import neighbours, splits_of
-from dlplacer.splitting.choose import choose_splits
-from dlplacer.splitting.place import evaluator, place_with_splits
-from dlplacer.splitting.times import measured_overhead, on_time_base_of, signature, tables_of, with_estimates
-from dlplacer.splitting.traced import TracedStep
+from dlplacer.measure.splitting.choose_splits import choose_splits
+from dlplacer.measure.splitting.estimated_times import (
+    measured_overhead,
+    on_time_base_of,
+    signature,
+    tables_of,
+    with_estimates,
+)
+from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
+from dlplacer.measure.splitting.split_axes import neighbours, splits_of
+from dlplacer.measure.splitting.traced_step import TracedStep
 
 TYPE = "cpu-core"
 

@@ -10,18 +10,18 @@ from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.fidelity.draws import SameDraws
-from dlplacer.fidelity.recording import (
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch import capture
+from dlplacer.measure.fidelity.draws import SameDraws
+from dlplacer.measure.fidelity.recording import (
     Recording,
     measured_plan,
     median_op_times,
     median_recording,
     record_steps,
 )
-from dlplacer.fidelity.report import device_uses, worst_offenders
-from dlplacer.fidelity.run import run
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.measure.fidelity.run_plan import run
+from dlplacer.measure.fidelity.run_report import device_uses, worst_offenders
 from dlplacer.report.plot import plot_run, save_run_picture
 from dlplacer.report.trace import run_trace
 from dlplacer.runtime.executor.device_timeline import OpSpan

@@ -10,12 +10,12 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.measure.splitting.estimated_times import TimeTable, with_estimates
+from dlplacer.measure.splitting.split_axes import splits_of
+from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.methods import run_rule
-from dlplacer.splitting.axes import splits_of
-from dlplacer.splitting.times import TimeTable, with_estimates
-from dlplacer.splitting.traced import TracedStep
 
 _PLACEMENT_S = 5.0
 

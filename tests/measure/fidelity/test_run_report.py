@@ -11,12 +11,12 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
 from dlplacer.core.errors import InputError
-from dlplacer.fidelity import medians as medians_module
-from dlplacer.fidelity.eager import EagerStep
-from dlplacer.fidelity.medians import measured_medians
-from dlplacer.fidelity.run import run
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch import capture
+from dlplacer.measure.fidelity import medians as medians_module
+from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.medians import measured_medians
+from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.problem.simulate import replay_plan
 
 CPUS = ["cpu:0", "cpu:1"]

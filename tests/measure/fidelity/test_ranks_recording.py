@@ -6,12 +6,12 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.check import violations
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.ranks_recording import joined, mean_op_times, record_over_ranks, recorded_plan
-from dlplacer.fidelity.recording import Recording
-from dlplacer.fidelity.report import device_uses
-from dlplacer.fidelity.side_by_side import side_by_side
 from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.fidelity.ranks_recording import joined, mean_op_times, record_over_ranks, recorded_plan
+from dlplacer.measure.fidelity.recording import Recording
+from dlplacer.measure.fidelity.run_report import device_uses
+from dlplacer.measure.fidelity.side_by_side import side_by_side
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks

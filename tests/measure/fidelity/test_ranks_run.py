@@ -7,11 +7,11 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.fidelity.ranks_prediction import joined_samples
-from dlplacer.fidelity.ranks_run import run_over_ranks
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.fidelity.ranks_prediction import joined_samples
+from dlplacer.measure.fidelity.ranks_run import run_over_ranks
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed.batch_shard import part_of
 from dlplacer.runtime.distributed.measured_network import fitted_line

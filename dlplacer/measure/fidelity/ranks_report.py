@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dlplacer.fidelity.report import DeviceUse, Offender
+from dlplacer.measure.fidelity.run_report import DeviceUse, Offender
 
 
 @dataclass(frozen=True)

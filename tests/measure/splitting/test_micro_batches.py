@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
-from dlplacer.splitting.traced import TracedStep
+from dlplacer.measure.splitting.traced_step import TracedStep
 
 
 class Plain(nn.Module):

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.recording import Recording, measured_plan, median_op_times, record_steps
-from dlplacer.fidelity.side_by_side import Names
+from dlplacer.measure.fidelity.recording import Recording, measured_plan, median_op_times, record_steps
+from dlplacer.measure.fidelity.side_by_side import Names
 from dlplacer.runtime.distributed.clocks import clock_offsets_ns
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import Ranks

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from dlplacer.fidelity.draws import SameDraws, random_ops
+from dlplacer.measure.fidelity.draws import SameDraws, random_ops
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 

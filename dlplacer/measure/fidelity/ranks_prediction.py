@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from dlplacer.core.plan import Plan
-from dlplacer.fidelity.prediction import Prediction
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.fidelity.prediction import Prediction
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.collective_ops import EXCHANGE
@@ -20,7 +20,7 @@ from dlplacer.runtime.profile.op_times import OpTimes, Profiler, typical, with_m
 
 
 class RanksPredictor:
-    """As `dlplacer.fidelity.prediction.Predictor`, with the samples of all processes; every process calls it.
+    """As `dlplacer.measure.fidelity.prediction.Predictor`, with the samples of all processes; every process calls it.
 
     A sample is the plan, replayed with every op's time in one step on the process that runs it. All replicas wait for
     each other at every collective, so the slowest replica of a sample is what counts.

@@ -9,8 +9,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.frontend.torch.splitting.rules import patterns_of
-from dlplacer.splitting.axes import neighbours
-from dlplacer.splitting.evaluate import Evaluator, Prospect
+from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
+from dlplacer.measure.splitting.split_axes import neighbours
 
 _GROWTH = 1.5
 _FIRST = 4

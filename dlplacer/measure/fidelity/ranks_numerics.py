@@ -9,9 +9,9 @@ from statistics import fmean
 import torch
 from torch import nn
 
-from dlplacer.fidelity.draws import SameDraws, random_ops
-from dlplacer.fidelity.eager import EagerStep
 from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.draws import SameDraws, random_ops
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.runtime.distributed.rank_module import RankModule, seed_of
 from dlplacer.runtime.placed.optimizer_update import Updater
 
