@@ -49,7 +49,7 @@ def main() -> None:
     call("show", str(plan_file), *pictures, *others)
 
     say(f"5. run it on {', '.join(devices)}")
-    from dlplacer.cli.entry import build_entry
+    from dlplacer.cli.arguments.module_callable import build_entry
     from dlplacer.measure.fidelity.run_plan import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dlplacer as dp
-from dlplacer.cli.hybrid_table import print_hybrid
+from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid import (
     EpochsTable,

@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.entry import is_entry
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_subject_arguments, given_options, quantity_of
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.module_callable import is_entry
+from dlplacer.cli.arguments.problem_options import add_subject_arguments, given_options, quantity_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -202,7 +202,7 @@ def _print_found(found: Mapping[str, float], as_json: bool) -> None:
 
 
 def _print_rows(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> None:
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.tables import new_table, print_table
 
     table = new_table(*heads, title=title)
     for row in rows:

@@ -4,9 +4,9 @@ import argparse
 import json
 from dataclasses import replace
 
-from dlplacer.cli.entry import is_entry
-from dlplacer.cli.model import add_job_options, build_fake_job, capture_of
-from dlplacer.cli.output import output_file, tell_written
+from dlplacer.cli.arguments.model_argument import add_job_options, build_fake_job, capture_of
+from dlplacer.cli.arguments.module_callable import is_entry
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.core.errors import InputError
 
 HELP = "Capture a model's step as a graph, without allocating anything."

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.calibration import add_calibration_option, calibrated
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output import picture_file, tell_written
-from dlplacer.cli.progress import interruptible, progress_line
+from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.output.output_files import picture_file, tell_written
+from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _draw(path: Path, comparison: Any) -> None:
 
 
 def _print(comparison: "Comparison") -> None:
-    from dlplacer.cli.tables import new_table, print_pairs, print_table
+    from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 
     table = new_table("method", "status", "step time", "speedup", "gap", "solved in", names=2, title=comparison.name)
     for row in comparison.rows:

@@ -4,8 +4,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_subject_arguments, quantity_of
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.problem_options import add_subject_arguments, quantity_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -96,7 +96,7 @@ def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
 
 
 def _print(chain: "LayerChain", found: "tuple[Grouping, ...]", title: str) -> None:
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.tables import new_table, print_table
 
     best = found[-1]
     table = new_table("policy", "groups", "time", "against optimal", title=title)

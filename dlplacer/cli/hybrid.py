@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.hybrid_table import print_hybrid
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
-from dlplacer.cli.output import picture_file, tell_written
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.output.hybrid_table import print_hybrid
+from dlplacer.cli.output.output_files import picture_file, tell_written
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
-    from dlplacer.cli.progress import count_line, giving_up
+    from dlplacer.cli.output.progress import count_line, giving_up
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
 
     if arguments.devices < 1:
@@ -159,7 +159,7 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from dlplacer.cli.progress import count_line
+    from dlplacer.cli.output.progress import count_line
     from dlplacer.planning.hybrid.placement_task import presolve
 
     def told(done: int, total: int, row: Any) -> None:

@@ -23,7 +23,7 @@ from dlplacer.cli import (
     solve,
     topology,
 )
-from dlplacer.cli.parser import Parser
+from dlplacer.cli.arguments.parser import Parser
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 

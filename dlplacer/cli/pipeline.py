@@ -5,10 +5,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.calibration import add_calibration_option, calibrated
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_subject_arguments
-from dlplacer.cli.output import output_file, picture_file, tell_written
+from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.problem_options import add_subject_arguments
+from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -96,7 +96,7 @@ def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -
 
 
 def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
-    from dlplacer.cli.tables import new_table, print_pairs, print_table
+    from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 
     heads = ("stage", "device", "ops", "forward", "backward", "held", "memory", "sends")
     table = new_table(*heads, names=3, title=plan.name)

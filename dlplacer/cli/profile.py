@@ -2,12 +2,12 @@
 
 import argparse
 
-from dlplacer.cli.entry import is_entry
-from dlplacer.cli.model import add_job_options, build_job, capture_of
-from dlplacer.cli.onnx import is_onnx, profile_onnx_file
-from dlplacer.cli.output import output_file
-from dlplacer.cli.profiled import tell_profile
-from dlplacer.cli.splitting import add_split_options, profile_with_splits, refuse_without_split
+from dlplacer.cli.arguments.model_argument import add_job_options, build_job, capture_of
+from dlplacer.cli.arguments.module_callable import is_entry
+from dlplacer.cli.arguments.onnx_argument import is_onnx, profile_onnx_file
+from dlplacer.cli.arguments.split_option import add_split_options, profile_with_splits, refuse_without_split
+from dlplacer.cli.output.output_files import output_file
+from dlplacer.cli.output.profile_summary import tell_profile
 from dlplacer.core.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.entry import is_entry
-from dlplacer.cli.model import add_job_options, build_job
-from dlplacer.cli.onnx import is_onnx_plan, run_onnx_plan
-from dlplacer.cli.output import output_file, picture_file
-from dlplacer.cli.run_files import write_run
+from dlplacer.cli.arguments.model_argument import add_job_options, build_job
+from dlplacer.cli.arguments.module_callable import is_entry
+from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
+from dlplacer.cli.output.output_files import output_file, picture_file
+from dlplacer.cli.output.run_files import write_run
 from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
 from dlplacer.core.errors import InputError
 
@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(done.report.to_dict()))
     else:
-        from dlplacer.cli.run_tables import print_run
+        from dlplacer.cli.output.run_tables import print_run
 
         print_run(done.report)
     write_run(arguments, done.predicted, done.measured)

@@ -5,8 +5,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.model import build_job
-from dlplacer.cli.run_files import write_run
+from dlplacer.cli.arguments.model_argument import build_job
+from dlplacer.cli.output.run_files import write_run
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
@@ -88,8 +88,8 @@ def _measured(arguments: argparse.Namespace, plan: "Plan", replicas: int) -> "Ra
 
 
 def _print(report: "RanksReport") -> None:
-    from dlplacer.cli.run_tables import DRAWS, print_details
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.run_tables import DRAWS, print_details
+    from dlplacer.cli.output.tables import new_table, print_table
     from dlplacer.core.units import format_seconds
 
     replicas = "1 replica" if report.replicas == 1 else f"{report.replicas} replicas"

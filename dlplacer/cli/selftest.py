@@ -75,7 +75,7 @@ def _timed_models() -> "dict[str, Build]":
 
 
 def _print(done: "Selftest") -> None:
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.tables import new_table, print_table
 
     table = new_table("check", "of", "measured", "at most", "", names=2)
     for check in done.checks:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table and write what was asked for."""
-    from dlplacer.cli.tables import print_plan
+    from dlplacer.cli.output.tables import print_plan
     from dlplacer.files.load import load_plan
 
     plan = load_plan(arguments.plan)

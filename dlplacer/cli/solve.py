@@ -4,12 +4,12 @@ import argparse
 import json
 import sys
 
-from dlplacer.cli.calibration import add_calibration_option, calibrated
-from dlplacer.cli.model import add_job_options, graph_of
-from dlplacer.cli.options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output import output_file, tell_written
-from dlplacer.cli.progress import interruptible, progress_line
-from dlplacer.cli.splitting import add_split_options, refuse_without_split, solve_with_splits
+from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
+from dlplacer.cli.output.output_files import output_file, tell_written
+from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:
-        from dlplacer.cli.tables import print_result
+        from dlplacer.cli.output.tables import print_result
 
         print_result(result)
     if hint is not None and hint.is_faster:

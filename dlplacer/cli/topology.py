@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -98,7 +98,7 @@ _ACTIONS = {"detect": _detect, "show": _show, "import": _import}
 
 
 def _print(topology: "Topology") -> None:
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.tables import new_table, print_table
 
     devices = new_table("device", "type", "memory", "float32", "memory rate", names=2, title=topology.name)
     for device in topology.devices:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.options import CAPTURE_OPTIONS, given_options
-from dlplacer.cli.profiled import tell_profile
+from dlplacer.cli.arguments.problem_options import CAPTURE_OPTIONS, given_options
+from dlplacer.cli.output.profile_summary import tell_profile
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0
-    from dlplacer.cli.tables import new_table, print_table
+    from dlplacer.cli.output.tables import new_table, print_table
 
     table = new_table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
     table.add_row("plan", f"{report.predicted_s:.4f}", "")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output import tell_written
+from dlplacer.cli.output.output_files import tell_written
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:

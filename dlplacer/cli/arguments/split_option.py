@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.entry import is_entry
-from dlplacer.cli.model import build_fake_job, build_job
-from dlplacer.cli.options import given_options, options_of
-from dlplacer.cli.output import tell_written
-from dlplacer.cli.progress import interruptible
+from dlplacer.cli.arguments.model_argument import build_fake_job, build_job
+from dlplacer.cli.arguments.module_callable import is_entry
+from dlplacer.cli.arguments.problem_options import given_options, options_of
+from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.progress import interruptible
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
 
@@ -73,7 +73,7 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
         whole, split = result.whole.to_dict(), result.split.to_dict()
         print(json.dumps({**split, "speedup": result.speedup, "splits": splits, "without_splits": whole}))
         return 0
-    from dlplacer.cli.tables import print_pairs, print_result
+    from dlplacer.cli.output.tables import print_pairs, print_result
 
     print_result(result.split)
     speedup = "-" if result.speedup is None else f"{result.speedup:.3f}x"

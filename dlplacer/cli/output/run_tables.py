@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.tables import new_table, print_table
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.entry import UserCodeError, build_entry, is_entry
-from dlplacer.cli.onnx import add_dim_option, graph_of_onnx, is_onnx
-from dlplacer.cli.options import CAPTURE_OPTIONS, given_options
-from dlplacer.cli.recorded_splits import splits_in
+from dlplacer.cli.arguments.module_callable import UserCodeError, build_entry, is_entry
+from dlplacer.cli.arguments.onnx_argument import add_dim_option, graph_of_onnx, is_onnx
+from dlplacer.cli.arguments.problem_options import CAPTURE_OPTIONS, given_options
+from dlplacer.cli.arguments.recorded_splits import splits_in
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
