@@ -28,14 +28,14 @@ def test_main_job_leaves_its_results(tmp_path: Path) -> None:
     assert report["max_abs_error"] < 1e-5
     assert report["step"] == "joint"
     plan = json.loads((tmp_path / "demo" / "plan.json").read_text())
-    assert plan["format"] == "dlplacer.core.plan/1"
+    assert plan["format"] == "dlplacer.plan/1"
     for name in ("gantt.png", "placement.png", "memory.png", "trace.json", "plan.html", "graph.json"):
         assert (tmp_path / "demo" / name).stat().st_size > 1000
     assert "prediction error" in done.stdout
     if len(usable_cores()) < 2:
         assert "one core" in done.stdout
     else:
-        assert json.loads((tmp_path / "demo" / "graph_split.json").read_text())["format"] == "dlplacer.core.graph/1"
+        assert json.loads((tmp_path / "demo" / "graph_split.json").read_text())["format"] == "dlplacer.graph/1"
         splits = [other["max_abs_error"] for other in report["beside"].values()]
         assert all(error < 1e-5 for error in splits)
 

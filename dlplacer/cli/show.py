@@ -61,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _write_device_map(arguments, plan)
     if arguments.html:
         from dlplacer.files import write_text
-        from dlplacer.report.plot import html_page
+        from dlplacer.report.page.page import html_page
 
         write_text(arguments.html, html_page(plan))
     tell_written(*(getattr(arguments, name) for name in _WRITTEN))

@@ -1,0 +1,1 @@
+"""Frozen data that every room shares: errors, units, graph, topology, options, plan, result."""

@@ -1,4 +1,4 @@
-"""Graph files, format ``dlplacer.core.graph/1``."""
+"""Graph files, format ``dlplacer.graph/1``."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

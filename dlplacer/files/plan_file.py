@@ -1,4 +1,4 @@
-"""Plan files, format ``dlplacer.core.plan/1``."""
+"""Plan files, format ``dlplacer.plan/1``."""
 
 from collections.abc import Iterator
 from os import PathLike

@@ -1,4 +1,4 @@
-"""Topology files, format ``dlplacer.core.topology/1``."""
+"""Topology files, format ``dlplacer.topology/1``."""
 
 from collections.abc import Iterator
 from os import PathLike

@@ -1,0 +1,1 @@
+"""What to do: place, compare, coarsen, pipeline, or use devices in parallel."""

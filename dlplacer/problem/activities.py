@@ -13,7 +13,7 @@ _MOST_PASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """A disjunctive resource, device or link direction, in use: by the ticks, and by offset and length in the given unit."""
+    """A disjunctive resource, a device or a link direction, in use: in ticks, and by offset and length in any unit."""
 
     resource: int
     from_tick: int

@@ -1,0 +1,1 @@
+"""What a plan looks like, for people and for other tools."""

@@ -11,6 +11,7 @@ from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.device_subset import SubsetIncumbent, on_device_subset
 from dlplacer.solvers.decomposition.lns import repair
 from dlplacer.solvers.decomposition.master import MasterProblem
+from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.suffix_bounds import suffixes
@@ -21,7 +22,6 @@ from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS, construct, construct_on_placement
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model

@@ -185,9 +185,7 @@ def test_a_closed_pipe_ends_in_silence() -> None:
 def test_names_are_never_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = tmp_path / "machine.json"
     nodes = [{"id": "[red]a[/]", "kind": "device"}, {"id": "[/b]", "kind": "device", "type": ":smile:"}]
-    machine.write_text(
-        json.dumps({"format": "dlplacer.core.topology/1", "name": "[bold]box", "nodes": nodes, "edges": []})
-    )
+    machine.write_text(json.dumps({"format": "dlplacer.topology/1", "name": "[bold]box", "nodes": nodes, "edges": []}))
     assert main(["topology", "show", str(machine)]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("[red]a[/]", "[/b]", ":smile:", "[bold]box"))

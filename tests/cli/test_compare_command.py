@@ -10,7 +10,7 @@ from dlplacer.cli.main import main
 from dlplacer.solvers.methods import METHODS
 
 GRAPH: dict[str, Any] = {
-    "format": "dlplacer.core.graph/1",
+    "format": "dlplacer.graph/1",
     "name": "diamond",
     "nodes": [
         {"id": name, "kind": "op", "time_s": time_s, "output_bytes": 100}
@@ -19,7 +19,7 @@ GRAPH: dict[str, Any] = {
     "edges": [{"source": pair[0], "target": pair[1], "bytes": 10} for pair in ("ab", "ac", "bd", "cd")],
 }
 TOPOLOGY: dict[str, Any] = {
-    "format": "dlplacer.core.topology/1",
+    "format": "dlplacer.topology/1",
     "nodes": [{"id": name, "kind": "device", "memory_bytes": 300} for name in "xy"],
     "edges": [{"source": "x", "target": "y", "bytes_per_s": 100.0}],
 }

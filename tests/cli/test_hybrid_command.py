@@ -24,13 +24,11 @@ EPOCHS = {"32": 4, "64": 7, "128": 12, "256": 23}
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     graph, topology, epochs = (tmp_path / f"{name}.json" for name in ("graph", "topology", "epochs"))
-    graph.write_text(json.dumps({"format": "dlplacer.core.graph/1", "name": "halves", "nodes": NODES, "edges": EDGES}))
+    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "name": "halves", "nodes": NODES, "edges": EDGES}))
     devices = [{"id": name, "kind": "device"} for name in "abcd"]
     links = [{"source": name, "target": "s", "bytes_per_s": 1e9} for name in "abcd"]
     nodes = [*devices, {"id": "s", "kind": "router"}]
-    topology.write_text(
-        json.dumps({"format": "dlplacer.core.topology/1", "name": "box", "nodes": nodes, "edges": links})
-    )
+    topology.write_text(json.dumps({"format": "dlplacer.topology/1", "name": "box", "nodes": nodes, "edges": links}))
     epochs.write_text(
         json.dumps({"format": "dlplacer.epochs/1", "epochs": EPOCHS, "samples": 64_000, "mini_batch": 10})
     )

@@ -14,7 +14,7 @@ from dlplacer.cli.main import main
 from dlplacer.core.options import CHOICES, Options
 
 GRAPH: dict[str, Any] = {
-    "format": "dlplacer.core.graph/1",
+    "format": "dlplacer.graph/1",
     "nodes": [
         {"id": "a", "kind": "op", "time_s": 1.0, "output_bytes": 100},
         {"id": "b", "kind": "op", "time_s": 2.0, "output_bytes": 100},
@@ -29,7 +29,7 @@ GRAPH: dict[str, Any] = {
     ],
 }
 TOPOLOGY: dict[str, Any] = {
-    "format": "dlplacer.core.topology/1",
+    "format": "dlplacer.topology/1",
     "nodes": [{"id": "x", "kind": "device", "memory_bytes": 400}, {"id": "y", "kind": "device", "memory_bytes": 400}],
     "edges": [{"source": "x", "target": "y", "bytes_per_s": 100.0}],
 }
@@ -145,7 +145,7 @@ BROKEN_GRAPHS = {
         2,
         ["nodes[0].time_s", "-1"],
     ),
-    "newer format": (changed(GRAPH, format="dlplacer.core.graph/2"), 2, ["graph/2", "newer"]),
+    "newer format": (changed(GRAPH, format="dlplacer.graph/2"), 2, ["graph/2", "newer"]),
     "op too large": (
         changed(GRAPH, nodes=[{"id": "a", "kind": "op", "time_s": 1.0, "weight_bytes": 500}], edges=[]),
         3,
@@ -237,7 +237,7 @@ def test_without_output_nothing_is_written(
 def test_output_goes_plainly_to_what_is_no_file(files: tuple[Path, Path]) -> None:
     command = [sys.executable, "-m", "dlplacer", "solve", *map(str, files), "-o", "/dev/stdout", "--method", "single"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert '"format": "dlplacer.core.plan/1"' in done.stdout
+    assert '"format": "dlplacer.plan/1"' in done.stdout
 
 
 def test_the_shipped_graph_is_solved_without_torch() -> None:

@@ -7,7 +7,7 @@ import pytest
 from dlplacer.core.errors import FileFormatError
 from dlplacer.files.graph_file import graph_from_dict
 
-FORMAT = "dlplacer.core.graph/1"
+FORMAT = "dlplacer.graph/1"
 
 
 def node(name: str = "a", **fields: Any) -> dict[str, Any]:

@@ -199,30 +199,30 @@ def test_a_cycle_is_listed_with_other_mistakes() -> None:
     [
         ([], "the file: must hold an object (it is [])"),
         (None, "the file: must hold an object (it is null)"),
-        ({"nodes": []}, 'format: missing; the file must start with "format": "dlplacer.core.graph/1"'),
+        ({"nodes": []}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
         (
-            {"format": "dlplacer.core.graph/2", "new": 1},
-            "format: 'dlplacer.core.graph/2' is newer than 'dlplacer.core.graph/1'; update dlplacer to read it",
+            {"format": "dlplacer.graph/2", "new": 1},
+            "format: 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
         ),
         (
-            {"format": "dlplacer.core.graph/" + "9" * 5000},
-            f"format: 'dlplacer.core.graph/{'9' * 12}...{'9' * 28}' is newer than 'dlplacer.core.graph/1'; update dlplacer to "
+            {"format": "dlplacer.graph/" + "9" * 5000},
+            f"format: 'dlplacer.graph/{'9' * 12}...{'9' * 28}' is newer than 'dlplacer.graph/1'; update dlplacer to "
             "read it",
         ),
         (
-            {"format": "dlplacer.core.topology/1"},
-            "format: 'dlplacer.core.topology/1' is not 'dlplacer.core.graph/1'; give a graph file",
+            {"format": "dlplacer.topology/1"},
+            "format: 'dlplacer.topology/1' is not 'dlplacer.graph/1'; give a graph file",
         ),
         (
-            {"format": "dlplacer.core.graph/0"},
-            "format: 'dlplacer.core.graph/0' is not 'dlplacer.core.graph/1'; give a graph file",
+            {"format": "dlplacer.graph/0"},
+            "format: 'dlplacer.graph/0' is not 'dlplacer.graph/1'; give a graph file",
         ),
         (
-            {"format": "dlplacer.core.graph/x"},
-            "format: 'dlplacer.core.graph/x' is not 'dlplacer.core.graph/1'; give a graph file",
+            {"format": "dlplacer.graph/x"},
+            "format: 'dlplacer.graph/x' is not 'dlplacer.graph/1'; give a graph file",
         ),
-        ({"format": 1}, "format: 1 is not 'dlplacer.core.graph/1'; give a graph file"),
-        ({"format": None}, 'format: missing; the file must start with "format": "dlplacer.core.graph/1"'),
+        ({"format": 1}, "format: 1 is not 'dlplacer.graph/1'; give a graph file"),
+        ({"format": None}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
     ],
 )
 def test_what_is_no_graph_file_of_this_version(value: Any, mistake: str) -> None:
@@ -232,7 +232,7 @@ def test_what_is_no_graph_file_of_this_version(value: Any, mistake: str) -> None
 def test_mistakes_of_the_text_and_of_the_fields_are_listed_together(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
     path.write_text(
-        '{"format": "dlplacer.core.graph/1", "nodes": [{"id": "a", "kind": "x", "time_s": NaN, "flops": 1e400, "flop": 1},'
+        '{"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "x", "time_s": NaN, "flops": 1e400, "flop": 1},'
         ' {"id": "b", "id": "a", "kind": "x", "meta": {"x": Infinity}}]}'
     )
     with pytest.raises(FileFormatError, match=r"it\.json: 5 mistakes\n  nodes\[0\]\.time_s: is NaN") as caught:

@@ -24,7 +24,7 @@ from dlplacer.runtime.program.program import Program
 COUNT = 200
 
 GRAPH = {
-    "format": "dlplacer.core.graph/1",
+    "format": "dlplacer.graph/1",
     "name": "small",
     "nodes": [
         {"id": "x", "kind": "input", "time_s": 0, "outputs": [{"shape": [2, 3], "dtype": "float32", "bytes": 24}]},

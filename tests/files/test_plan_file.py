@@ -278,19 +278,19 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
         ],
     ),
     "newer parts": (
-        [put(*GRAPH, "format", to="dlplacer.core.graph/2"), cut(*TOPOLOGY, "format")],
+        [put(*GRAPH, "format", to="dlplacer.graph/2"), cut(*TOPOLOGY, "format")],
         [
-            "problem.graph: format 'dlplacer.core.graph/2' is newer than 'dlplacer.core.graph/1'; update dlplacer to read it",
-            'problem.topology: format missing; the file must start with "format": "dlplacer.core.topology/1"',
+            "problem.graph: format 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
+            'problem.topology: format missing; the file must start with "format": "dlplacer.topology/1"',
         ],
     ),
     "a newer plan": (
-        [put("format", to="dlplacer.core.plan/2"), put("speed", to=1)],
-        ["format: 'dlplacer.core.plan/2' is newer than 'dlplacer.core.plan/1'; update dlplacer to read it"],
+        [put("format", to="dlplacer.plan/2"), put("speed", to=1)],
+        ["format: 'dlplacer.plan/2' is newer than 'dlplacer.plan/1'; update dlplacer to read it"],
     ),
     "another kind of file": (
-        [put("format", to="dlplacer.core.graph/1")],
-        ["format: 'dlplacer.core.graph/1' is not 'dlplacer.core.plan/1'; give a plan file"],
+        [put("format", to="dlplacer.graph/1")],
+        ["format: 'dlplacer.graph/1' is not 'dlplacer.plan/1'; give a plan file"],
     ),
 }
 

@@ -98,7 +98,7 @@ def test_the_promised_machines_are_there() -> None:
 
 
 def test_head(path: Path, topology: Any) -> None:
-    assert topology["format"] == "dlplacer.core.topology/1"
+    assert topology["format"] == "dlplacer.topology/1"
     assert topology["name"] == path.stem
     assert set(topology) <= HEAD_FIELDS
 

@@ -16,7 +16,7 @@ from dlplacer.files import locate_topology
 from dlplacer.files.text import render_json
 from dlplacer.files.topology_file import read_topology, topology_from_dict, topology_to_dict, write_topology
 
-FORMAT = "dlplacer.core.topology/1"
+FORMAT = "dlplacer.topology/1"
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
 POSITIVE = st.floats(1e-9, 1e18) | st.integers(1, 10**15)
 META = st.dictionaries(NAMES, NAMES | st.integers(), max_size=2)
@@ -276,14 +276,14 @@ def test_every_mistake_is_listed_with_its_path(name: str) -> None:
     ("value", "mistake"),
     [
         ("text", "the file: must hold an object (it is 'text')"),
-        ({}, 'format: missing; the file must start with "format": "dlplacer.core.topology/1"'),
+        ({}, 'format: missing; the file must start with "format": "dlplacer.topology/1"'),
         (
-            {"format": "dlplacer.core.topology/7"},
-            "format: 'dlplacer.core.topology/7' is newer than 'dlplacer.core.topology/1'; update dlplacer to read it",
+            {"format": "dlplacer.topology/7"},
+            "format: 'dlplacer.topology/7' is newer than 'dlplacer.topology/1'; update dlplacer to read it",
         ),
         (
-            {"format": "dlplacer.core.graph/1"},
-            "format: 'dlplacer.core.graph/1' is not 'dlplacer.core.topology/1'; give a topology file",
+            {"format": "dlplacer.graph/1"},
+            "format: 'dlplacer.graph/1' is not 'dlplacer.topology/1'; give a topology file",
         ),
     ],
 )
@@ -294,7 +294,7 @@ def test_what_is_no_topology_file_of_this_version(value: Any, mistake: str) -> N
 def test_a_file_names_itself_and_its_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
     path.write_text(
-        '{"format": "dlplacer.core.topology/1", "nodes": [{"id": "a", "kind": "device", "memory_bytes": 1e999}]}'
+        '{"format": "dlplacer.topology/1", "nodes": [{"id": "a", "kind": "device", "memory_bytes": 1e999}]}'
     )
     with pytest.raises(FileFormatError) as caught:
         read_topology(path)

@@ -16,7 +16,7 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.program.actions import Hold, Wait
 from dlplacer.runtime.program.device_memory import MemorySpaces, memory_spaces
 

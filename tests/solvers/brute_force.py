@@ -1,7 +1,7 @@
 """An oracle for tiny problems: every placement, every order, every simple path, in exact fractions.
 
-It works on the graph and the machine as the user gives them and shares no code with the solvers, `dlplacer.problem.problem` or
-`dlplacer.problem.routes`. It reads the paper's equations 7 to 13 in the plainest way.
+It works on the graph and the machine as the user gives them and shares no code with the solvers,
+`dlplacer.problem.problem` or `dlplacer.problem.routes`. It reads the paper's equations 7 to 13 in the plainest way.
 """
 
 from collections.abc import Iterator

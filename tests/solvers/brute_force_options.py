@@ -1,7 +1,8 @@
 """An oracle for tiny problems under every option: every placement, route, order and, where memory counts, delay.
 
-It works on the graph and the machine as the user gives them and shares no code with the solvers, `dlplacer.problem.problem` or
-`dlplacer.problem.routes`. Half-duplex links under store-and-forward are beyond it where routes have more than one hop.
+It works on the graph and the machine as the user gives them and shares no code with the solvers,
+`dlplacer.problem.problem` or `dlplacer.problem.routes`. Half-duplex links under store-and-forward are beyond it where
+routes have more than one hop.
 """
 
 from collections.abc import Iterator

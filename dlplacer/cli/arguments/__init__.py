@@ -1,0 +1,1 @@
+"""What several sub-commands read from the command line."""

@@ -62,7 +62,7 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
 
 def profile_onnx_file(arguments: argparse.Namespace) -> int:
     """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
-    from dlplacer.frontend.onnx.profile import profile_onnx
+    from dlplacer.runtime.onnx.session_times import profile_onnx
     from dlplacer.runtime.profile.op_times import with_measured_times
 
     for device in arguments.device.split(","):
@@ -78,7 +78,7 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
 def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     """``dlplacer run`` of a plan of an ONNX file: cut by device, beside the whole model on one core."""
     from dlplacer.frontend.onnx.onnx_file import read_onnx
-    from dlplacer.frontend.onnx.run import run_onnx
+    from dlplacer.runtime.onnx.run_cut_model import run_onnx
 
     for option in given_options(arguments, ("gantt", "trace", "replicas")):
         raise InputError(f"{option} is for models in torch; leave it out, the plan is of an ONNX file")

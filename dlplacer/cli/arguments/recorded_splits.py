@@ -22,7 +22,7 @@ def splits_in(path: Path) -> "list[OpSplit]":
     from dlplacer.frontend.torch.splitting.names import parse_splits
 
     value = read_json(path)
-    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.core.plan")
+    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
     graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
     splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
     if not splits:

@@ -1,0 +1,1 @@
+"""What sub-commands print and write."""

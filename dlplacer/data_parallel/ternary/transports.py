@@ -27,7 +27,7 @@ def ideal_pull_ratio(ranks: int) -> float:
 
 
 def exchange_named(name: str) -> GradientExchange:
-    """The exchange of `dlplacer.machines.costs.gradient_exchange` of this name, as in ``ternary/all-gather``; coding costs no time.
+    """The exchange of this name, as in ``ternary/all-gather``; coding costs no time.
 
     Raises
     ------

@@ -3,7 +3,8 @@
 Every function takes the line of one message between two devices and the number of devices, and returns the line of the
 whole collective over the bytes of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter
 starts from, and one device sends in an all-to-all (its own part included). A device sends one message and receives one
-at a time. Reductions themselves cost nothing. `dlplacer.machines.costs.message_routes` gives the same for the links of a real machine.
+at a time. Reductions themselves cost nothing. `dlplacer.machines.costs.message_routes` gives the same for the links of
+a real machine.
 
 Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005
 ("Thakur"); P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009

@@ -14,8 +14,8 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     """The graph with a time for every op on every device type of the topology where the op may run.
 
     A time that the graph has is kept. Where there is none, the roofline gives it; if the rates that it needs are not
-    known, the op stays without (`dlplacer.problem.problem.build_problem` reports that). The same object comes back if nothing
-    is missing.
+    known, the op stays without (`dlplacer.problem.problem.build_problem` reports that). The same object comes back if
+    nothing is missing.
 
     Raises
     ------

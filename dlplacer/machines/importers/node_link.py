@@ -59,7 +59,7 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     if mistakes:
         raise FileFormatError(where, mistakes)
     content = {
-        "format": "dlplacer.core.topology/1",
+        "format": "dlplacer.topology/1",
         "name": name or str(_graph_name(value)),
         "source": "networkx node-link",
         "nodes": [_node(node) for node in nodes],

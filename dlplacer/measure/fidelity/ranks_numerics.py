@@ -13,7 +13,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.draws import SameDraws, random_ops
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.runtime.distributed.rank_module import RankModule, seed_of
-from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.executor.optimizer_update import Updater
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import torch
 class RuntimeDevice(Protocol):
     """A place where ops run, driven by one thread of its own.
 
-    A device that enqueues work on streams also has an attribute ``streams`` (`dlplacer.runtime.devices.device_streams.Streams`), and
-    programs say what happens there: its `send` and `receive` only hand over.
+    A device that enqueues work on streams also has an attribute ``streams``
+    (`dlplacer.runtime.devices.device_streams.Streams`), and programs say what happens there: its `send` and `receive`
+    only hand over.
 
     Attributes
     ----------

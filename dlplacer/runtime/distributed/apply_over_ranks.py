@@ -35,7 +35,8 @@ def apply_ranks(
     job
         The job that the plan was captured from, with the inputs of this process's replica.
     devices
-        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see `dlplacer.runtime.distributed.ranks`.
+        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
+        `dlplacer.runtime.distributed.ranks`.
     replicas
         How often the plan runs side by side; more than one needs a plan with collectives
         (`dlplacer.runtime.distributed.replicated_plan`).

@@ -9,7 +9,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.channels import RankChannels
 from dlplacer.runtime.executor.executor import Executor, StepState
-from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program

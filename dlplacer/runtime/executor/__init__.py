@@ -1,0 +1,1 @@
+"""A program compiled to closures, and the devices' threads that call them."""

@@ -11,8 +11,8 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.native_kernels import native
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.random_state import drawn_with
-from dlplacer.runtime.placed.optimizer_update import Updater
 
 Values = dict[str, Any]
 """What a device holds in one step: tensor name → tensor, None for an edge that carries only an order."""

@@ -16,11 +16,11 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
-from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.executor.stream_steps import compile_stream_action
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.stream_steps import compile_stream_action
 
 _Inbox = queue.SimpleQueue[tuple[str, Any]]
 _ABORT = ""

@@ -1,0 +1,1 @@
+"""An ONNX model cut by device and run with onnxruntime."""

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.onnx.cut import Part, constant_model, parts_of, sub_model
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import values_of
-from dlplacer.frontend.onnx.session import first_line, open_session, run_session
+from dlplacer.runtime.onnx.cut_by_device import Part, constant_model, parts_of, sub_model
+from dlplacer.runtime.onnx.session import first_line, open_session, run_session
 
 Tensors = Mapping[str, NDArray[Any]]
 

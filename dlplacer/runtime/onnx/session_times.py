@@ -8,8 +8,8 @@ from statistics import quantiles
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile
-from dlplacer.frontend.onnx.run import random_inputs
-from dlplacer.frontend.onnx.session import open_session, run_session
+from dlplacer.runtime.onnx.run_cut_model import random_inputs
+from dlplacer.runtime.onnx.session import open_session, run_session
 
 DEVICE_TYPE = "cpu-core"
 

@@ -1,0 +1,1 @@
+"""A pipeline plan on several processes, through torch.distributed.pipelining."""

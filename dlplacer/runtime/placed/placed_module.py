@@ -18,11 +18,11 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.gradients import add_gradients
 from dlplacer.runtime.placed.guards import in_order, require_autocast, require_data, require_inputs
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
-from dlplacer.runtime.placed.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
 from dlplacer.runtime.program.lower import Order
 

@@ -12,8 +12,8 @@ from dlplacer.frontend.torch.executable import OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_home
-from dlplacer.runtime.placed.optimizer_update import Updater
 from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import Order, lower, lower_stages

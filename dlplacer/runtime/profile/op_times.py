@@ -17,8 +17,8 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_data
-from dlplacer.runtime.placed.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 
 OpTimes = Mapping[str, float]

@@ -1,0 +1,1 @@
+"""Programs: the actions of every device in order, their lowering from plans, and the checks before a run."""

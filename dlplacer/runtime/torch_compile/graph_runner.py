@@ -21,7 +21,7 @@ from dlplacer.frontend.torch.op_graph_of_fx import build
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.placed.optimizer_update import Updater
+from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.link_times import measured_topology
 
@@ -35,8 +35,8 @@ class GraphRunner:
     Parameters
     ----------
     planning
-        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means links that cost nothing between
-        cores, and are timed elsewhere.
+        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means links that cost nothing
+        between cores, and are timed elsewhere.
     """
 
     def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:

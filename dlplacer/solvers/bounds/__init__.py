@@ -1,0 +1,1 @@
+"""Lower bounds that need no solver: paths, areas, energetic reasoning, colocated ops."""

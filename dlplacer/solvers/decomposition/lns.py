@@ -7,9 +7,9 @@ from random import Random
 
 from ortools.sat.python import cp_model
 
+from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
-from dlplacer.solvers.ilp.ilp_model import build_window_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory

@@ -7,10 +7,10 @@ from dataclasses import replace
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.low_traffic import low_traffic
+from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series, with_traffic
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent

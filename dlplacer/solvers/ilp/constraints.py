@@ -4,17 +4,13 @@ No row with memory or load in it is ever enforced by a literal: CP-SAT's presolv
 Boolean coefficients sum past 2^31 (OR-Tools issue 5293).
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from math import gcd
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.windows import Window
-from dlplacer.solvers.ilp.variables import Linear, Literal, Pairs, Variables, duration
+from dlplacer.solvers.ilp.variables import Literal, Pairs, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 from dlplacer.solvers.instance.symmetry import interchangeable
 
@@ -128,85 +124,6 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
             model.add(work <= variables.makespan - idle)
 
 
-def join_surroundings(model: cp_model.CpModel, window: Window, variables: Variables) -> None:
-    """A window's ops start after the release, and leave the tail, of the device that they are on."""
-    for op, (release, tail) in enumerate(zip(window.release, window.tail, strict=True)):
-        literals = variables.place[window.instance.block[op]]
-        start = variables.start[op]
-        if op not in window.instance.sources:
-            model.add(start >= _chosen(literals, release))
-        model.add(variables.makespan >= start + duration(window.instance, variables, op) + _chosen(literals, tail))
-
-
-def charge_idle_ends(
-    model: cp_model.CpModel,
-    instance: Instance,
-    variables: Variables,
-    segment: GraphSegment,
-    bounds: Bounds,
-    offset: int,
-) -> None:
-    """Redundant, for a segment between cut ops: a device idles at its start if it is not the first cut op's, and so on.
-
-    For every device q: its work + H·[used, first not on q] + T·[used, last not on q] ≤ the time from the start of the
-    first cut op to that of the last. Proof: the first op between that runs on q has all its inputs from elsewhere, so
-    it waits for the latest of them; H is the least such time over all ops between. T is the same backwards. A device
-    that is not used pays nothing.
-
-    Parameters
-    ----------
-    bounds
-        Those of the segment alone.
-    offset
-        Position of the segment's first op in the instance.
-    """
-    last = len(segment.ops) - 1
-    between = range(0 if segment.begins else 1, last)
-    if not between:
-        return
-    block = instance.block[offset : offset + len(segment.ops)]
-    blocks = tuple(dict.fromkeys(block[op] for op in between))
-    ends = [(last, _least_entry(segment.instance.reversed, bounds.tail, between))]
-    if not segment.begins:
-        ends.append((0, _least_entry(segment.instance, bounds.head, between)))
-    began = 0 if segment.begins else variables.start[offset]
-    for device in range(instance.device_count):
-        here = [op for op in range(last) if device in variables.place[block[op]]]
-        if any(op in between for op in here):
-            terms = [(variables.place[block[op]][device], segment.instance.duration[op][device]) for op in here]
-            for end, lost in ends:
-                if 0 < lost < FAR:
-                    terms.append((_away(model, variables, device, blocks, block[end]), lost))
-            work = cp_model.LinearExpr.weighted_sum(*zip(*terms, strict=True))
-            model.add(work <= variables.start[offset + last] - began)
-
-
-def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
-    """The least tick at which a device can start one of the ops if it has none of their inputs."""
-    delays = ArcDelays(instance)
-    return min(
-        max(
-            head[source] + instance.shortest[source] + delays.cut(source, op, delay)
-            for source, delay in instance.predecessors[op]
-        )
-        for op in ops
-    )
-
-
-def _away(
-    model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...], other: int
-) -> cp_model.IntVar:
-    """A literal that is true if one of the blocks is on the device, and the other is not."""
-    if (device, blocks, other) in variables.away:
-        return variables.away[device, blocks, other]
-    variables.away[device, blocks, other] = away = model.new_bool_var("")
-    there = [variables.place[other][device]] if device in variables.place[other] else []
-    for block in blocks:
-        if device in variables.place[block] and block != other:
-            model.add_bool_or([~variables.place[block][device], *there, away])
-    return away
-
-
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
     """Of devices that can be swapped, those of lower number are used first along the largest blocks.
 
@@ -225,15 +142,6 @@ def symmetry_blocks(instance: Instance) -> list[int]:
     """The blocks along which `break_symmetry` orders devices: those with most work."""
     work = [sum(instance.longest[op] for op in ops) for ops in instance.members]
     return sorted(range(len(work)), key=lambda block: -work[block])[:_PRECEDENCE_BLOCKS]
-
-
-def _chosen(literals: dict[int, Literal], values: Sequence[int]) -> Linear | int:
-    """The value of the device that is chosen."""
-    least = min(values[device] for device in literals)
-    rest = [(literal, values[device] - least) for device, literal in literals.items() if values[device] > least]
-    if not rest:
-        return least
-    return least + cp_model.LinearExpr.weighted_sum([literal for literal, _ in rest], [value for _, value in rest])
 
 
 def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]) -> list[Literal]:

@@ -4,7 +4,6 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.decomposition.windows import Window
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
 from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
@@ -60,16 +59,6 @@ def build_exact_model(
     model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
-    return model, variables
-
-
-def build_window_model(window: Window, upper: int) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a window of a schedule: the same rules, between what comes before and what comes after."""
-    model, bounds = cp_model.CpModel(), window.bounds
-    variables = create_variables(model, window.instance, bounds, upper)
-    add_constraints(model, window.instance, variables, bounds, upper)
-    constraints.join_surroundings(model, window, variables)
-    minimize_makespan(model, variables)
     return model, variables
 
 

@@ -1,7 +1,7 @@
 """The variables of the model: placement P, start times T, and the makespan.
 
-Colocated ops share the literals of their block. Routes C have no variables: `dlplacer.problem.routes` solves eq. 8 and 9 ahead,
-and what is left of eq. 11 is a table of delays per pair of devices.
+Colocated ops share the literals of their block. Routes C have no variables: `dlplacer.problem.routes` solves eq. 8 and
+9 ahead, and what is left of eq. 11 is a table of delays per pair of devices.
 """
 
 from collections.abc import Sequence

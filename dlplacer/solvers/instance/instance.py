@@ -1,8 +1,9 @@
 """A problem as the solvers iterate over it: blocks in place of colocation groups, parallel arcs merged, reversible.
 
-Routing is solved ahead (`dlplacer.problem.routes`, `dlplacer.problem.problem`): without contention, eq. 8, 9 and 11 reduce to a table
-of delays per pair of devices, and the solvers choose placement and order only. With contention the table is a
-relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is sent.
+Routing is solved ahead (`dlplacer.problem.routes`, `dlplacer.problem.problem`): without contention, eq. 8, 9 and 11
+reduce to a table of delays per pair of devices, and the solvers choose placement and order only. With contention the
+table is a relaxation: no transfer takes less. Then, and where copies need memory, `Instance.traffic` holds what is
+sent.
 
 The barrier at the loss is an op of no time after the problem's own: every forward op leads to it, and it leads to
 every op behind it, without delays.

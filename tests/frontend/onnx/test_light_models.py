@@ -4,10 +4,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlplacer.frontend.onnx.run import run_onnx
 
 import dlplacer as dp
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
+from dlplacer.runtime.onnx.run_cut_model import run_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 # Multiply-adds counted as two; SqueezeNet 1.0 and ResNet-50 as published, AlexNet's with its grouped convolutions.

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from dlplacer.frontend.onnx.run import PlacedOnnx, random_inputs, run_onnx
 from frontend.onnx.models import FLOAT, diamond, save, weights
 from frontend.onnx.test_onnx_files import split_plan
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from dlplacer.core.errors import DlplacerError, FileFormatError, InputError, RunError
 from dlplacer.frontend.onnx import OnnxFile, onnx_graph, read_onnx
+from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
 
 INFO = helper.make_tensor_value_info
 RELU = helper.make_node("Relu", ["x"], ["y"])

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dlplacer.frontend.onnx.profile import profile_onnx
-from dlplacer.frontend.onnx.run import PlacedOnnx, random_inputs, run_onnx
 from frontend.onnx.models import FLOAT, diamond, random_model, save, weights
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -18,6 +16,8 @@ from dlplacer.core.errors import FileFormatError, InputError, MismatchError, Run
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
+from dlplacer.runtime.onnx.session_times import profile_onnx
 
 CORES = dp.load_topology("cpu-2core")
 

@@ -19,7 +19,7 @@ def test_it_measures_places_and_plans(tmp_path: Path) -> None:
     nodes += [{"id": name, "kind": "op", "time_s": 0.01, "gradient_bytes": 4_000_000} for name in names]
     edges = [{"source": "in", "target": name, "bytes": 1000} for name in names]
     graph = tmp_path / "graph.json"
-    graph.write_text(json.dumps({"format": "dlplacer.core.graph/1", "name": "halves", "nodes": nodes, "edges": edges}))
+    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "name": "halves", "nodes": nodes, "edges": edges}))
     command = [sys.executable, str(ROOT / "examples" / "02_hybrid_planner.py"), "--graph", str(graph)]
     options = ["--devices", "8", "--time-limit", "120", "--output", str(tmp_path / "demo")]
     first = subprocess.run([*command, *options], capture_output=True, text=True, check=False)

@@ -9,8 +9,7 @@ from report.plot.plans import diamond, one_moment, plan_of, two_at_once
 
 from dlplacer.core.graph import Op
 from dlplacer.core.options import CHOICES
-from dlplacer.report.page.page import _MEANING
-from dlplacer.report.plot import html_page
+from dlplacer.report.page.page import _MEANING, html_page
 
 VOID = {"meta", "img"}
 

@@ -10,11 +10,11 @@ from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.default_method import search_series
 from dlplacer.solvers.feasibility import require_feasible
-from dlplacer.solvers.ilp.constraints import charge_idle_ends
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent

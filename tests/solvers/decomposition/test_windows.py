@@ -8,11 +8,12 @@ from solvers.helpers import broken_rules, make_graph, make_instance, make_machin
 from solvers.random_problems import random_fork_join, random_problem
 
 from dlplacer.solvers.decomposition.lns import _combined, repair
+from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule, search
-from dlplacer.solvers.ilp.ilp_model import build_model, build_window_model
+from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule

@@ -17,7 +17,8 @@ class OpSplit:
     Attributes
     ----------
     axis
-        One of those that `dlplacer.frontend.torch.splitting.rules.patterns_of` names for the op: ``batch``, ``channel``, …
+        One of those that `dlplacer.frontend.torch.splitting.rules.patterns_of` names for the op: ``batch``,
+        ``channel``, …
     """
 
     op: str

@@ -1,4 +1,4 @@
-"""Lemma 3.1 of Zou et al. 2017 asked backwards; `dlplacer.planning.hybrid.scaling_efficiency.SerialOverhead` is the lemma itself."""
+"""Lemma 3.1 of Zou et al. 2017 asked backwards; the lemma itself is `SerialOverhead` of the hybrid planner."""
 
 from dlplacer.core.errors import InputError
 

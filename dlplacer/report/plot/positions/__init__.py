@@ -1,0 +1,1 @@
+"""Where ops, blocks of ops and machines are drawn."""

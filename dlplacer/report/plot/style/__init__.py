@@ -1,0 +1,1 @@
+"""What the pictures share: axes, colours, kinds of ops, formats."""

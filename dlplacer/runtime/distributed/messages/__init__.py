@@ -1,0 +1,1 @@
+"""Tensors between processes: order of messages, wire format, transport."""

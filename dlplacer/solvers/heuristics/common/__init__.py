@@ -1,0 +1,1 @@
+"""What several heuristics share: priorities, queues, insertion, memory so far."""

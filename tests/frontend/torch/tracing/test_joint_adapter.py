@@ -1,4 +1,4 @@
-"""What `dlplacer.frontend.torch.tracing.joint` relies on in torch's private tracing APIs, for every version that it supports."""
+"""What `dlplacer.frontend.torch.tracing.joint` relies on in private APIs of torch, for every version it supports."""
 
 from typing import Any
 

@@ -1,0 +1,9 @@
+from .alex import alexnet as alexnet
+from .branching import branches as branches
+from .google import googlenet as googlenet
+from .inception import inception_v3 as inception_v3
+from .language import big_lstm as big_lstm
+from .perceptron import mlp as mlp
+from .resnet import resnet50 as resnet50
+from .translation import gnmt as gnmt
+from .vgg import vgg19 as vgg19
