@@ -9,7 +9,7 @@ from statistics import mean
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.data_parallel.groups import Chain
+from dlplacer.data_parallel.groups import LayerChain
 from dlplacer.data_parallel.groups.policies import compare_groupings
 
 FAMILIES = ("uniform", "CNN-like", "transformer-like")
@@ -51,7 +51,7 @@ def greedy_gap(family: str, ratio: float, startup: float) -> tuple[float, float]
     return 100 * mean(gap > 1e-9 for gap in gaps), 100 * mean(gaps)
 
 
-def random_chain(draw: random.Random, family: str, ratio: float, startup: float) -> Chain:
+def random_chain(draw: random.Random, family: str, ratio: float, startup: float) -> LayerChain:
     """8 to 32 layers; CNN-like: parameters grow and computation shrinks with depth; transformer-like: equal blocks."""
     count = draw.randint(8, 32)
     depth = [position / count for position in range(count)]
@@ -64,7 +64,7 @@ def random_chain(draw: random.Random, family: str, ratio: float, startup: float)
         transfers, computes = [draw.uniform(0.9, 1.1) for _ in depth], [draw.uniform(0.9, 1.1) for _ in depth]
     scale = ratio * sum(computes) / sum(transfers)
     transfers = [scale * each for each in transfers]
-    return Chain(startup * mean(transfers), tuple(transfers), tuple(computes))
+    return LayerChain(startup * mean(transfers), tuple(transfers), tuple(computes))
 
 
 _MISSING = (

@@ -103,9 +103,10 @@ def test_imports_point_upwards() -> None:
         own = rooms_of(path)[0]
         for name in imported(path):
             parts = name.split(".")
-            if parts[0] == "dlplacer" and len(parts) > 1 and parts[1] in ROOMS and parts[1] != own:
-                if ROOMS.index(parts[1]) > ROOMS.index(own) or parts[1] in FORBIDDEN.get(own, set()):
-                    wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+            if parts[0] != "dlplacer" or len(parts) < 2 or parts[1] not in ROOMS or parts[1] == own:
+                continue
+            if ROOMS.index(parts[1]) > ROOMS.index(own) or parts[1] in FORBIDDEN.get(own, set()):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert not wrong
 
 
@@ -116,9 +117,9 @@ def test_imports_inside_a_room_point_upwards(room: str) -> None:
         own = rooms_of(path)
         for name in imported(path):
             parts = name.split(".")
-            if own[0] == room and own[1] in order and parts[:2] == ["dlplacer", room] and len(parts) > 2:
-                if parts[2] in order and order.index(parts[2]) > order.index(own[1]):
-                    wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+            inside = own[0] == room and own[1] in order and parts[:2] == ["dlplacer", room] and len(parts) > 2
+            if inside and parts[2] in order and order.index(parts[2]) > order.index(own[1]):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
     assert not wrong
 
 

@@ -10,7 +10,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.cli.main import main
 from dlplacer.files import write_plan
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.models import mlp
 
 pytestmark = needs_two_cores

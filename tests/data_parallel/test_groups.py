@@ -7,16 +7,16 @@ from itertools import combinations
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.groups import Chain, best_groups, makespan_s
+from dlplacer.data_parallel.groups import LayerChain, best_groups, makespan_s
 from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_quadratic_s, least_makespan_s
 from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
 from dlplacer.data_parallel.groups.message_timeline import timeline
 from dlplacer.data_parallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
 
 
-def random_chain(draw: random.Random, count: int) -> Chain:
+def random_chain(draw: random.Random, count: int) -> LayerChain:
     ratio, startup_s = draw.choice((0.3, 1.0, 3.0)), draw.choice((0.0, 0.1, 1.0, 5.0))
-    return Chain(
+    return LayerChain(
         startup_s,
         tuple(ratio * draw.choice((0.0, draw.random(), 4 * draw.random())) for _ in range(count)),
         tuple(draw.choice((0.0, draw.random(), draw.random())) for _ in range(count)),
@@ -32,7 +32,7 @@ def partitions(count: int) -> list[tuple[int, ...]]:
 def test_paper_example_of_four_layers() -> None:
     # Pulls of 1 s behind a start-up of 1 s, layers of 2 s: [1], [2..4] ends at max(2 + 8, 2 + 4 + 6) = 12 s;
     # [1], [2], [3], [4] at max(2 + 8, 4 + 6, 6 + 4, 8 + 2) = 10 s, and no grouping can be below 2 + 8.
-    chain = Chain(1.0, (1.0,) * 4, (2.0,) * 4)
+    chain = LayerChain(1.0, (1.0,) * 4, (2.0,) * 4)
     assert makespan_s(chain, (1, 4)) == pytest.approx(12.0)
     assert makespan_s(chain, best_groups(chain)) == pytest.approx(10.0)
 
@@ -109,9 +109,9 @@ def test_limits_of_the_startup_time() -> None:
     draw = random.Random(6)
     for _ in range(100):
         chain = random_chain(draw, 12)
-        free = Chain(0.0, chain.transfer_s, chain.compute_s)
+        free = LayerChain(0.0, chain.transfer_s, chain.compute_s)
         assert makespan_s(free, best_groups(free)) == pytest.approx(makespan_s(free, per_layer(free)))
-        dear = Chain(1e6, chain.transfer_s, chain.compute_s)
+        dear = LayerChain(1e6, chain.transfer_s, chain.compute_s)
         assert best_groups(dear) == (12,)
 
 
@@ -120,9 +120,9 @@ def test_adding_a_layer_never_shortens_and_scaling_scales() -> None:
     for _ in range(200):
         chain = random_chain(draw, draw.randint(2, 20))
         best_s = makespan_s(chain, best_groups(chain))
-        shorter = Chain(chain.startup_s, chain.transfer_s[1:], chain.compute_s[1:])
+        shorter = LayerChain(chain.startup_s, chain.transfer_s[1:], chain.compute_s[1:])
         assert makespan_s(shorter, best_groups(shorter)) <= best_s * (1 + 1e-12)
-        tripled = Chain(
+        tripled = LayerChain(
             3 * chain.startup_s, tuple(3 * t for t in chain.transfer_s), tuple(3 * c for c in chain.compute_s)
         )
         assert makespan_s(tripled, best_groups(tripled)) == pytest.approx(3 * best_s)
@@ -153,14 +153,14 @@ def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:
 
 
 def test_fixed_sizes_and_bytes() -> None:
-    chain = Chain(0.1, (1.0,) * 7, (1.0,) * 7, bytes=(10, 10, 10, 40, 10, 10, 10))
+    chain = LayerChain(0.1, (1.0,) * 7, (1.0,) * 7, bytes=(10, 10, 10, 40, 10, 10, 10))
     assert every(chain, 3) == (3, 6, 7)
     assert by_bytes(chain, cap_bytes=30) == (3, 4, 7)
     assert makespan_s(chain, best_fixed_size(chain)) <= makespan_s(chain, every(chain, 3))
 
 
 def test_timeline_tells_every_message() -> None:
-    chain = Chain(1.0, (2.0, 3.0), (4.0, 5.0))
+    chain = LayerChain(1.0, (2.0, 3.0), (4.0, 5.0))
     forward = timeline(chain, (1, 2))
     assert [(group.send_start_s, group.send_end_s) for group in forward] == [(0, 3), (3, 7)]
     assert [(group.compute_start_s, group.compute_end_s) for group in forward] == [(3, 7), (7, 12)]
@@ -171,14 +171,14 @@ def test_timeline_tells_every_message() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Chain(0.1, (), ()), "a chain has no layers"),
-        (lambda: Chain(0.1, (1.0,), (1.0, 2.0)), "transfer_s has 1 layers, compute_s has 2"),
-        (lambda: Chain(-1.0, (1.0,), (1.0,)), "startup_s of layer 1 is -1.0"),
-        (lambda: Chain(0.0, (float("nan"),), (1.0,)), "transfer_s of layer 1 is nan"),
-        (lambda: makespan_s(Chain(0.0, (1.0,) * 3, (1.0,) * 3), (1, 2)), r"cuts are \[1, 2\].* up to 3"),
-        (lambda: makespan_s(Chain(0.0, (1.0,), (1.0,)), (1,), "up"), "direction is 'up'"),
-        (lambda: fewest_groups(Chain(0.0, (1.0,), (1.0,)), 1.9), "at most 1.9 s; the least is 2 s"),
-        (lambda: best_groups(Chain(0.0, (1.0,), (1.0,)), cap_bytes=5), "needs the bytes of every layer"),
+        (lambda: LayerChain(0.1, (), ()), "a chain has no layers"),
+        (lambda: LayerChain(0.1, (1.0,), (1.0, 2.0)), "transfer_s has 1 layers, compute_s has 2"),
+        (lambda: LayerChain(-1.0, (1.0,), (1.0,)), "startup_s of layer 1 is -1.0"),
+        (lambda: LayerChain(0.0, (float("nan"),), (1.0,)), "transfer_s of layer 1 is nan"),
+        (lambda: makespan_s(LayerChain(0.0, (1.0,) * 3, (1.0,) * 3), (1, 2)), r"cuts are \[1, 2\].* up to 3"),
+        (lambda: makespan_s(LayerChain(0.0, (1.0,), (1.0,)), (1,), "up"), "direction is 'up'"),
+        (lambda: fewest_groups(LayerChain(0.0, (1.0,), (1.0,)), 1.9), "at most 1.9 s; the least is 2 s"),
+        (lambda: best_groups(LayerChain(0.0, (1.0,), (1.0,)), cap_bytes=5), "needs the bytes of every layer"),
     ],
 )
 def test_mistakes(make, message: str) -> None:

@@ -12,14 +12,12 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.job import loss_in
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.runtime import PlacedModule
+from dlplacer.runtime import PlacedModule, apply
 from dlplacer.runtime.devices.cpu import usable_cores
-from dlplacer.runtime.placed.placed_module import apply
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 needs_two_cores = pytest.mark.skipif(

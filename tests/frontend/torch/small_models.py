@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.models import branches, mlp
 
 CLASSES = 5

@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError, InputError
-from dlplacer.frontend import Job, Optimizer
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, Optimizer, capture
 from dlplacer.frontend.torch.capture import capture_job
 
 LOGGER = logging.getLogger(__name__)

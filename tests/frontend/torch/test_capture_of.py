@@ -11,8 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from dlplacer.files.structure_hash import first_difference
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dlplacer
 from dlplacer.files.load import load_graph
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.models import inception_v3
 
 # The peak of this program alone: getrusage would count that of the process that started it.

@@ -9,8 +9,7 @@ from frontend.torch.small_models import BUILDERS, Calls, build, build_with, drop
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.models import mlp
 

@@ -11,8 +11,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.job import loss_in
 
 

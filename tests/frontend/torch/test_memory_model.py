@@ -20,8 +20,7 @@ import dlplacer as dp
 from dlplacer.check.memory import used_bytes
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.models import inception_v3, resnet50
 
 

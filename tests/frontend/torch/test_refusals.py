@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 
 
 class Logging(torch.Tensor):

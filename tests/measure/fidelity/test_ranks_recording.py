@@ -6,7 +6,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.check import violations
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.ranks_recording import joined, mean_op_times, record_over_ranks, recorded_plan
 from dlplacer.measure.fidelity.recording import Recording

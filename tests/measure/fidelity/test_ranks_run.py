@@ -7,8 +7,7 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.ranks_prediction import joined_samples
 from dlplacer.measure.fidelity.ranks_run import run_over_ranks

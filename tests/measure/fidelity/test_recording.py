@@ -10,8 +10,7 @@ from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.measure.fidelity.draws import SameDraws
 from dlplacer.measure.fidelity.recording import (
     Recording,

@@ -11,8 +11,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.measure.fidelity import medians as medians_module
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.medians import measured_medians

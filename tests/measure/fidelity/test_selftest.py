@@ -11,7 +11,7 @@ from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.self_checks import Check, Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice

@@ -10,7 +10,7 @@ import pytest
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.data_parallel.elastic.breakdown import weak_scaling_efficiency
 from dlplacer.data_parallel.elastic.variant_cost import ElasticRun, most_parts
-from dlplacer.data_parallel.groups import Chain
+from dlplacer.data_parallel.groups import LayerChain
 from dlplacer.data_parallel.groups.policies import by_bytes, every
 from dlplacer.data_parallel.ternary.codec import averaged, shared_scaler, ternarize
 from dlplacer.machines.costs.alpha_beta import FREE
@@ -50,7 +50,7 @@ def test_lemma_3_1_finds_the_fewest_by_linear_scan() -> None:
 
 
 def test_what_cannot_be_asked_is_refused_by_number() -> None:
-    chain = Chain(0.0, (1.0, 1.0), (1.0, 1.0))
+    chain = LayerChain(0.0, (1.0, 1.0), (1.0, 1.0))
     efficiency = StatisticalEfficiency(EpochsTable({1: 4.0}), period_factors={8: 1.1})
     run = {"worker_update_s": 0.0, "centre_update_s": 0.0, "host_link": FREE, "peer_link": FREE}
     refused = {

@@ -6,7 +6,7 @@ import pytest
 from processes import run_ranks
 from runtime.random_plans import random_plan
 
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed.clocks import clock_offsets_ns, offset_ns
 from dlplacer.runtime.distributed.group import RankGroup

@@ -13,8 +13,7 @@ from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.plan_file import read_plan, write_plan
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce

@@ -10,7 +10,7 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import DlplacerError
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from processes import run_ranks
 from runtime.random_plans import random_plan
 
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.ranks import parse_ranks

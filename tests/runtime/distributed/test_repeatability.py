@@ -8,8 +8,7 @@ from processes import run_ranks
 from replicas import part_of
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches
 from dlplacer.runtime.devices.jitter import DelayedDevice

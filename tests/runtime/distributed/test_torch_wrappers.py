@@ -9,9 +9,9 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import capture
 from dlplacer.models import mlp
-from dlplacer.runtime.placed.placed_module import apply
+from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores
 

@@ -9,8 +9,7 @@ from replicas import farthest, part_of, trained
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.plan import Plan
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan

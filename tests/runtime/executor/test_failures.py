@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError, RunError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
+from dlplacer.runtime import apply
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.placed.placed_module import apply
 
 pytestmark = needs_two_cores
 

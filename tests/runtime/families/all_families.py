@@ -10,8 +10,7 @@ from runtime.families import networks, transformers_models
 from torch import nn
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 
 _TINY = {"batch_size": 2, "classes": 5, "narrow": 8}

@@ -11,9 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from dlplacer.core.errors import CheckError, InputError, MismatchError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
-from dlplacer.runtime.placed.placed_module import apply
+from dlplacer.frontend import Job, capture
+from dlplacer.runtime import apply
 
 CPUS = ["cpu:0", "cpu:1"]
 

@@ -10,9 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
-from dlplacer.runtime.placed.placed_module import apply
+from dlplacer.frontend import Job, capture
+from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores
 

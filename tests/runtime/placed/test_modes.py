@@ -14,9 +14,8 @@ from torch.nn import functional
 from dlplacer.core.errors import CaptureError, InputError, MismatchError
 from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
-from dlplacer.runtime.placed.placed_module import apply
+from dlplacer.frontend import Job, capture
+from dlplacer.runtime import apply
 
 pytestmark = needs_two_cores
 

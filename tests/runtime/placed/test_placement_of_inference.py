@@ -8,8 +8,7 @@ from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Op, OpGraph
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
 
 

@@ -10,8 +10,7 @@ from torch import nn
 
 import dlplacer as dp
 from dlplacer.core.errors import MismatchError
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch import capture
+from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward, kernel_for, runs_on
 
 aten = torch.ops.aten
