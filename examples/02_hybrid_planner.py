@@ -20,10 +20,10 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid import (
     EpochsTable,
     HybridProblem,
-    Layout,
     OnMachine,
     Placed,
     StatisticalEfficiency,
+    WorkerLayout,
     cluster,
     delayed_updates,
     fit_critical_batch,
@@ -62,7 +62,13 @@ def main() -> None:
     print(f"3. plan for 1 to {arguments.devices} devices in boxes of {len(box.devices)}")
     efficiency = StatisticalEfficiency(INCEPTION_V3)
     problem = HybridProblem(
-        work, efficiency, placed, machine, OnMachine(Layout(machine)), degrees, name=f"{graph.name} on {machine.name}"
+        work,
+        efficiency,
+        placed,
+        machine,
+        OnMachine(WorkerLayout(machine)),
+        degrees,
+        name=f"{graph.name} on {machine.name}",
     )
     plan = plan_hybrid(problem, arguments.devices)
     print_hybrid(plan)

@@ -7,4 +7,10 @@ tensor mode nothing is allocated. torch is loaded on the first use of a builder,
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; its builders are {', '.join(__all__)}")
+    return _attribute(name)

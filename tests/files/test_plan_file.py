@@ -273,7 +273,7 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
         [
             "problem.graph.edges: the graph has a cycle: 'x' → 'x'; remove one of its edges",
             "problem.topology.edges[1]: link 'r' – 'a' is given twice; bond equal links with 'count', or put a router "
-            "on one of two different ways",
+            "on one of two different routes",
             "problem.options.step: is 'twice'; use one of autograd, joint",
         ],
     ),

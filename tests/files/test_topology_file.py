@@ -240,7 +240,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
         file(device("a"), device("b"), edges=[link("a", "b"), link("b", "a"), link("a", "b")], multigraph=True),
         [
             f"edges[{position}]: link {names} is given twice; bond equal links with 'count', or put a router on one of "
-            "two different ways"
+            "two different routes"
             for position, names in ((1, "'b' – 'a'"), (2, "'a' – 'b'"))
         ],
     ),

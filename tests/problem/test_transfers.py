@@ -1,4 +1,4 @@
-"""Parcels and ways: what is sent as one, and which links it holds when."""
+"""Transfer requests and routes: what is sent as one, and which links it holds when."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_half_duplex_links_are_one_lane() -> None:
     assert traffic(Link("x", "y", 1, 0, "half")).routes.resource_count == 1
 
 
-def test_free_routing_lists_the_other_ways_and_shortest_only_equals() -> None:
+def test_free_routing_lists_the_other_routes_and_shortest_only_equals() -> None:
     links = (*THROUGH, Link("x", "y", 4))
     free = traffic(*links).routes
     assert [sum(segment.ticks for segment in route) for route in free.between(0, 0, 1)] == [2, 6]
@@ -60,13 +60,13 @@ def test_devices_can_be_swapped_where_their_links_agree(rate: float, same: bool)
     assert traffic(Link("x", "r", 4), Link("y", "r", rate)).routes.swappable(0, 1) is same
 
 
-def test_ways_among_some_devices_leave_other_relays_out() -> None:
+def test_routes_among_some_devices_leave_other_relays_out() -> None:
     square = (Link("x", "y", 2), Link("x", "z", 1), Link("z", "y", 1))
     topology = Topology((*PAIR, Device("z")), (), square)
     routes = build_traffic(build_problem(GRAPH, topology, Options())).routes
     assert [[segment.target for segment in route] for route in routes.between(0, 0, 1)] == [[1], [2, 1]]
     subset = routes.among((0, 1))
     assert [[segment.target for segment in route] for route in subset.between(0, 0, 1)] == [[1]]
-    # Not all ways of the machine, so no bound may rest on them.
+    # Not all routes of the machine, so no bound may rest on them.
     assert routes.complete
     assert not subset.complete

@@ -67,8 +67,8 @@ def test_a_group_without_a_common_device() -> None:
 def test_two_devices_that_must_talk_and_cannot() -> None:
     graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)], devices={"a": ("d0", "d1"), "b": ("d3",)})
     assert _reason(graph, _two_islands()) == (
-        "op 'a' may run on 'd0', 'd1' and op 'b' on 'd3'; they must talk, but no way of links joins these devices; add "
-        "a link or change the ops' 'devices'"
+        "op 'a' may run on 'd0', 'd1' and op 'b' on 'd3'; they must talk, but no route of links joins these devices; "
+        "add a link or change the ops' 'devices'"
     )
 
 

@@ -132,11 +132,13 @@ def test_overlap_and_groups_only_help(name: str) -> None:
     topology = load_topology(name)
     plain = exchanges()[:1]
     by_groups = {
-        grouping: min(step.step_s for step in every_step(steps(topology, 4, alternatives=plain, groupings=(grouping,))))
+        grouping: min(
+            step.step_s for step in every_step(steps(topology, 4, gradient_exchanges=plain, groupings=(grouping,)))
+        )
         for grouping in GROUPINGS
     }
     assert by_groups["optimal"] == min(by_groups.values())
-    (alone,) = every_step(steps(topology, 4, alternatives=plain, overlap=False))[:1]
+    (alone,) = every_step(steps(topology, 4, gradient_exchanges=plain, overlap=False))[:1]
     assert by_groups["single"] == pytest.approx(alone.step_s)  # all gradients are ready with the last
     assert alone.step_s >= by_groups["optimal"] > WORK.step_s
     assert alone.exposed_s == pytest.approx(alone.step_s - WORK.step_s)
@@ -145,20 +147,22 @@ def test_overlap_and_groups_only_help(name: str) -> None:
 def test_the_step_by_hand() -> None:
     # two devices, 1 GB/s, no latency: 14.502 MB both ways: 2 · 1/2 · 14.502e6 / 1e9 = 14.502 ms behind 10 ms of compute
     topology = mesh({("a", "b"): 1e9})
-    (alone,) = every_step(steps(topology, 2, alternatives=exchanges()[:1], overlap=False))
+    (alone,) = every_step(steps(topology, 2, gradient_exchanges=exchanges()[:1], overlap=False))
     assert alone.step_s == pytest.approx(0.010 + 0.014502)
-    (hidden,) = every_step(steps(topology, 2, alternatives=exchanges()[:1]))
+    (hidden,) = every_step(steps(topology, 2, gradient_exchanges=exchanges()[:1]))
     # the first gradients are ready after 4 ms of forward and 1 ms of backward; from then on the link never rests
     assert hidden.step_s == pytest.approx(0.005 + 0.014502)
-    (fourth,) = [step for step in steps(topology, 2, alternatives=exchanges()[:1]) if step.period == 4]
+    (fourth,) = [step for step in steps(topology, 2, gradient_exchanges=exchanges()[:1]) if step.period == 4]
     assert fourth.step_s == pytest.approx(0.010 + 0.014502 / 4)
 
 
 def test_codes_pay_on_slow_links_only() -> None:
     def best(rate: float) -> str:
         topology = mesh({("a", "b"): rate})
-        alternatives = exchanges(memory_bytes_per_s=50e9)
-        return min(every_step(steps(topology, 2, alternatives=alternatives)), key=lambda step: step.step_s).codec
+        gradient_exchanges = exchanges(memory_bytes_per_s=50e9)
+        return min(
+            every_step(steps(topology, 2, gradient_exchanges=gradient_exchanges)), key=lambda step: step.step_s
+        ).codec
 
     assert best(100e9) == "none"
     assert best(1e8) == "ternary"
@@ -167,11 +171,11 @@ def test_codes_pay_on_slow_links_only() -> None:
 def test_the_devices_of_workers_exchange_their_shares_side_by_side() -> None:
     # two workers of two devices, all pairs 1 GB/s: each device exchanges half of the gradients over a link of its own
     topology = mesh(dict.fromkeys(combinations("abcd", 2), 1000000000.0))
-    alternatives = exchanges()[:1]
-    even = every_step(steps(topology, 4, 2, WorkerSplit(1.0), alternatives=alternatives, overlap=False))[0]
+    gradient_exchanges = exchanges()[:1]
+    even = every_step(steps(topology, 4, 2, WorkerSplit(1.0), gradient_exchanges=gradient_exchanges, overlap=False))[0]
     assert even.exposed_s == pytest.approx(0.014502 / 2)
     skewed = every_step(
-        steps(topology, 4, 2, WorkerSplit(1.0, shares=(0.9, 0.1)), alternatives=alternatives, overlap=False)
+        steps(topology, 4, 2, WorkerSplit(1.0, shares=(0.9, 0.1)), gradient_exchanges=gradient_exchanges, overlap=False)
     )[0]
     assert skewed.exposed_s == pytest.approx(0.014502 * 0.9)
 

@@ -14,7 +14,7 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
-from dlplacer.runtime.devices import Device, open_devices
+from dlplacer.runtime.devices import RuntimeDevice, open_devices
 from dlplacer.runtime.devices.cpu import usable_cores
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
@@ -25,7 +25,7 @@ from dlplacer.runtime.profile.quartile import lower_quartile
 
 
 @pytest.fixture
-def cores() -> list[Device]:
+def cores() -> list[RuntimeDevice]:
     devices = open_devices([f"cpu:{index}" for index in range(min(2, len(usable_cores())))])
     yield devices
     for device in devices:
@@ -37,7 +37,7 @@ def captured(job: Job) -> Captured:
 
 
 @pytest.mark.parametrize("name", ["branches", "recurrent", "keywords"])
-def test_every_op_has_a_time_on_the_type_of_the_devices(name: str, cores: list[Device]) -> None:
+def test_every_op_has_a_time_on_the_type_of_the_devices(name: str, cores: list[RuntimeDevice]) -> None:
     job = build(name)
     graph = captured(job).graph
     times = profile_ops(job, captured(job), cores, steps=2, warmup=1)
@@ -60,7 +60,7 @@ def test_times_add_up_to_the_step() -> None:
         def elapsed_s(self, begin: float, end: float) -> float:
             return end - begin
 
-    clock, timeline = cast(Device, Clock()), DeviceTimeline()
+    clock, timeline = cast(RuntimeDevice, Clock()), DeviceTimeline()
     timeline.begin(clock)
     for op in "abc":
         timeline.finish(op, clock)
@@ -69,7 +69,7 @@ def test_times_add_up_to_the_step() -> None:
     assert sum(found.values()) == 15.5 - 10.0
 
 
-def test_all_steps_together_take_no_less_than_their_ops(cores: list[Device]) -> None:
+def test_all_steps_together_take_no_less_than_their_ops(cores: list[RuntimeDevice]) -> None:
     job = build("branches")
     begin = time.perf_counter()
     times = profile_ops(job, captured(job), cores[:1], steps=1, warmup=0)["cpu-core"]
@@ -77,7 +77,7 @@ def test_all_steps_together_take_no_less_than_their_ops(cores: list[Device]) -> 
 
 
 @pytest.mark.parametrize("optimizer", [None, "adam"])
-def test_nothing_of_the_module_changes(optimizer: str | None, cores: list[Device]) -> None:
+def test_nothing_of_the_module_changes(optimizer: str | None, cores: list[RuntimeDevice]) -> None:
     job = replace(build("convolutions"), optimizer=optimizer)
     before = copy.deepcopy(job.module.state_dict())
     times = profile_ops(job, captured(job), cores, steps=1, warmup=1)["cpu-core"]
@@ -88,14 +88,14 @@ def test_nothing_of_the_module_changes(optimizer: str | None, cores: list[Device
         assert times["fc.weight.update"] > 0
 
 
-def test_random_ops_leave_the_users_generator_alone(cores: list[Device]) -> None:
+def test_random_ops_leave_the_users_generator_alone(cores: list[RuntimeDevice]) -> None:
     job = build_with(dropout)
     before = torch.random.get_rng_state()
     profile_ops(job, captured(job), cores, steps=1, warmup=0)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_module_without_data_cannot_be_profiled(cores: list[Device]) -> None:
+def test_a_module_without_data_cannot_be_profiled(cores: list[RuntimeDevice]) -> None:
     job = Job(nn.Linear(8, 5, device="meta"), (torch.empty(4, 8, device="meta"),), mode="infer")
     with pytest.raises(InputError, match="'weight' is on the meta device and has no data"):
         profile_ops(job, captured(job), cores)
@@ -113,7 +113,7 @@ def test_measured_times_stand_beside_others() -> None:
 
 
 @needs_two_cores
-def test_links_between_cores_hand_tensors_over_without_copying(cores: list[Device]) -> None:
+def test_links_between_cores_hand_tensors_over_without_copying(cores: list[RuntimeDevice]) -> None:
     topology = measured_topology(cores)
     assert [(device.id, device.type) for device in topology.devices] == [("cpu:0", "cpu-core"), ("cpu:1", "cpu-core")]
     (link,) = topology.links
@@ -122,7 +122,7 @@ def test_links_between_cores_hand_tensors_over_without_copying(cores: list[Devic
     assert link.bytes_per_s == 1e15
 
 
-def test_one_device_has_no_links(cores: list[Device]) -> None:
+def test_one_device_has_no_links(cores: list[RuntimeDevice]) -> None:
     assert measured_topology(cores[:1]).links == ()
 
 
@@ -145,7 +145,7 @@ def test_typical_times_sum_up_to_the_steps_of_middle_length() -> None:
 
 
 @needs_two_cores
-def test_handing_a_tensor_over_takes_a_core_less_than_waking_one(cores: list[Device]) -> None:
+def test_handing_a_tensor_over_takes_a_core_less_than_waking_one(cores: list[RuntimeDevice]) -> None:
     (link,) = measured_topology(cores).links
     assert 0 < handover_time_s(cores) < max(1e-3, link.latency_s)
     assert handover_time_s(cores[:1]) == 0.0

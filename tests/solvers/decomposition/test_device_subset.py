@@ -69,7 +69,7 @@ def test_few_devices_use_no_other_as_a_relay() -> None:
     assert len(instance.traffic.routes.between(0, *pair)) == 2
 
 
-def test_a_hint_leaves_out_transfers_on_ways_that_the_model_does_not_know() -> None:
+def test_a_hint_leaves_out_transfers_on_routes_that_the_model_does_not_know() -> None:
     instance = instance_of(ISLANDS)
     assert instance.traffic is not None
     spread = in_sequence(instance, [number % instance.device_count for number in range(6)], instance.order)

@@ -50,7 +50,7 @@ def choose_alternatives(layers: Sequence[Sequence[Alternative]], bound_bytes: in
     """
     for position, alternatives in enumerate(layers):
         if not alternatives:
-            raise InputError(f"layer {position} has no alternatives of running; give at least one")
+            raise InputError(f"layer {position} has no alternatives; give at least one")
     least_bytes = sum(min(alternative.memory_bytes for alternative in alternatives) for alternatives in layers)
     if least_bytes > bound_bytes:
         raise InfeasibleError(

@@ -1,4 +1,4 @@
-"""The lemmas by linear scan, the choice of ways by brute force, and the memory formulas by hand."""
+"""The lemmas by linear scan, the choice of alternatives by brute force, and the memory formulas by hand."""
 
 import random
 from itertools import product
@@ -99,7 +99,7 @@ def test_choice_equals_brute_force_and_improves_with_memory() -> None:
 
 
 def test_choice_is_exact_to_the_byte() -> None:
-    # The fast ways exceed the bound by one byte of ten billion: within the tolerance of the solver, beyond the bound.
+    # The fast alternatives exceed the bound by one byte of ten billion: within the tolerance of the solver.
     layers = [[Alternative("fast", 1.0, 5 * 10**9), Alternative("slow", 2.0, 4 * 10**9)] for _ in range(2)]
     assert choose_alternatives(layers, 10**10).time_s == 2.0
     assert choose_alternatives(layers, 10**10 - 1).time_s == 3.0
@@ -147,7 +147,7 @@ def test_table_2() -> None:
         (lambda: most_overhead_ratio(0.8, 0), InputError, "there are 0 GPUs"),
         (lambda: fewest_channels(1, 0, 1), InputError, "channel_bytes_per_s is 0"),
         (lambda: fewest_servers(1, 0, 1, 1), InputError, "there are 0 workers"),
-        (lambda: choose_alternatives([[]], 5), InputError, "layer 0 has no ways"),
+        (lambda: choose_alternatives([[]], 5), InputError, "layer 0 has no alternatives"),
         (lambda: choose_alternatives([[Alternative("a", 1, 10)]], 5), InfeasibleError, "need 10 bytes; the bound is 5"),
         (lambda: ConvNet((5, 5, 1), (FeatureLayer(7),)).shapes, InputError, "feature layer 1: a filter of 7"),
         (lambda: ConvNet((6, 6, 1), (FeatureLayer(3, 2),), floor=False).shapes, InputError, "stride 2"),

@@ -110,7 +110,7 @@ def test_servers_are_devices_of_their_own() -> None:
         costs.served([])
 
 
-@pytest.mark.parametrize("way", exchanges()[:5], ids=lambda alternative: alternative.name)
+@pytest.mark.parametrize("alternative", exchanges()[:5], ids=lambda alternative: alternative.name)
 @pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu"])
 def test_every_size_finds_its_best_algorithms(name: str, alternative: object) -> None:
     """For no size is any choice of all-reduce and all-gather below the lines that are looked at."""
