@@ -11,16 +11,17 @@ from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_so
 from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import picture_file, tell_written
 from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.gradient_codecs import CODECS
 
 if TYPE_CHECKING:
     from threading import Event
 
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
-    from dlplacer.planning.hybrid.communication import StepTimes
     from dlplacer.planning.hybrid.hybrid import HybridProblem
     from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
     from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+    from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
@@ -44,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument("--measured", metavar="N=S,...", help="measured step seconds per device count, to be fitted")
     scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
     scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
-    scaling.add_argument("--codecs", metavar="C[,C...]", help="some of none, fp16, ternary (all)")
+    scaling.add_argument("--codecs", metavar="C[,C...]", help=f"some of {', '.join(CODECS)} (all)")
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
     add_solver_arguments(parser, "each solve", default_s=10.0)
     parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
@@ -185,9 +186,9 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
 
 def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
-    from dlplacer.planning.hybrid.communication import ClosedForm
     from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead
     from dlplacer.planning.hybrid.scaling_fit import fit_scaling
+    from dlplacer.planning.hybrid.step_times import ClosedForm
 
     names = ("scaling_efficiency", "overhead_ratio", "measured", "network")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
@@ -225,21 +226,12 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
     from dlplacer.machines.costs.gradient_exchange import exchanges
-    from dlplacer.planning.hybrid.communication import OnMachine, memory_rate
+    from dlplacer.planning.hybrid.steps_on_links import OnMachine, memory_rate
     from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
-    layout = WorkerLayout(topology)
-    gradient_exchanges = exchanges(memory_rate(topology))
-    if arguments.codecs is not None:
-        chosen = [name for name in arguments.codecs.split(",") if name]
-        known = tuple(dict.fromkeys(gradient_exchange.codec for gradient_exchange in gradient_exchanges))
-        for name in chosen:
-            if name not in known:
-                raise InputError(f"--codecs: there is no codec {name!r}; use some of {', '.join(known)}")
-        gradient_exchanges = tuple(
-            gradient_exchange for gradient_exchange in gradient_exchanges if gradient_exchange.codec in chosen
-        )
-    return OnMachine(layout, gradient_exchanges, overlap=not arguments.no_overlap)
+    codecs = CODECS if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
+    found = exchanges(memory_rate(topology), codecs)
+    return OnMachine(WorkerLayout(topology), found, overlap=not arguments.no_overlap)
 
 
 def _degrees(text: str | None) -> tuple[int, ...]:

@@ -81,16 +81,3 @@ def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
         value_s = min(sent_s[last] + max(after_s[start], rest_s[last]) for last in candidates)
         rest_s[start] = chain.startup_s - sent_s[start] + value_s
     return rest_s[0]
-
-
-def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
-    """W(0) in O(L²), as the recurrence is written: the oracle for `least_makespan_s`."""
-    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
-    reach = chain.reach(cap_bytes)
-    rest_s = [0.0] * (count + 1)
-    for start in reversed(range(count)):
-        rest_s[start] = min(
-            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
-            for last in range(start + 1, reach[start] + 1)
-        )
-    return rest_s[0]

@@ -10,10 +10,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
-
-TERNARY_NOISE = 2.007
-"""Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.data_parallel.ternary)."""
 
 
 class Epochs(Protocol):
@@ -85,8 +83,8 @@ class StatisticalEfficiency:
     base
         Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
     codec_factors
-        Codec → epochs with it ÷ without. ``none`` is 1, and ``fp16`` is taken as 1 where it is not given; ``ternary``
-        is bounded by the noise that it adds: (1 + v r) ÷ (1 + r) with r = B_crit ÷ B and v = `TERNARY_NOISE`.
+        Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that it adds
+        (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
     period_factors
         Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
     """
@@ -132,13 +130,11 @@ class StatisticalEfficiency:
     def _codec_factor(self, codec: str, workers: int) -> float:
         if codec in self.codec_factors:
             return self.codec_factors[codec]
-        if codec != "ternary":
-            return 1.0
-        critical = self._critical
+        noise, critical = CODECS[codec].noise, self._critical
         if critical is None or critical.critical == float("inf"):
-            return TERNARY_NOISE
+            return noise
         share = critical.critical / workers
-        return (1 + TERNARY_NOISE * share) / (1 + share)
+        return (1 + noise * share) / (1 + share)
 
     @cached_property
     def _critical(self) -> CriticalBatch | None:
