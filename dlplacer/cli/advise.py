@@ -39,7 +39,7 @@ def _configure_minibatch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-sizes", metavar="N[,N…]", help="mini-batches to try; a graph file has one of its own and takes none"
     )
-    parser.add_argument("--dataset-size", type=int, default=1, metavar="N", help="samples of an epoch (1)")
+    parser.add_argument("--dataset-size", type=int, metavar="N", help="samples of an epoch (by time per sample)")
     parser.add_argument("--epochs", metavar="FILE", help="dlplacer.epochs/1 file: epochs that a batch needs (always 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(advise=_minibatch)
@@ -96,8 +96,9 @@ def _minibatch(arguments: argparse.Namespace) -> None:
         )
         for plan in plans
     ]
+    ranked = "time per sample" if arguments.dataset_size is None else "training time"
     heads = ("batch", "step", "samples/s", "memory", "recomputed modules", "training")
-    _print_rows(heads, rows, f"{device.id}, {format_bytes(device.memory_bytes)}: least training time first")
+    _print_rows(heads, rows, f"{device.id}, {format_bytes(device.memory_bytes)}: least {ranked} first")
 
 
 def _gpus(arguments: argparse.Namespace) -> None:

@@ -63,6 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
     from dlplacer.cli.output.progress import count_line, giving_up
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
+    from dlplacer.planning.hybrid.plan_notes import plan_notes
 
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
@@ -71,14 +72,17 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
     with giving_up() as stop:
-        problem, fits = _problem(arguments, stop)
+        problem, fits, graph = _problem(arguments, stop)
         with count_line("device counts") as report:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
+    warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
     if arguments.picture is not None:
         _draw(arguments.picture, plan)
     if arguments.json:
-        extra: dict[str, Any] = {} if fits is None else {"scaling_fit": _fit_object(fits)}
+        extra: dict[str, Any] = {"warnings": list(warnings)}
+        if fits is not None:
+            extra["scaling_fit"] = _fit_object(fits)
         if epochs_fit is not None:
             extra["epochs_fit"] = epochs_fit.to_dict()
         print(json.dumps(plan.to_dict() | extra))
@@ -86,10 +90,12 @@ def execute(arguments: argparse.Namespace) -> int:
         notes = [("scaling efficiency", fits.verdict)] if fits is not None else []
         notes += [("epochs", str(epochs_fit))] if epochs_fit is not None else []
         print_hybrid(plan, notes)
+        for warning in warnings:
+            print(f"dlplacer: {warning}", file=sys.stderr)
     return 0
 
 
-def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None]":
+def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
     from dataclasses import replace
 
     from dlplacer.files.load import load_topology
@@ -124,7 +130,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
         epochs.samples,
         f"{graph.name or 'graph'} on {arguments.devices} devices of {topology.name}",
     )
-    return problem, fits
+    return problem, fits, graph
 
 
 def _solved(
@@ -135,20 +141,18 @@ def _solved(
     degrees: tuple[int, ...],
     stop: "Event",
 ) -> "tuple[Placed, ModelParallel]":
-    """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
+    """Placements, and the splits that the user wants; solved ahead, side by side, if asked for."""
     from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
-    from dlplacer.planning.hybrid.placed_workers import Placed, Several
+    from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, Several
 
-    placed = Placed(
-        graph,
-        work.step_s,
+    settings = PlaceSettings(
         options_of(arguments),
-        method=arguments.method,
-        time_limit_s=arguments.time_limit,
+        arguments.method,
+        arguments.time_limit,
         seed=arguments.seed,
         workers=arguments.workers,
-        stop=stop,
     )
+    placed = Placed(graph, work.step_s, settings, stop)
     if arguments.split == "pipeline":
         return placed, PipelinedWorkers(graph, work.step_s)
     if arguments.jobs is not None or arguments.cache is not None:
@@ -250,6 +254,15 @@ def _pairs(option: str, texts: list[str]) -> list[tuple[int, float]]:
         except ValueError:
             raise InputError(f"{option} {text!r} is not understood; write devices=number, as in 2=1.32") from None
     return found
+
+
+def _superlinear(arguments: argparse.Namespace) -> list[str]:
+    return [
+        f"--speedup {degree}={speedup:g} says that {degree} devices are more than {degree} times as fast as one; check "
+        "that both steps do the same work"
+        for degree, speedup in _pairs("--speedup", arguments.speedup)
+        if speedup > degree
+    ]
 
 
 def _fit_object(fits: "ScalingFits") -> dict[str, Any]:

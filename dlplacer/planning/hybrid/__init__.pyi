@@ -10,6 +10,7 @@ from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
 from .pipelined_workers import PipelinedWorkers as PipelinedWorkers
 from .placed_workers import Placed as Placed
+from .placed_workers import PlaceSettings as PlaceSettings
 from .placed_workers import Several as Several
 from .placed_workers import SpeedupTable as SpeedupTable
 from .placed_workers import WorkerSplit as WorkerSplit

@@ -1,4 +1,4 @@
-"""Data parallelism, model parallelism, or both? Every way to use up to N devices, compared by the time to converge."""
+"""Data parallelism, model parallelism, or both? Every use of up to N devices, by the time to converge."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class HybridProblem:
     efficiency
         Epochs per batch, codec and period.
     model_parallel
-        Speedup of M devices, or the ways to split among them.
+        Speedup of M devices, or the possible splits among them.
     topology
         The machine that model-parallel workers are taken from; None where speedups do not depend on it.
     step_times
@@ -80,7 +80,8 @@ def plan_hybrid(
     search = _Search(problem)
     budgets: list[BestOfDevices] = []
     for count in range(1, devices + 1):
-        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), budgets[-1] if budgets else None))
+        smaller, is_compared = budgets[-1] if budgets else None, problem.efficiency.knows(count)
+        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), smaller, is_compared))
         on_progress(count, devices)
     if budgets[-1].best is None:
         raise InfeasibleError(search.why_nothing(devices))
@@ -126,14 +127,14 @@ class _Search:
                         yield Strategy(count, degree, split, step, epochs)
 
     def _step_times(self, team: Team) -> Sequence[StepTime]:
-        """Every way to exchange gradients; none where the workers are not joined by links."""
+        """The step with every exchange of gradients; none where the workers are not joined by links."""
         try:
             return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
         except InfeasibleError:
             return ()
 
     def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
-        """The ways to split a worker; with a machine those of the slowest worker of the choice."""
+        """The splits of a worker; with a machine those of the slowest worker of the choice."""
         ask = self.problem.alone if degree == 1 else self.problem.model_parallel
         if ask is None:
             return (ALONE,)

@@ -7,6 +7,7 @@ from functools import cached_property
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.machines.costs.roofline_times import required_time_s
 
 _GRADIENT = "gradient"
@@ -130,13 +131,6 @@ def fastest_work(graph: OpGraph, topology: Topology) -> Work:
     kinds = topology.device_types
     able = [kind for kind in kinds if all(op.time_on(kind) is not None for op in graph.ops)]
     return min((work_of(graph, kind) for kind in able or kinds[:1]), key=lambda work: work.step_s)
-
-
-def serial_order(graph: OpGraph) -> Sequence[str]:
-    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
-    if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
-        return [op.id for op in graph.ops]
-    return graph.topological_order
 
 
 def _layers(ready: Sequence[tuple[float, int]], start_s: float) -> tuple[GradientLayer, ...]:

@@ -7,18 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
-
-
-class Epochs(Protocol):
-    """Statistical efficiency as the planner asks for it."""
-
-    def epochs(self, workers: int) -> float | None:
-        """Epochs with so many mini-batches a step; None where training does not get there or nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,10 @@ class EpochsTable:
         for batch, epochs in self.points.items():
             if not batch > 0 or (epochs is not None and not epochs > 0):
                 raise InputError(f"epochs table: {epochs} epochs at {batch:g} mini-batches; both must be positive")
-        unreached = [batch for batch, epochs in self.points.items() if epochs is None]
-        if unreached and min(unreached) < self.largest:
+        unreached = min(self._unreached, default=float("inf"))
+        if unreached < self.largest:
             raise InputError(
-                f"epochs table: nothing converges at {min(unreached):g} mini-batches, but something does at "
+                f"epochs table: nothing converges at {unreached:g} mini-batches, but something does at "
                 f"{self.largest:g}; remove one of them"
             )
 
@@ -55,9 +47,17 @@ class EpochsTable:
         """The largest batch that converges, in mini-batches."""
         return max(batch for batch, epochs in self.points.items() if epochs is not None)
 
+    @property
+    def _unreached(self) -> list[float]:
+        return [batch for batch, epochs in self.points.items() if epochs is None]
+
     @cached_property
     def _known(self) -> list[tuple[float, float]]:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
+
+    def knows(self, workers: float) -> bool:
+        """Whether the table says what so many mini-batches a step do, be it that nothing converges."""
+        return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
 
     def epochs(self, workers: float) -> float | None:
         """Epochs with so many mini-batches a step, by the rules above."""
@@ -106,6 +106,10 @@ class StatisticalEfficiency:
     def periods(self) -> tuple[int, ...]:
         """Periods of exchange that may be considered, 1 among them."""
         return tuple(sorted({1, *self.period_factors}))
+
+    def knows(self, workers: int) -> bool:
+        """Whether epochs with so many workers are known, be it that training does not get there."""
+        return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
 
     def fit(self) -> CriticalBatchFit | None:
         """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""

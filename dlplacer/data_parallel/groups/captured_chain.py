@@ -1,11 +1,12 @@
 """A captured step as a chain of layers whose parameters travel between data-parallel devices."""
 
+from collections.abc import Sequence
+
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.hybrid.step_workload import serial_order
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 
@@ -44,6 +45,13 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
     return LayerChain(
         line.latency_s, tuple(line.s_per_byte * size for size in sizes), tuple(compute_s), tuple(sizes), tuple(layers)
     )
+
+
+def serial_order(graph: OpGraph) -> Sequence[str]:
+    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
+    if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
+        return [op.id for op in graph.ops]
+    return graph.topological_order
 
 
 def _layers(graph: OpGraph) -> dict[str, tuple[str, list[Op]]]:
