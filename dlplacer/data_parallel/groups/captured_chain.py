@@ -14,9 +14,9 @@ _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> LayerChain:
     """Modules that own parameters, in the order of their first use in the forward pass.
 
-    Forward: a module computes from the first op that reads one of its parameters until the next module's; what runs
-    before the first module counts to it. Backward: a module computes from when the gradients behind it are all there
-    until its own are.
+    Forward: a module computes from the first op that reads one of its parameters until that of the next module; what
+    runs before the first module counts to it. Backward: a module computes from when all gradients of the modules after
+    it are there until its own are.
 
     Parameters
     ----------
@@ -102,6 +102,7 @@ def _gradient_gaps(
         ]
         ready_s.append(max((clock_s[maker][1] for maker in makers if maker in clock_s), default=0.0))
     gaps, behind_s = [], 0.0
+    # Gradients may be ready out of order; a chain knows no overtaking, and such a module takes no time of its own.
     for own_s in reversed(ready_s):
         gaps.append(max(0.0, own_s - behind_s))
         behind_s = max(behind_s, own_s)

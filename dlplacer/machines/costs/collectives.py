@@ -1,4 +1,4 @@
-"""Algorithms of collectives: each as rounds of messages and, beside it, as a closed form of the α-β model.
+"""Algorithms of collectives: each as rounds of messages and as a closed form of the α-β model.
 
 An algorithm is added here: its two functions and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read.
 The rounds are what `dlplacer.machines.costs.collectives_on_links` lays over the links of a machine. The closed form is
@@ -39,7 +39,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveAlgorithm:
-    """One way to do a collective over N devices.
+    """An algorithm of a collective over N devices.
 
     Attributes
     ----------

@@ -80,6 +80,7 @@ class MachineCosts:
         """Once around: over one ring per group, or over several where one group has the machine to itself."""
         if self.devices == 1:
             return FREE
+        # Groups that run at the same time share links, which the search for rings of one group does not see.
         plain = self.rounds(ring_pass_rounds(self.devices))
         if len(self.groups) > 1:
             return plain
@@ -110,7 +111,7 @@ class MachineCosts:
         }
 
     def served(self, servers: Sequence[str]) -> CollectiveCosts:
-        """Push to parameter servers, and pull from them; the servers are devices beside the groups.
+        """Push to parameter servers, and pull from them; the servers are devices outside the groups.
 
         A pull is the push with all messages turned round, over the same links, and takes as long.
 

@@ -93,7 +93,7 @@ CODECS: Mapping[str, GradientCodec] = MappingProxyType(
         codec.name: codec
         for codec in (
             GradientCodec("none", _floats(FLOAT_BITS)),
-            # Reading 4 bytes and writing 2, and the way back.
+            # Encoding reads 4 bytes and writes 2, decoding reads 2 and writes 4.
             GradientCodec("fp16", _floats(16), encode_passes=1.5, decode_passes=1.5),
             # Encoding passes for the deviation, the largest element and the codes. Noise: 1 + 1.007, what codes drawn
             # from a Gaussian gradient clipped at 2.5 standard deviations add (Wen et al. 2017, eq. 1-3 and 21).

@@ -32,11 +32,11 @@ class GradientExchange:
 
     @property
     def is_served(self) -> bool:
-        """Whether the exchange goes through parameter servers, which are devices beside the workers."""
+        """Whether the exchange goes through parameter servers, which are devices besides the workers."""
         return any(collective == "push" for collective, _ in self.transport.wire_bits(2))
 
     def fits(self, workers: int) -> bool:
-        """Whether so many workers can average this way."""
+        """Whether the exchange can average over so many workers."""
         most = self.transport.most_workers
         return workers >= 1 and (most is None or workers <= most)
 
@@ -46,7 +46,7 @@ class GradientExchange:
         Raises
         ------
         InputError
-            If so many workers cannot average this way.
+            If the exchange cannot average over so many workers.
         """
         if not self.fits(workers):
             most = self.transport.most_workers

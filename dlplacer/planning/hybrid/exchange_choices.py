@@ -20,7 +20,7 @@ class ExchangeChoice:
     line
         Seconds over the bytes of the float32 gradient, coding included.
     servers
-        Devices that serve parameters beside the workers.
+        Devices that serve parameters and do not compute.
     """
 
     exchange: GradientExchange

@@ -116,6 +116,7 @@ class _Search:
         """Every strategy that uses exactly this many devices."""
         efficiency = self.problem.efficiency
         for degree in (1, *self.problem.degrees):
+            # Up to half of the workers may serve parameters: where even the other half does not converge, nothing does.
             if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
                 continue
             for split in self._splits(count, degree):

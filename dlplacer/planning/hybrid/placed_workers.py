@@ -161,6 +161,7 @@ class Placed(SplitPerMachine):
             split = WorkerSplit(self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
         except (InfeasibleError, NoPlanError):
             split = None
+        # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         return split

@@ -81,6 +81,7 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
     fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
     if len({workers for workers, _ in ordered}) > 2:
         fits.append(_fit("ring with latency", ordered, ("bandwidth", "latency")))
+    # What fits equally well is taken as a ring: libraries exchange by rings, whose overhead saturates.
     order = {"ring": 0, "serial": 1, "ring with latency": 2}
     fits.sort(key=lambda fit: (round(min(fit.error, 1e9), 12), order[fit.form]))
     return ScalingFits(tuple(fits), _verdict(fits))
@@ -103,6 +104,7 @@ def _fit(form: str, points: Sequence[tuple[int, float]], terms: tuple[str, ...])
     from scipy.optimize import nnls
 
     grown = {"bandwidth": lambda workers: (workers - 1) / workers, "latency": lambda workers: workers - 1.0}
+    # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
     rows = [[1 / step_s, *(grown[term](workers) / step_s for term in terms)] for workers, step_s in points]
     solution, _ = nnls(rows, [1.0] * len(rows))
     single_s = float(solution[0])

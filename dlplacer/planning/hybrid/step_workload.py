@@ -87,7 +87,7 @@ class Work:
 def work_of(graph: OpGraph, device_type: str) -> Work:
     """The step of a captured graph, all ops one after another on one device of a type.
 
-    Gradients are ready when the op that makes them has run. Where the graph does not tell which op makes a parameter's
+    Gradients are ready when the op that makes them has run. Where the graph does not say which op makes a parameter's
     gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
 
     Raises
@@ -106,6 +106,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
         if op.phase == "optimizer":
             update_s += time_s
             continue
+        # Ops of the backward pass that take no time may stand among the forward ops in a topological order.
         if op.phase == "backward" and time_s > 0 and forward_s is None:
             forward_s = spent_s
         spent_s += time_s

@@ -35,7 +35,7 @@ class OnMachine:
     Parameters
     ----------
     overlap
-        Whether the exchange may run beside the backward pass.
+        Whether the exchange may overlap with the backward pass.
     groupings
         Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     """
@@ -97,6 +97,7 @@ class OnMachine:
         """The step with one exchange, in every grouping and period."""
         compute_s, line = work.step_s / team.split.speedup, choice.line
         coding = choice.exchange.codec_s_per_byte(choice.workers)
+        # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
         names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
         for grouping in self.groupings if self.overlap else ():
@@ -139,7 +140,8 @@ def memory_rate(topology: Topology) -> float | None:
 
 
 def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
-    """Number of groups and step time; the chain lists layers in the order of the forward pass."""
+    """Number of groups and step time."""
+    # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
     layers = list(reversed(work.layers))
     sizes = tuple(layer.gradient_bytes for layer in layers)
     computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)

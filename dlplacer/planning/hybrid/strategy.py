@@ -1,4 +1,4 @@
-"""One way to train on some devices, and how long it takes."""
+"""A strategy to train on some devices, and how long it takes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from dlplacer.planning.hybrid.step_times import StepTime
 
 @dataclass(frozen=True)
 class Strategy:
-    """Data-parallel workers of M devices each, exchanging gradients in one way.
+    """Data-parallel workers of M devices each, exchanging gradients by one codec and transport.
 
     Attributes
     ----------

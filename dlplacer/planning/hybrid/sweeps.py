@@ -105,6 +105,7 @@ def sweep(
             key, task = futures[future]
             finish(key, _collected(folder, key, task, future))
     except BaseException:
+        # Ctrl-C or a mistake of a task: an executor would run all that is queued before it lets the program end.
         for future in futures:
             future.cancel()
         raise
@@ -113,6 +114,7 @@ def sweep(
 
 def task_key(task: SweepTask) -> str:
     """Hash over the kind and the content of a task, and the version of dlplacer."""
+    # Another version may find another plan: what it keeps is its own.
     value = [type(task).__name__, __version__, task.content()]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

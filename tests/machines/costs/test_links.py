@@ -100,7 +100,7 @@ def test_among_routes_of_one_rate_the_quickest_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("duplex", "factor"), [("full", 1), ("half", 2)])
-def test_messages_share_lanes(duplex: str, factor: int) -> None:
+def test_messages_share_link_directions(duplex: str, factor: int) -> None:
     topology = Topology((Device("a"), Device("b")), (), (Link("a", "b", RATE, 0.0, duplex),))
     both = Wiring(topology).round([("a", "b", 1.0), ("b", "a", 1.0)])
     assert both.s_per_byte == pytest.approx(factor / RATE)

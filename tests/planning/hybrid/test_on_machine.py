@@ -67,7 +67,7 @@ def test_the_worst_worker_is_as_good_as_it_can_be() -> None:
 
 
 def test_partitions_are_all_of_them_once() -> None:
-    # 6! / (2!^3 · 3!) = 15 ways to make three pairs of six
+    # 6! / (2!^3 · 3!) = 15 partitions of six into three pairs
     found = [frozenset(map(frozenset, workers)) for workers in partitions("abcdef", 2)]
     assert len(found) == len(set(found)) == 15
 

@@ -125,6 +125,7 @@ def _chosen(step: StepChoices, memory_bytes: int) -> tuple[LayerAlternatives, in
         ]
         with suppress(InfeasibleError):
             found.append((choose_alternatives(layers, memory_bytes - held_bytes - room_bytes), room_bytes))
+            # Rooms grow and this one loses no time: larger ones only take memory.
             if not found[-1][0].time_s:
                 break
     return min(found, key=lambda pair: (pair[0].time_s, pair[0].memory_bytes + pair[1]))

@@ -53,6 +53,7 @@ def delayed_updates(
     for batch in batches:
         waiting.append(batch)
         if len(waiting) == workers:
+            # The mean over the workers' gradients, as an all-reduce leaves it: each counts 1 ÷ workers.
             for each in waiting:
                 backward(each, 1 / workers)
             update()

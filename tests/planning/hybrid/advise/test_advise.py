@@ -29,7 +29,7 @@ def test_most_overhead_inverts_the_lemma() -> None:
 
 
 def test_lemma_32_is_the_fewest_and_exact_at_the_boundary() -> None:
-    # 2 · 0.25 GB · 8 workers = 4 GB in 2 s over 1 GB/s lanes: exactly 2; a byte more needs 3.
+    # 2 · 0.25 GB · 8 workers = 4 GB in 2 s over 1 GB/s channels: exactly 2; a byte more needs 3.
     assert fewest_servers(0.25e9, 8, 1e9, 2.0) == 2
     assert fewest_channels(4e9 + 1, 1e9, 2.0) == 3
     assert fewest_channels(0, 1e9, 1.0) == 1

@@ -92,7 +92,7 @@ def test_the_device_with_the_widest_link_serves() -> None:
     links = tuple(Link(f"d{at}", "hub", 1.5e9 if at == 3 else 1e9, 0.0, "half") for at in range(4))
     topology = Topology(tuple(Device(f"d{at}") for at in range(4)), (Router("hub"),), links)
     (step, _) = served(topology, 4)
-    # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s a way
+    # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s per direction
     assert (step.servers, step.exposed_s) == (1, pytest.approx(0.048))
     layout = WorkerLayout(topology)
     assert OnMachine(layout)._by_width(layout.workers(4, 1))[0] == ("d3",)
@@ -101,7 +101,7 @@ def test_the_device_with_the_widest_link_serves() -> None:
 def test_all_devices_of_a_worker_push_to_the_same_servers() -> None:
     """Two workers of two devices hold 3/4 and 1/4: a server's link receives 2 × (3/4 + 1/4) of 8 MB."""
     (step,) = [step for step in served(star(6), 6, 2, WorkerSplit(1.0, shares=(0.75, 0.25))) if step.servers == 2]
-    # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms a way
+    # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms per direction
     assert step.exposed_s == pytest.approx(0.016)
 
 
