@@ -121,7 +121,7 @@ class StatisticalEfficiency:
         Raises
         ------
         InputError
-            If nothing is known about the period.
+            If nothing is known about the period or the codec.
         """
         if period not in self.periods:
             known = ", ".join(map(str, self.periods))
@@ -134,6 +134,9 @@ class StatisticalEfficiency:
     def _codec_factor(self, codec: str, workers: int) -> float:
         if codec in self.codec_factors:
             return self.codec_factors[codec]
+        if codec not in CODECS:
+            known = ", ".join(CODECS)
+            raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
         noise, critical = CODECS[codec].noise, self._critical
         if critical is None or critical.critical == float("inf"):
             return noise
