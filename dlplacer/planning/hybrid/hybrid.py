@@ -1,7 +1,7 @@
 """Data parallelism, model parallelism, or both? Every use of up to N devices, by the time to converge."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Topology
@@ -68,7 +68,7 @@ def plan_hybrid(
     Parameters
     ----------
     on_progress
-        Told how many device counts of all are done.
+        Called with how many device counts are done, and of how many.
 
     Raises
     ------
@@ -96,21 +96,14 @@ def _reference_s(problem: HybridProblem) -> float:
     return problem.work.step_s * (1.0 if epochs is None else epochs)
 
 
-@dataclass
 class _Search:
     """The strategies of one problem, device count by device count."""
 
-    problem: HybridProblem
-    layout: WorkerLayout | None = field(init=False)
-    step_times: StepTimes = field(init=False)
-
-    def __post_init__(self) -> None:
-        topology = self.problem.topology
-        self.layout = None if topology is None else WorkerLayout(topology)
-        chosen = self.problem.step_times
-        if chosen is None:
-            chosen = ClosedForm(ConstantEfficiency()) if self.layout is None else OnMachine(self.layout)
-        self.step_times = chosen
+    def __init__(self, problem: HybridProblem) -> None:
+        self.problem = problem
+        self.layout = None if problem.topology is None else WorkerLayout(problem.topology)
+        closed: StepTimes = ClosedForm(ConstantEfficiency())
+        self.step_times = problem.step_times or (closed if self.layout is None else OnMachine(self.layout))
 
     def strategies(self, count: int) -> Iterator[Strategy]:
         """Every strategy that uses exactly this many devices."""

@@ -74,7 +74,7 @@ def sweep(
     cache
         A folder, made if it is not there; None keeps nothing.
     on_progress
-        Told how many of all tasks are done, and the row just finished; called in the calling thread.
+        Called in the calling thread with how many tasks are done, of how many, and the row just finished.
 
     Raises
     ------

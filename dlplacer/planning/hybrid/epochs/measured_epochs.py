@@ -143,7 +143,7 @@ def measure_epochs(
     seeds
         One training for each; the planner takes the median.
     on_progress
-        Told number of workers, seed, epochs done and the metric.
+        Called with the number of workers, the seed, the epochs done and the metric.
 
     Raises
     ------
