@@ -17,6 +17,6 @@ class PipelinedWorkers(SplitPerMachine):
             plan = plan_pipeline(self.graph, topology, stages=degree)
         except InfeasibleError:
             return None
-        device_of = {name: stage.device for stage in plan.stages for name in stage.ops}
-        shares = shares_of(self.graph, device_of, topology)
+        placed = ((name, stage.device) for stage in plan.stages for name in stage.ops)
+        shares = shares_of(self.graph, placed, topology)
         return WorkerSplit(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)

@@ -169,15 +169,14 @@ class Placed(SplitPerMachine):
 
 def gradient_shares(plan: Plan) -> tuple[float, ...]:
     """What part of the gradients each device holds, in the order of the topology; empty where there are none."""
-    device_of = {entry.op: entry.device for entry in plan.ops}
-    return shares_of(plan.graph, device_of, plan.topology)
+    return shares_of(plan.graph, ((entry.op, entry.device) for entry in plan.ops), plan.topology)
 
 
-def shares_of(graph: OpGraph, device_of: Mapping[str, str], topology: Topology) -> tuple[float, ...]:
-    """What part of the gradients each device holds, by the device of every op."""
+def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
+    """What part of the gradients each device holds, by (op, its device); ops without gradients may be left out."""
     held = dict.fromkeys(topology.device_index, 0)
-    for op in graph.ops:
-        held[device_of[op.id]] += op.gradient_bytes
+    for op, device in placed:
+        held[device] += graph.op(op).gradient_bytes
     total = sum(held.values())
     return tuple(size / total for size in held.values()) if total else ()
 

@@ -13,6 +13,7 @@ from dlplacer.machines.costs.gradient_exchange import exchanges
 from dlplacer.planning.hybrid.clusters import cluster
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
 from dlplacer.planning.hybrid.placed_workers import ALONE, Placed, Several, SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, StepTime, Team
@@ -260,6 +261,18 @@ def test_placements_are_solved_on_the_machine_of_the_worker() -> None:
     assert [split.method for split in both] == ["placement", "given"]
     with pytest.raises(InputError, match="give the planner a topology"):
         placed(2, None)
+
+
+def test_pipelines_share_the_gradients_by_stage_and_are_planned_once_per_kind_of_machine() -> None:
+    """A graph with inputs, which belong to no stage."""
+    graph, box = load_graph("inception_v3-train"), load_topology("dgx1-v100-4gpu")
+    piped = PipelinedWorkers(graph, work_of(graph, "V100").step_s)
+    split = piped(2, sub_topology(box, ["gpu0", "gpu1"]))
+    assert split is not None
+    assert piped(2, sub_topology(box, ["gpu2", "gpu3"])) is split
+    assert (split.method, len(split.shares), sum(split.shares)) == ("pipeline", 2, pytest.approx(1.0))
+    assert split.micro_batches > 1
+    assert min(split.shares) > 0.0
 
 
 def test_slower_devices_hold_a_worker_back() -> None:
