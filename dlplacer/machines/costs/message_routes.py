@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ class Wiring:
     """The routes between the devices of a topology.
 
     A message takes the route of the highest rate through routers, among those the one of least latency; only where
-    routers join two devices in no way do other devices relay. Both directions take the same route.
+    no routers join two devices do other devices relay. Both directions take the same route.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -51,6 +51,7 @@ class Wiring:
         for name in (source, target):
             if name not in self.topology.device_index:
                 raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+        # One search serves both directions, and the rounds of a pull are those of the push turned round.
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]
         if source not in self._routes_from:
@@ -155,11 +156,3 @@ class Wiring:
 def link_direction(hop: tuple[str, str], link: Link) -> LinkDirection:
     """The link direction of a hop over a link."""
     return hop if link.duplex == "full" else (min(hop), max(hop))
-
-
-def narrowest_pair(wiring: Wiring, devices: Sequence[str]) -> AlphaBeta:
-    """The line of the worst pair of these devices: the lowest rate and the largest latency of any; free for one."""
-    lines = [wiring.channel(a, b) for a in devices for b in devices if a != b]
-    return AlphaBeta(
-        max((line.latency_s for line in lines), default=0.0), max((line.s_per_byte for line in lines), default=0.0)
-    )

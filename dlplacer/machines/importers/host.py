@@ -55,7 +55,7 @@ def _usable_cores() -> list[int]:
 
 
 def _numa_nodes(root: Path, cores: list[int]) -> dict[str, list[int]]:
-    """Node name → its usable cores; one node where the system does not tell."""
+    """Node name → its usable cores; one node where the system does not say."""
     found: dict[str, list[int]] = {}
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
         try:

@@ -1,9 +1,7 @@
-"""Step times of data-parallel workers: in closed form, or over the links of a real machine."""
+"""Step times of data-parallel workers over the links of a real machine."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
@@ -15,9 +13,8 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.hybrid.exchange_lines import ExchangeLine, line_through, lines_among
-from dlplacer.planning.hybrid.placed_workers import WorkerSplit
-from dlplacer.planning.hybrid.scaling_efficiency import ScalingEfficiency
+from dlplacer.planning.hybrid.exchange_choices import ExchangeChoice, choice_through, choices_among
+from dlplacer.planning.hybrid.step_times import StepTime, Team
 from dlplacer.planning.hybrid.step_workload import Work
 from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
 
@@ -26,79 +23,6 @@ GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes,
 
 SERVED_DEVICES = 64
 """In larger teams nothing goes through parameter servers: all workers would wait for few links."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """One way to exchange gradients and the step time with it.
-
-    Attributes
-    ----------
-    algorithm
-        Of the all-reduce; empty where there is none.
-    grouping, groups
-        How gradients are grouped, and into how many messages.
-    period
-        Steps between exchanges.
-    step_s
-        Seconds of a step on average.
-    exposed_s
-        Of these, what the exchange adds to the computation.
-    servers
-        Devices of the team that serve parameters and compute nothing.
-    """
-
-    codec: str
-    transport: str
-    algorithm: str
-    grouping: str
-    groups: int
-    period: int
-    step_s: float
-    exposed_s: float
-    servers: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """Devices in equal workers.
-
-    Attributes
-    ----------
-    degree
-        M: devices of a worker.
-    split
-        How a worker's devices share its step.
-    """
-
-    devices: int
-    degree: int
-    split: WorkerSplit
-
-    @property
-    def workers(self) -> int:
-        """Data-parallel workers: devices ÷ degree."""
-        return self.devices // self.degree
-
-
-class StepTimes(Protocol):
-    """Where step times come from."""
-
-    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
-        """Every way to exchange gradients among the workers, at these periods."""
-
-
-@dataclass(frozen=True)
-class ClosedForm:
-    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
-
-    efficiency: ScalingEfficiency
-
-    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
-        """The one way that the form knows."""
-        compute_s = work.step_s / team.split.speedup
-        step_s = compute_s / self.efficiency.efficiency(team.workers)
-        yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 
 class OnMachine:
@@ -111,7 +35,7 @@ class OnMachine:
     Parameters
     ----------
     overlap
-        Whether the exchange may run beside the backward pass.
+        Whether the exchange may overlap with the backward pass.
     groupings
         Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     """
@@ -143,41 +67,39 @@ class OnMachine:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
             return
-        teams = self.layout.workers(team.devices, team.degree)
-        costs = self._costs(team, teams)
-        for gradient_exchange in self.gradient_exchanges:
-            if not gradient_exchange.is_served and gradient_exchange.fits(team.workers):
-                for choice in lines_among(costs, gradient_exchange):
-                    yield from self._timed(work, team, periods, gradient_exchange, team.workers, choice)
-        served = [gradient_exchange for gradient_exchange in self.gradient_exchanges if gradient_exchange.is_served]
+        for choice in self._choices(team):
+            yield from self._timed(work, team, periods, choice)
+
+    def _choices(self, team: Team) -> Iterator[ExchangeChoice]:
+        """Exchanges among all workers, then through servers."""
+        workers = self.layout.workers(team.devices, team.degree)
+        costs = self._costs(team, workers)
+        served = []
+        for exchange in self.gradient_exchanges:
+            if exchange.is_served:
+                served.append(exchange)
+            elif exchange.fits(team.workers):
+                yield from choices_among(costs, exchange)
         if not served or team.devices > SERVED_DEVICES:
             return
-        widest = self._by_width(teams)
+        widest = self._by_width(workers)
         for count in _powers(team.workers // 2):
-            serving, computing = widest[:count], [worker for worker in teams if worker not in widest[:count]]
+            computing = [worker for worker in workers if worker not in widest[:count]]
+            if len(computing) == 1:
+                continue
             fewer = self._costs(team, computing)
-            for gradient_exchange in (
-                gradient_exchange
-                for gradient_exchange in served
-                if len(computing) > 1 and gradient_exchange.fits(len(computing))
-            ):
-                choice = line_through(fewer, gradient_exchange, [name for worker in serving for name in worker])
-                yield from self._timed(work, team, periods, gradient_exchange, len(computing), choice)
+            servers = [name for worker in widest[:count] for name in worker]
+            for exchange in served:
+                if exchange.fits(len(computing)):
+                    yield choice_through(fewer, exchange, servers)
 
-    def _timed(
-        self,
-        work: Work,
-        team: Team,
-        periods: Sequence[int],
-        gradient_exchange: GradientExchange,
-        workers: int,
-        choice: ExchangeLine,
-    ) -> Iterator[StepTime]:
+    def _timed(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
         """The step with one exchange, in every grouping and period."""
         compute_s, line = work.step_s / team.split.speedup, choice.line
-        coding = gradient_exchange.codec_s_per_byte(workers)
+        coding = choice.exchange.codec_s_per_byte(choice.workers)
+        # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
-        names = gradient_exchange.codec, gradient_exchange.transport, choice.algorithm
+        names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
         for grouping in self.groupings if self.overlap else ():
             groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
             yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
@@ -218,7 +140,8 @@ def memory_rate(topology: Topology) -> float | None:
 
 
 def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
-    """Number of groups and step time; the chain lists layers in the order of the forward pass."""
+    """Number of groups and step time."""
+    # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
     layers = list(reversed(work.layers))
     sizes = tuple(layer.gradient_bytes for layer in layers)
     computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)

@@ -1,4 +1,4 @@
-"""Bytes that every rank sends to average a gradient of ternary codes, and where each way of exchange stops paying."""
+"""Bytes that every rank sends to average a gradient of ternary codes, and where each transport stops paying."""
 
 import math
 

@@ -1,11 +1,12 @@
 """A captured step as a chain of layers whose parameters travel between data-parallel devices."""
 
+from collections.abc import Sequence
+
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.hybrid.step_workload import serial_order
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 
@@ -13,9 +14,9 @@ _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> LayerChain:
     """Modules that own parameters, in the order of their first use in the forward pass.
 
-    Forward: a module computes from the first op that reads one of its parameters until the next module's; what runs
-    before the first module counts to it. Backward: a module computes from when the gradients behind it are all there
-    until its own are.
+    Forward: a module computes from the first op that reads one of its parameters until that of the next module; what
+    runs before the first module counts to it. Backward: a module computes from when all gradients of the modules after
+    it are there until its own are.
 
     Parameters
     ----------
@@ -44,6 +45,13 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
     return LayerChain(
         line.latency_s, tuple(line.s_per_byte * size for size in sizes), tuple(compute_s), tuple(sizes), tuple(layers)
     )
+
+
+def serial_order(graph: OpGraph) -> Sequence[str]:
+    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
+    if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
+        return [op.id for op in graph.ops]
+    return graph.topological_order
 
 
 def _layers(graph: OpGraph) -> dict[str, tuple[str, list[Op]]]:
@@ -94,6 +102,7 @@ def _gradient_gaps(
         ]
         ready_s.append(max((clock_s[maker][1] for maker in makers if maker in clock_s), default=0.0))
     gaps, behind_s = [], 0.0
+    # Gradients may be ready out of order; a chain knows no overtaking, and such a module takes no time of its own.
     for own_s in reversed(ready_s):
         gaps.append(max(0.0, own_s - behind_s))
         behind_s = max(behind_s, own_s)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.gradient_exchange import sum_bits
+from dlplacer.machines.costs.gradient_codecs import sum_bits
 
 SCALINGS = ("strong", "weak")
 _CODE_BITS = 2
@@ -77,7 +77,7 @@ def step_s(cluster: Cluster, work: GpuWorkload, gpus: int, scaling: str = "stron
     """Seconds of a step on this many GPUs (eq. 27 strong, eq. 29 weak).
 
     Strong scaling shares `work.batch` samples out, weak scaling gives that many to every GPU. With ternary gradients a
-    push carries 2 bits for 32 and a pull ⌈log2(2N + 1)⌉: on average over both ways the bytes shrink accordingly.
+    push carries 2 bits for 32 and a pull ⌈log2(2N + 1)⌉: on average over both directions the bytes shrink accordingly.
 
     Raises
     ------

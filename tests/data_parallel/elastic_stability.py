@@ -1,4 +1,4 @@
-"""Whether hyper-parameters of synchronous elastic averaging can converge: a check before a run, not after it."""
+"""Whether hyper-parameters of synchronous elastic averaging can converge, in closed form."""
 
 from dlplacer.core.errors import InputError
 

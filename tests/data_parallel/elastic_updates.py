@@ -1,4 +1,4 @@
-"""The updates of elastic averaging on flat weight vectors (eq. 1–6), in numpy: the specification of its variants.
+"""The updates of elastic averaging on flat weight vectors (eq. 1–6), in numpy: the oracle of every variant.
 
 Workers pull towards the centre with strength a = η·ρ, and the centre is pulled towards them; every term uses the values
 from before the update.

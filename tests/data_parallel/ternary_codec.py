@@ -1,4 +1,4 @@
-"""Ternary gradients in numpy: clip, ternarize, pack, average. The specification that other implementations are held to.
+"""Ternary gradients in numpy: clip, ternarize, pack, average. The oracle of every other implementation.
 
 A gradient becomes a scaler s and codes in {−1, 0, 1} with E[s · code] = clip(gradient) (eq. 1–3, 21). Codes are drawn
 from a counter-based generator keyed by (seed, step, rank, tensor), so every replica can replay them and ranks differ.
