@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.usable_cores import usable_cores as usable_cores
 from dlplacer.runtime.devices.allocator import keep_heap
 from dlplacer.runtime.devices.worker import Worker
 
@@ -71,10 +72,3 @@ class CpuDevice:
         # changes the first alone once the constructor has put back the second.
         torch.get_num_threads()
         torch.set_num_threads(1)
-
-
-def usable_cores() -> list[int]:
-    """The cores that this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
