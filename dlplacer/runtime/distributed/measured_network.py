@@ -2,7 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 import torch
@@ -16,6 +17,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.group import HOST, RankGroup
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.statistic import settled
 
 SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
 _REPEATS = 12
@@ -53,15 +55,7 @@ def measured_all_reduce(group: RankGroup, sizes_bytes: Sequence[int] = SIZES_BYT
     times: dict[int, float] = {}
     for size in sizes_bytes:
         flat = torch.zeros(max(1, size // 4))
-
-        def reduce(flat: torch.Tensor = flat) -> float:
-            found = []
-            for _ in range(_REPEATS):
-                begin = time.perf_counter()
-                dist.all_reduce(flat, group=group.peers)
-                found.append(time.perf_counter() - begin)
-            return median(found[_REPEATS // 4 :])
-
+        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=group.peers))
         times[size] = group.call((NETWORK, "replicas"), f"timing an all-reduce of {size} bytes", reduce)
     return fitted_line({size: max(seconds) for size, seconds in _joined(group, times).items()})
 
@@ -108,25 +102,27 @@ def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
     if group.rank not in pair:
         return None
     peer = pair[1] if group.rank == pair[0] else pair[0]
+    moves = (dist.send, dist.recv) if group.rank == pair[0] else (dist.recv, dist.send)
+
+    def trip(flat: torch.Tensor) -> None:
+        for move in moves:
+            move(flat, peer)
+
     times = {}
     for size in SIZES_BYTES:
-        flat = torch.zeros(size, dtype=torch.uint8)
-
-        def trips(flat: torch.Tensor = flat) -> float:
-            found = []
-            for _ in range(_REPEATS):
-                begin = time.perf_counter()
-                if group.rank == pair[0]:
-                    dist.send(flat, peer)
-                    dist.recv(flat, peer)
-                else:
-                    dist.recv(flat, peer)
-                    dist.send(flat, peer)
-                found.append(time.perf_counter() - begin)
-            return median(found[_REPEATS // 4 :]) / 2
-
-        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips)
+        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8)))
+        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips) / 2
     return fitted_line(times)
+
+
+def _repeated_s(action: Callable[[], object]) -> float:
+    """Seconds of an action on this thread."""
+    times = []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return settled(times)
 
 
 def _joined(group: RankGroup, times: Mapping[int, float]) -> dict[int, tuple[float, ...]]:
