@@ -13,9 +13,11 @@ import copy
 import gc
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -23,11 +25,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.ddp_model import DdpProfile, ddp_step_s, speedup
+
 from dlplacer.frontend import Job
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.models import branches, inception_v3, mlp
 from dlplacer.runtime.devices.allocator import keep_heap
-from dlplacer.runtime.distributed.ddp_prediction import DdpProfile, ddp_step_s, speedup
 from dlplacer.runtime.distributed.launch import launch, results_of
 from dlplacer.runtime.distributed.measured_network import fitted_line
 

@@ -10,7 +10,7 @@ from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.measure.fidelity.medians import measured_medians
 from dlplacer.measure.fidelity.numerics import compare_with_eager
 from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.prediction import Prediction, Predictor
+from dlplacer.measure.fidelity.prediction import Predictor
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, median_recording, record_steps
 from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
@@ -44,24 +44,23 @@ def measure(
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
-    prediction, line = predictions[_MAIN], group.all_reduce
+    prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
     shown = group.all_replicas(prediction.plan)
     measured = measured_plan(shown, median_recording(recordings))
-    ops = prediction.plan.graph.ops
     serial_s, baseline_s = group.replicas * prediction.serial_s, group.replicas * medians["baseline"]
 
-    def figures(name: str, found: Prediction, measured_s: float) -> Figures:
-        return Figures(
-            predicted_s=found.step_s,
-            measured_s=measured_s,
-            predicted_speedup=serial_s / found.step_s,
-            measured_speedup=baseline_s / measured_s,
-            prediction_error=abs(found.step_s - measured_s) / measured_s,
+    all_figures = {
+        name: Figures(
+            predicted_s=predictions[name].step_s,
+            measured_s=medians[name],
+            predicted_speedup=serial_s / predictions[name].step_s,
+            measured_speedup=baseline_s / medians[name],
+            prediction_error=abs(predictions[name].step_s - medians[name]) / medians[name],
             max_abs_error=differences[name].max_abs_error,
-            plan_makespan_s=candidates[name].placed.plan.makespan_s,
+            plan_makespan_s=placed.placed.plan.makespan_s,
         )
-
-    all_figures = {name: figures(name, predictions[name], medians[name]) for name in candidates}
+        for name, placed in candidates.items()
+    }
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
         baseline_s=medians["baseline"],

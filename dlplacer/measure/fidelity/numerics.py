@@ -41,6 +41,7 @@ def compare_with_eager(
     updated = placed.job.update is not None
     parameters = dict(placed.placed.named_parameters())
 
+    # A copy each: batch norm's statistics and the optimizer change the module.
     def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
         eager = EagerStep(jobs, copy.deepcopy(reference), device.torch_device)
         theirs = EagerOnDevice(eager, device).step(draws)

@@ -46,7 +46,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts a plan from whole steps that every device runs by itself: one sample for each of those steps.
+    """Predicts a plan from whole steps that every device runs alone: one sample for each of those steps.
 
     A sample is the plan, replayed with every op's time in that step on the device where it is planned. A replay of
     averages would lose that devices wait for the slower one, and that which one is slower changes within a step.
@@ -88,7 +88,7 @@ class Predictor:
         self._samples.append({op: by_device[device][op] for op, device in placement if device in by_device})
 
     def predict(self, count: int) -> Prediction:
-        """From the last steps that were kept, so many; the same on all processes."""
+        """From the last `count` steps that were kept; the same on all processes."""
         own = [self._samples[-count:], median(self._serial_s[-count:]), median(self._host_s[-count:])]
         everyone = self._group.gathered(own)
         samples = joined_samples([theirs for theirs, _, _ in everyone], [names.replica for names in self._group.names])

@@ -76,15 +76,14 @@ class SeveralProcesses(OneProcess):
         How delays are reckoned: an option of the plan.
     """
 
-    handover_s = 0.0
-    """What goes to another process occupies a channel's thread, not the core of a device: links hold all of it."""
-
     def __init__(
         self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta, delay: str
     ) -> None:
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
         self.count, self.replicas = ranks.count, ranks.replicas
+        # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
+        self.handover_s = 0.0
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
         self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)

@@ -97,7 +97,7 @@ def mean_op_times(recordings: Sequence[Recording], names: Sequence[Names], ops: 
 
 
 def measured_plan(predicted: Plan, recording: Recording) -> Plan:
-    """The recording in the form of a plan, to be drawn and traced beside the predicted one. It has no transfers.
+    """The recording in the form of a plan, to be drawn and traced next to the predicted one. It has no transfers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Run a plan and measure it beside plain PyTorch: predicted against measured, numbers against numbers."""
+"""Run a plan and measure it against plain PyTorch: predicted against measured, numbers against numbers."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,12 @@ from dlplacer.measure.fidelity.measurement import measure
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
+from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas
 from dlplacer.runtime.distributed.batch_shard import part_of
-from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
-from dlplacer.runtime.distributed.ranks import parse_ranks
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
-from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops
+from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,13 @@ def run(
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
     The prediction is made anew: links are timed, and alternating with the steps of the placed module every device runs
-    whole steps by itself, whose op times the plan is replayed with (`Predictor`). `Figures.plan_makespan_s` is what the
+    whole steps alone, with whose op times the plan is replayed (`Predictor`). `Figures.plan_makespan_s` is what the
     plan itself promised, under the costs that it was made with.
 
     Parameters
     ----------
     beside
-        Name → another plan of the same job, on devices of the same names; its steps take turns with those of the plan.
+        Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
 
     Raises
     ------
@@ -109,12 +107,10 @@ def run_over_ranks(
     if job.mode != "train":
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")
     _require_steps(steps, warmup)
+    require_captured(plan)
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
-    group = RankGroup(parse_ranks(plan, devices, over.replicas), over.timeout_s)
-    opened: dict[str, RuntimeDevice] = {}
-    try:
-        opened.update(group.agreed(lambda: open_local(group)))
+    with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
         parts = [part_of(job, number, over.replicas) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
@@ -125,9 +121,6 @@ def run_over_ranks(
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup)
-    except BaseException as error:
-        give_up(group, opened, error)
-        raise
 
 
 def _require_steps(steps: int, warmup: int) -> None:

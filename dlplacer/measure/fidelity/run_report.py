@@ -1,4 +1,4 @@
-"""What a run measured, beside what was predicted."""
+"""What a run measured against what was predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -76,7 +76,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Figures):
-    """What a run measured, beside what was predicted.
+    """What a run measured against what was predicted.
 
     Attributes
     ----------

@@ -128,8 +128,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     yield Check("numbers", f"{name} against one device", _difference(ours, alone), _TOLERANCE, "largest difference")
     differing = 0
     for number in range(repeats):
-        hesitant = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = _outcome(build(), plan, captured, hesitant)
+        delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = _outcome(build(), plan, captured, delayed)
         differing += not all(torch.equal(ours[key], again[key]) for key in ours)
     yield Check("races", f"{name}, {repeats} runs with pauses", float(differing), 0.0, "runs that differ")
 

@@ -41,7 +41,7 @@ class StepSample:
 class Profiler:
     """A job's whole step on every device at the same time, timed op by op.
 
-    Every device runs the step by itself on a copy of the job's tensors, all devices side by side: caches, heap, memory
+    Every device runs the whole step on its own copy of the job's tensors, all devices at once: caches, heap, memory
     bandwidth and the interpreter are as busy as when a plan runs. An op's time goes from the end of the op before it to
     its own end, so that the times sum up to the step.
 
@@ -54,8 +54,8 @@ class Profiler:
     def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self.devices = tuple(devices)
         self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        self._copies = [copied_tensors(job, captured, device) for device in devices]
-        self._variants = [whole_step(job, captured, device, self._leaves) for device in devices]
+        self._copies = [_copied_tensors(job, captured, device) for device in devices]
+        self._variants = [_whole_step(job, captured, device, self._leaves) for device in devices]
         self._steps_done = 0
 
     def step(self) -> tuple[StepSample, ...]:
@@ -107,13 +107,13 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
+def _whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
     """All ops of a step on one device, which the program calls ``all``."""
     order = {"all": [op.id for op in captured.graph.ops]}
     return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
 
 
-def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
+def _copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
@@ -125,6 +125,6 @@ def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[
 
 
 def recorded_times(device: RuntimeDevice, state: StepState) -> dict[str, float]:
-    """Op id → seconds, of a recorded `whole_step`."""
+    """Op id → seconds, of a recorded step of a program on one device, which it calls ``all``."""
     assert state.timeline is not None
     return {span.op: span.end_s - span.start_s for span in state.timeline["all"].spans(device)}

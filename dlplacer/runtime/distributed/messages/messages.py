@@ -62,8 +62,10 @@ def messages_of(program: Program, rank_of: Callable[[str], int]) -> tuple[Messag
     return tuple(found)
 
 
-def channel_of(message: Message, rank_of: Callable[[str], int], ordered_pairs: bool) -> Channel:
-    """The channel that carries a message.
+def by_channel(
+    messages: tuple[Message, ...], rank_of: Callable[[str], int], ordered_pairs: bool
+) -> Mapping[Channel, tuple[Message, ...]]:
+    """Channel → its messages in order.
 
     Parameters
     ----------
@@ -71,17 +73,9 @@ def channel_of(message: Message, rank_of: Callable[[str], int], ordered_pairs: b
         Whether there is a channel for every two devices and direction, as tags allow (gloo); else there is one for
         every two processes, and it carries both directions in one order (NCCL).
     """
-    if ordered_pairs:
-        return message.source, message.target
-    low, high = sorted((rank_of(message.source), rank_of(message.target)))
-    return f"rank{low}", f"rank{high}"
-
-
-def by_channel(
-    messages: tuple[Message, ...], rank_of: Callable[[str], int], ordered_pairs: bool
-) -> Mapping[Channel, tuple[Message, ...]]:
-    """Channel → its messages in order."""
     found: dict[Channel, list[Message]] = defaultdict(list)
     for message in messages:
-        found[channel_of(message, rank_of, ordered_pairs)].append(message)
+        low, high = sorted((rank_of(message.source), rank_of(message.target)))
+        channel = (message.source, message.target) if ordered_pairs else (f"rank{low}", f"rank{high}")
+        found[channel].append(message)
     return {channel: tuple(entries) for channel, entries in found.items()}
