@@ -14,7 +14,7 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
@@ -128,8 +128,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     yield Check("numbers", f"{name} against one device", _difference(ours, alone), _TOLERANCE, "largest difference")
     differing = 0
     for number in range(repeats):
-        hesitant = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = _outcome(build(), plan, captured, hesitant)
+        delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = _outcome(build(), plan, captured, delayed)
         differing += not all(torch.equal(ours[key], again[key]) for key in ours)
     yield Check("races", f"{name}, {repeats} runs with pauses", float(differing), 0.0, "runs that differ")
 
@@ -142,14 +142,8 @@ def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Runtime
 
 
 def _plain_outcome(job: Job, device: RuntimeDevice) -> dict[str, torch.Tensor]:
-    plain = EagerStep(job, job.module, device.torch_device)
-
-    def step() -> torch.Tensor:
-        loss = plain()
-        device.synchronize()
-        return loss
-
-    return _results(device.submit(step).result(), job.module)
+    plain = EagerOnDevice(EagerStep([job], job.module, device.torch_device), device)
+    return _results(plain.step(), job.module)
 
 
 def _results(loss: torch.Tensor, module: nn.Module) -> dict[str, torch.Tensor]:

@@ -15,14 +15,14 @@ from dlplacer.core.errors import InputError, RunError
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
-from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport, Transport
+from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport
 from dlplacer.runtime.distributed.messages.wire_format import WireFormat
 from dlplacer.runtime.distributed.ranks import Ranks
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
 HOST: Channel = ("host", "host")
-"""The channel of what processes tell each other beside the program."""
+"""The channel of what processes exchange outside the program."""
 
 
 class RankGroup:
@@ -51,16 +51,16 @@ class RankGroup:
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
         own = next(iter(ranks.devices_of(self.rank).values()))
-        self.transport: Transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
+        self.transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
-        self._pumps: dict[Channel, ChannelThread] = {}
+        self._threads: dict[Channel, ChannelThread] = {}
 
     def thread(self, channel: Channel) -> ChannelThread:
         """The thread of a channel."""
-        if channel not in self._pumps:
-            self._pumps[channel] = ChannelThread(" – ".join(channel), self.failure)
-        return self._pumps[channel]
+        if channel not in self._threads:
+            self._threads[channel] = ChannelThread(" – ".join(channel), self.failure)
+        return self._threads[channel]
 
     def call(self, channel: Channel, what: str, work: Any) -> Any:
         """Run a blocking call on the thread of a channel, and wait for it or for the end of the run."""
@@ -148,7 +148,7 @@ class RankGroup:
     def close(self) -> None:
         """End the threads; the process group of torch stays."""
         self.failure.close()
-        for thread in self._pumps.values():
+        for thread in self._threads.values():
             thread.close()
 
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:

@@ -15,6 +15,7 @@ from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import values_of
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.onnx.cut_by_device import Part, constant_model, parts_of, sub_model
 from dlplacer.runtime.onnx.session import first_line, open_session, run_session
 
@@ -46,9 +47,7 @@ class PlacedOnnx:
         self._constants = _constants(file)
         used = list(dict.fromkeys(part.device for part in self.parts))
         chosen = {device: place for place, device in enumerate(used)} if cores is None else dict(cores)
-        usable = (
-            sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-        )
+        usable = usable_cores()
         for device in used:
             if chosen.get(device, len(usable)) >= len(usable):
                 raise InputError(

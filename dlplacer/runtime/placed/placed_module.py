@@ -44,7 +44,7 @@ class PlacedModule(nn.Module):
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
-        RuntimeDevice name in the plan → what the last recorded step took there.
+        Device name in the plan → what the last recorded step took there.
     """
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
@@ -155,7 +155,8 @@ class PlacedModule(nn.Module):
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
         variant = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
-        leaves = pytree.tree_leaves((args, called.kwargs))
+        # A plan captured in inference has the job's targets as inputs that nothing reads.
+        leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
         state = self._run(variant, variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:

@@ -25,7 +25,7 @@ def calibrate(
     Parameters
     ----------
     times_s
-        RuntimeDevice type → op id → seconds.
+        Device type → op id → seconds.
     devices
         The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
 
@@ -60,7 +60,7 @@ def versions_of(device: RuntimeDevice) -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name as the system reports it."""
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:

@@ -4,7 +4,7 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from dlplacer.core.topology import Link, Topology
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.transfer import received, sent
+from dlplacer.runtime.profile.statistic import settled
 
 _SIZES_BYTES = (4, 2**20, 2**24)
 _ROUND_TRIPS = 40
@@ -50,7 +51,7 @@ def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
         values[name] = second.receive(in_flight)
 
     sent = first.submit(lambda: _times_s(send)).result()
-    return fmean((median(sent), median(second.submit(lambda: _times_s(receive)).result())))
+    return fmean((settled(sent), settled(second.submit(lambda: _times_s(receive)).result())))
 
 
 def _times_s(move: Callable[[int], None]) -> list[float]:
@@ -65,7 +66,7 @@ def _times_s(move: Callable[[int], None]) -> list[float]:
 
 
 def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
-    """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
+    """(device, device or ``host``, bytes) → seconds of one copy.
 
     Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
     thread to thread; to the host it is the copy of a CUDA device.
@@ -94,7 +95,7 @@ def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
             times.append(device.elapsed_s(begin, end))
         return times
 
-    return max(1e-9, float(median(device.submit(copies).result()[_ROUND_TRIPS // 4 :])))
+    return max(1e-9, settled(device.submit(copies).result()))
 
 
 def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
@@ -115,7 +116,7 @@ def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) ->
 
 
 def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Median seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
+    """Seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
 
     As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
     trip in which nothing else happens is quicker by half.
@@ -142,11 +143,11 @@ def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> fl
 
     answer = second.submit(receive_all)
     first.submit(send_all).result()
-    return 1e-9 * float(median(answer.result()[_ROUND_TRIPS // 4 :]))
+    return 1e-9 * settled(answer.result())
 
 
 def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Median round trip of a tensor, thread to thread."""
+    """Round trip of a tensor, thread to thread."""
     there: queue.SimpleQueue[Any] = queue.SimpleQueue()
     back: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -169,4 +170,4 @@ def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) 
     answer = second.submit(pong)
     times = first.submit(ping).result()
     answer.result()
-    return float(median(times[_ROUND_TRIPS // 4 :]))
+    return settled(times)

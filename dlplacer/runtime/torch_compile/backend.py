@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import usable_cores
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
 

@@ -1,10 +1,8 @@
 """One traced graph, profiled and planned at its first call, and then run as planned."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import quantiles
 from threading import Lock
 from typing import Any
 
@@ -24,8 +22,11 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import recorded_times
+from dlplacer.runtime.profile.statistic import OpTimes, typical
 
-_PROFILED = 3
+_PROFILED = 4
+"""The fewest steps of which `typical` leaves out one that was disturbed."""
 _ASSUMED = Options(contention="none", memory="sum", step="joint")
 
 
@@ -95,14 +96,12 @@ class GraphRunner:
 
     def _timed(self, inputs: Sequence[Any], device: RuntimeDevice) -> dict[str, float]:
         variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
-        times: dict[str, list[float]] = defaultdict(list)
+        samples: list[OpTimes] = []
         for _ in range(1 + _PROFILED):
             state = variant.joint.start(variant.bind({}, inputs, 0, 0), record=True)
             variant.joint.run(state)
-            assert state.timeline is not None
-            for span in state.timeline["all"].spans(device):
-                times[span.op].append(span.end_s - span.start_s)
-        return {op: quantiles(found[1:], n=4, method="inclusive")[0] for op, found in times.items()}
+            samples.append(recorded_times(device, state))
+        return typical(samples[1:])
 
     def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)

@@ -3,10 +3,10 @@
 import random
 
 import pytest
+from benchmarks.ddp_model import DdpProfile, ddp_step_s, exposed_s, speedup
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.runtime.distributed.ddp_prediction import DdpProfile, ddp_step_s, exposed_s, speedup
 
 # 10 s: two buckets of 1,000 and 3,000 bytes, ready at 4 s and 8 s; 2 s of copies and updates behind the last one.
 PROFILE = DdpProfile(10.0, (4.0, 8.0), (1000, 3000))

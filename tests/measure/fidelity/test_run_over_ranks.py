@@ -9,12 +9,9 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.ranks_prediction import joined_samples
-from dlplacer.measure.fidelity.ranks_run import run_over_ranks
+from dlplacer.measure.fidelity.prediction import joined_samples
+from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
 from dlplacer.models import branches, mlp
-from dlplacer.runtime.distributed.batch_shard import part_of
-from dlplacer.runtime.distributed.measured_network import fitted_line
-from dlplacer.runtime.distributed.ranks import parse_ranks
 from dlplacer.runtime.distributed.replicate import replicated_plan
 
 
@@ -28,7 +25,8 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
 
     def work(rank: int):
         job = replace(mlp(batch_size=8), optimizer=optimizer)
-        return run_over_ranks(job, plan, names.split(","), replicas=2, steps=2, warmup=1, bucket_bytes=40_000)
+        over = OverRanks(replicas=2, bucket_bytes=40_000)
+        return run_over_ranks(job, plan, names.split(","), over, steps=2, warmup=1)
 
     runs = run_ranks(ranks, work)
     report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
@@ -40,7 +38,10 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     assert report.max_abs_error < 1e-5
     assert report.full_batch_error < 1e-5
     assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
-    assert report.to_dict()["devices"] == report.devices
+    told = report.to_dict()
+    assert told["devices"] == report.devices
+    assert (told["replicas"], told["ranks"], told["step"]) == (2, ranks, "joint")
+    assert not {"over_ranks", "beside", "eager_all_cores_s", "dispatch_s"} & told.keys()
     assert len(report.devices) == 4
     assert report.draws == "none"
     assert [use.device for use in report.use] == [device.id for device in measured.topology.devices]
@@ -63,7 +64,7 @@ def test_one_process_draws_what_every_replica_draws() -> None:
 
     def work(rank: int):
         job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
-        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], replicas=2, steps=1, warmup=0)
+        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], OverRanks(replicas=2), steps=1, warmup=0)
 
     report = run_ranks(2, work)[0].report
     assert report.draws == "same"
@@ -89,11 +90,10 @@ def test_one_replica_over_two_processes() -> None:
 
 # Ranks 0 and 1 are the first replica, with one op each; 2 and 3 the second.
 def test_samples_of_the_ranks_of_a_replica_come_together() -> None:
-    ranks = parse_ranks(random_plan(capture(mlp(batch_size=4)), 2), ["cpu:0", "cpu:1"], replicas=2)
     samples = [
         [{"a": rank + step / 10} if rank % 2 else {"b": rank + step / 10} for step in (1, 2)] for rank in range(4)
     ]
-    assert joined_samples(samples, ranks) == [
+    assert joined_samples(samples, [0, 0, 1, 1]) == [
         [{"b": 0.1, "a": 1.1}, {"b": 2.1, "a": 3.1}],
         [{"b": 0.2, "a": 1.2}, {"b": 2.2, "a": 3.2}],
     ]
@@ -110,25 +110,4 @@ def test_only_training_is_run_over_processes() -> None:
 def test_a_plan_for_other_replicas_is_refused() -> None:
     plan = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2), 2, AlphaBeta(1e-4, 1e-9))
     with pytest.raises(MismatchError, match="was made for 2 replicas, and 3 are to run"):
-        run_over_ranks(mlp(batch_size=12), plan, ["cpu:0", "cpu:1"], replicas=3)
-
-
-def test_a_batch_that_cannot_be_cut_is_refused() -> None:
-    parts = [part_of(mlp(batch_size=6), number, 3) for number in range(3)]
-    assert [len(part.args[0]) for part in parts] == [2, 2, 2]
-    with pytest.raises(InputError, match=r"shape \[6, 64\] cannot be cut into 4 equal parts"):
-        part_of(mlp(batch_size=6), 0, 4)
-
-
-def test_a_line_is_fitted_by_relative_errors() -> None:
-    line = AlphaBeta(2e-4, 3e-9)
-    sizes = (1024, 2**16, 2**20, 2**24)
-    exact = fitted_line({size: line.time_s(size) for size in sizes})
-    assert exact.latency_s == pytest.approx(line.latency_s)
-    assert exact.s_per_byte == pytest.approx(line.s_per_byte)
-    # A large size that is 10 % off moves the latency by far less than its own error of 5 ms.
-    noisy = fitted_line({size: line.time_s(size) * (1.1 if size == 2**24 else 1.0) for size in sizes})
-    assert noisy.latency_s == pytest.approx(line.latency_s, rel=0.1)
-    assert fitted_line({1: 1.0, 2: 0.5}).s_per_byte > 0  # never negative, never free
-    with pytest.raises(InputError, match="1 sizes were timed; an α-β line needs two at least"):
-        fitted_line({1: 1.0})
+        run_over_ranks(mlp(batch_size=12), plan, ["cpu:0", "cpu:1"], OverRanks(replicas=3))

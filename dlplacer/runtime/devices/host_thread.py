@@ -1,4 +1,4 @@
-"""The network as a device: a thread on which collectives run while the compute devices go on."""
+"""A thread of this process as a device: what CPU cores and the network have in common."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,24 @@ from typing import Any
 import torch
 
 from dlplacer.runtime.devices.worker import Worker
-from dlplacer.runtime.distributed.ranks import NETWORK
 
 
-class NetworkDevice:
-    """Takes vectors from CPU devices and gives them back; its thread is free to run on any core of the process."""
+class HostThread:
+    """A device whose ops have finished when their calls return; tensors in the host's memory are handed over.
 
-    def __init__(self) -> None:
-        self.name = NETWORK
-        self.type = NETWORK
-        self.torch_device = torch.device("cpu")
-        self._worker = Worker(self.name, lambda: None)
+    Parameters
+    ----------
+    name, type
+        As in `RuntimeDevice`.
+    prepare
+        What its thread runs first.
+    """
+
+    torch_device = torch.device("cpu")
+
+    def __init__(self, name: str, type: str, prepare: Callable[[], None] = lambda: None) -> None:
+        self.name, self.type = name, type
+        self._worker = Worker(name, prepare)
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":
         """Run a function on the thread."""
@@ -26,17 +33,19 @@ class NetworkDevice:
 
     def send(self, tensor: Any, target: Any) -> Any:
         """The tensor itself, or a copy on a device with memory of its own."""
-        return tensor if tensor is None else tensor.to(target.torch_device)
+        if target.torch_device.type == "cpu" or tensor is None:
+            return tensor
+        return tensor.to(target.torch_device)
 
     def receive(self, in_flight: Any) -> Any:
         """The tensor: it is ready when it arrives."""
         return in_flight
 
     def drain(self) -> None:
-        """Nothing to wait for."""
+        """Nothing to wait for: other threads' ops have finished when their calls return."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for: a collective has finished when its call returns."""
+        """Nothing to wait for, as in `drain`."""
 
     def now(self) -> int:
         """Nanoseconds of a monotonic clock."""
