@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.machines.importers.host import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.problem.problem import Problem, build_problem
@@ -85,7 +85,7 @@ def place(
         on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
 
     stop = stop if stop is not None else Event()
-    budget = Budget(began + time_limit_s, gap, seed, workers or _usable_cores(), stop, report)
+    budget = Budget(began + time_limit_s, gap, seed, workers or len(usable_cores()), stop, report)
     outcome = _search(problem, method, budget)
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
@@ -143,10 +143,6 @@ def _require_arguments(method: str, time_limit_s: float, gap: float, workers: in
         raise InputError(f"workers is {workers}; it must be at least 1")
     if workers is not None and workers > _MOST_WORKERS:
         raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _provenance(problem: Problem, seed: int, workers: int) -> dict[str, Any]:

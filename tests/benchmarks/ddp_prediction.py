@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dlplacer.frontend import Job
+from dlplacer.machines.importers.host import usable_cores
 from dlplacer.models import branches, inception_v3, mlp
 from dlplacer.runtime.devices.allocator import keep_heap
-from dlplacer.runtime.devices.cpu import usable_cores
 from dlplacer.runtime.distributed.ddp_prediction import DdpProfile, ddp_step_s, speedup
 from dlplacer.runtime.distributed.launch import launch, results_of
 from dlplacer.runtime.distributed.measured_network import fitted_line

@@ -28,7 +28,7 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     cores
         Numbers of the cores; None takes those of this process.
     """
-    usable = _usable_cores() if cores is None else cores
+    usable = usable_cores() if cores is None else cores
     nodes = _numa_nodes(root, usable)
     rates = DEVICE_TABLE[CORE]
     names = {core: f"cpu{position}" for position, core in enumerate(usable)}
@@ -48,7 +48,8 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     return Topology(devices, routers, links, name=os.uname().nodename, source=source, meta=meta)
 
 
-def _usable_cores() -> list[int]:
+def usable_cores() -> list[int]:
+    """Numbers of the cores that this process may use, in order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

@@ -1,7 +1,6 @@
 """Plain PyTorch, the baseline: the job's own module, loss and backward, without any plan."""
 
 import copy
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
+from dlplacer.machines.importers.host import usable_cores
 from dlplacer.runtime.devices.base import RuntimeDevice
 
 
@@ -98,7 +98,7 @@ class EagerOnDevice:
     def step_on_all_cores(self) -> torch.Tensor:
         """A step with as many threads as this process has cores."""
         before = torch.get_num_threads()
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        torch.set_num_threads(len(usable_cores()))
         try:
             return self.eager()
         finally:

@@ -9,6 +9,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
 from dlplacer.runtime.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
@@ -98,6 +99,6 @@ class Predictor:
     def _dispatch_s(self, times: OpTimes) -> float:
         """Of the first device that is fed by the process; cores are not."""
         for device in self._devices:
-            if device.torch_device.type != "cpu":
+            if not in_host_memory((device,)):
                 return dispatch_time_s(self._job, self._captured, device, times)
         return 0.0

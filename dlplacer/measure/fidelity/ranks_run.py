@@ -29,6 +29,7 @@ from dlplacer.measure.fidelity.run_report import device_uses, worst_offenders
 from dlplacer.measure.fidelity.side_by_side import side_by_side
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
 from dlplacer.runtime.distributed.batch_shard import part_of
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, with_collectives
@@ -135,7 +136,7 @@ def _measure(
     line = measured_all_reduce(group)
     made = group.agreed(lambda: None if group.rank else _planned(plan, captured, len(parts), line, bucket_bytes))
     planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
-    if all(device.torch_device.type == "cpu" for device in opened.values()):
+    if in_host_memory(opened.values()):
         reserve_heap(sum(op.footprint_bytes for op in planned.graph.ops))
     predictor = RanksPredictor(job, planned, with_collectives(captured, planned), group, opened, line)
     reference = copy.deepcopy(job.module)

@@ -20,6 +20,7 @@ from dlplacer.measure.fidelity.recording import measured_plan, median_op_times, 
 from dlplacer.measure.fidelity.run_report import Beside, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -118,7 +119,7 @@ def _measure(
     others: Mapping[str, _Other],
 ) -> Run:
     opened = list(placed.devices.values())
-    if _on_cores(opened):
+    if in_host_memory(opened):
         reserve_heap((1 + len(others)) * sum(op.footprint_bytes for op in plan.graph.ops))
     predictors = {"predicted": Predictor(job, plan, placed.captured, opened)}
     for name, other in others.items():
@@ -132,7 +133,7 @@ def _measure(
     errors = {name: other.error(reference, opened[0]) for name, other in others.items()}
     error, draws = compare_once(placed, reference, planned_step, eager.step, job.update is not None)
     variants: dict[str, Callable[[], object]] = {"baseline": eager.step, "placed": planned_step}
-    if _on_cores(opened):
+    if in_host_memory(opened):
         variants["all cores"] = eager.step_on_all_cores
     variants |= {name: other.step for name, other in others.items()}
     variants |= {name: predictor.step for name, predictor in predictors.items()}
@@ -169,10 +170,6 @@ def _measure(
         },
     )
     return Run(report, prediction.plan, measured)
-
-
-def _on_cores(devices: Sequence[RuntimeDevice]) -> bool:
-    return all(device.torch_device.type == "cpu" for device in devices)
 
 
 def _planned_step(job: Job, placed: PlacedModule) -> torch.Tensor:

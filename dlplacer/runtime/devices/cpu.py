@@ -1,16 +1,22 @@
 """One CPU core as a device: a thread pinned to the core, one torch thread, warm memory."""
 
 import os
+import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.importers.host import CORE, usable_cores
 from dlplacer.runtime.devices.allocator import keep_heap
+from dlplacer.runtime.devices.device_kind import HOST_DEVICE, DeviceKind
 from dlplacer.runtime.devices.worker import Worker
+
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 class CpuDevice:
@@ -24,8 +30,8 @@ class CpuDevice:
                 f"cpu:{len(cores) - 1} or start it with more cores"
             )
         self.name = f"cpu:{index}"
-        self.type = "cpu-core"
-        self.torch_device = torch.device("cpu")
+        self.type = CORE
+        self.torch_device = HOST_DEVICE
         self._core = cores[index]
         keep_heap()
         threads = torch.get_num_threads()
@@ -38,9 +44,7 @@ class CpuDevice:
 
     def send(self, tensor: Any, target: Any) -> Any:
         """The tensor itself to another core; a copy to any other device."""
-        if target.torch_device.type == "cpu" or tensor is None:
-            return tensor
-        return tensor.to(target.torch_device)
+        return tensor if tensor is None or target.torch_device == HOST_DEVICE else tensor.to(target.torch_device)
 
     def receive(self, in_flight: Any) -> Any:
         """The tensor: it is ready when it arrives."""
@@ -65,16 +69,40 @@ class CpuDevice:
         self._worker.close()
 
     def _prepare(self) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {self._core})
+        pin_thread(self._core)
         # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order
         # changes the first alone once the constructor has put back the second.
         torch.get_num_threads()
         torch.set_num_threads(1)
 
 
-def usable_cores() -> list[int]:
-    """The cores that this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+def pin_thread(core: int) -> None:
+    """Keep the calling thread on a core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _open(index: int, *, part: int | None = None, copies: str = "free") -> CpuDevice:
+    return CpuDevice(index)
+
+
+CPU = DeviceKind(
+    torch_type="cpu",
+    open=_open,
+    count=lambda: len(usable_cores()),
+    in_host_memory=True,
+    divisible=False,
+    collectives="gloo",
+    generator=lambda index: torch.default_generator,
+    versions=lambda index: {"hardware": cpu_name()},
+)

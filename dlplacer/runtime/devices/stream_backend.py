@@ -42,36 +42,43 @@ class StreamBackend(Protocol):
 
 
 class TorchStreams:
-    """`StreamBackend` on torch.cuda."""
+    """`StreamBackend` on torch's module for a type of device: ``torch.cuda``, or another with the same functions."""
+
+    def __init__(self, torch_type: str) -> None:
+        self._torch: Any = torch.get_device_module(torch_type)
 
     def device_count(self) -> int:
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return int(self._torch.device_count()) if self._torch.is_available() else 0
 
     def device_name(self, index: int) -> str:
-        return torch.cuda.get_device_name(index)
+        return str(self._torch.get_device_name(index))
 
     def set_device(self, index: int) -> None:
-        torch.cuda.set_device(index)
+        self._torch.set_device(index)
 
     def stream(self, index: int) -> Any:
-        return torch.cuda.Stream(device=index)  # type: ignore[no-untyped-call]
+        return self._torch.Stream(device=index)
 
     def activate(self, stream: Any) -> None:
-        torch.cuda.set_stream(stream)
+        self._torch.set_stream(stream)
 
     def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
-        with torch.cuda.stream(stream):
+        # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
+        # queued behind it. On a stream of its own a copy delays only what waits for its event.
+        with self._torch.stream(stream):
             return tensor.to(device, non_blocking=True, copy=True)
 
     def protect(self, tensor: Any, stream: Any) -> None:
+        # The caching allocator gives memory back to the stream on which it was allocated as soon as Python drops the
+        # tensor, and knows nothing of kernels that other streams still have to run on it.
         tensor.record_stream(stream)
 
     def synchronize(self, index: int) -> None:
-        torch.cuda.synchronize(index)
+        self._torch.synchronize(index)
 
     def event(self, timed: bool) -> Any:
-        return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+        return self._torch.Event(enable_timing=timed)
 
     def pause(self, stream: Any, pause_s: float) -> None:
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(int(pause_s * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
+        with self._torch.stream(stream):
+            self._torch._sleep(int(pause_s * _CYCLES_PER_S))

@@ -12,6 +12,10 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.core.errors import InputError, RunError
+from dlplacer.runtime.devices.cpu import CPU
+from dlplacer.runtime.devices.device_kind import HOST_DEVICE
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
@@ -40,8 +44,10 @@ class RankGroup:
         if not timeout_s > 0:
             raise InputError(f"timeout_s is {timeout_s}; it must be positive")
         self.ranks = ranks
-        on_cuda = [owner.device.startswith("cuda") for owners in ranks.owners for owner in owners.values()]
-        _join("cpu:gloo,cuda:nccl" if any(on_cuda) else "gloo", timeout_s)
+        kinds = [KINDS[DeviceName.parse(owner.device).kind] for owners in ranks.owners for owner in owners.values()]
+        others = {kind.torch_type: kind.collectives for kind in kinds if not kind.in_host_memory}
+        pairs = [f"{kind}:{backend}" for kind, backend in {CPU.torch_type: CPU.collectives, **others}.items()]
+        _join(",".join(pairs) if others else CPU.collectives, timeout_s)
         self.rank, count = dist.get_rank(), dist.get_world_size()
         if count != ranks.count:
             raise InputError(
@@ -51,7 +57,8 @@ class RankGroup:
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
         own = next(iter(ranks.devices_of(self.rank).values()))
-        self.transport: Transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
+        through_host = any(kind.in_host_memory for kind in kinds)
+        self.transport: Transport = HostTransport() if through_host else NcclTransport(torch.device(own))
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
         self._pumps: dict[Channel, ChannelThread] = {}
@@ -153,7 +160,7 @@ class RankGroup:
 
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
         """A tensor of one process in the host's memory of all; None on those that get it."""
-        host = torch.device("cpu")
+        host = HOST_DEVICE
         flat = wire.empty(host) if tensor is None else wire.flat(tensor.detach().to(host), host)
         if wire.elements:
             self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))

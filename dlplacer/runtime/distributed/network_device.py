@@ -5,8 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import torch
-
+from dlplacer.runtime.devices.device_kind import HOST_DEVICE
 from dlplacer.runtime.devices.worker import Worker
 from dlplacer.runtime.distributed.ranks import NETWORK
 
@@ -17,7 +16,7 @@ class NetworkDevice:
     def __init__(self) -> None:
         self.name = NETWORK
         self.type = NETWORK
-        self.torch_device = torch.device("cpu")
+        self.torch_device = HOST_DEVICE
         self._worker = Worker(self.name, lambda: None)
 
     def submit(self, work: Callable[[], Any]) -> "Future[Any]":

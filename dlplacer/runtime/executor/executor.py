@@ -14,6 +14,7 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_kind import HOST_DEVICE
 from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -228,7 +229,7 @@ class Executor:
     def _memory_of(self, action: StreamAction) -> torch.device:
         """Where the action's copy goes: to other processes through the host's memory."""
         here = self._devices.get(action.target) if isinstance(action, Copy) else None
-        return torch.device("cpu") if here is None else here.torch_device
+        return HOST_DEVICE if here is None else here.torch_device
 
     def _compile_compute(self, name: str, op: str) -> Step:
         exports = {edge.tensor for edge in self._graph.edges_from[op]}

@@ -8,10 +8,9 @@ from statistics import quantiles
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile
+from dlplacer.machines.importers.host import CORE
 from dlplacer.runtime.onnx.run_cut_model import random_inputs
 from dlplacer.runtime.onnx.session import open_session, run_session
-
-DEVICE_TYPE = "cpu-core"
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
@@ -40,4 +39,4 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
         # A node that onnxruntime removed or folded takes no time.
         found = durations.get(str(op.attrs.get("node", "")), [0.0])[-steps:]
         times[op.id] = quantiles(found, n=4, method="inclusive")[0] if len(found) > 1 else found[0]
-    return {DEVICE_TYPE: times}
+    return {CORE: times}

@@ -14,7 +14,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import usable_cores
+from dlplacer.runtime.devices.kinds import default_names
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
 
@@ -70,9 +70,7 @@ class CompileOptions:
             return tuple(self.devices.split(","))
         if self.devices is not None:
             return tuple(self.devices)
-        if torch.cuda.is_available():
-            return tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
-        return tuple(f"cpu:{index}" for index in range(min(len(usable_cores()), _MOST_CORES)))
+        return default_names(_MOST_CORES)
 
 
 def dlplacer(

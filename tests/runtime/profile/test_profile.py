@@ -14,8 +14,8 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
+from dlplacer.machines.importers.host import usable_cores
 from dlplacer.runtime.devices import RuntimeDevice, open_devices
-from dlplacer.runtime.devices.cpu import usable_cores
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState

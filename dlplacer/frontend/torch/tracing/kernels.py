@@ -10,7 +10,6 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.frontend.torch.executable import Executable
 
 aten = torch.ops.aten
-_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
@@ -20,9 +19,9 @@ def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., An
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
     """Whether torch has a kernel of its own for an op on a type of device."""
-    key = _KEYS.get(device_type)
-    if key is None or not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, torch._ops.OpOverload):
         return True
+    key = torch._C._dispatch_key_for_device(device_type)
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, key))
 
 

@@ -8,11 +8,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
+
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """The stand-in of a tensor that is real, on the meta device, or a stand-in of another mode."""
     with mode:
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
 
 
 def fake_tree(value: Any, mode: FakeTensorMode) -> Any:

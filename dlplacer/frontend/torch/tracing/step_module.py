@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
+from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 from dlplacer.frontend.torch.tracing.stand_in import fake_module, fake_tree
 
 
@@ -24,7 +25,7 @@ class StepModule(nn.Module):
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
         """The loss as a 1-tuple when training, else what the module returns."""
-        with torch.autocast("cpu", dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+        with torch.autocast(TRACED_ON.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             if not self.trains:
                 return self.module(*args, **kwargs)
             if self.loss is None:

@@ -1,0 +1,60 @@
+"""What differs between kinds of devices that torch can drive."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from dlplacer.runtime.devices.base import RuntimeDevice
+
+HOST_DEVICE = torch.device("cpu")
+"""Where torch keeps tensors of the host's memory."""
+
+
+class OpenDevice(Protocol):
+    """Starts a device of a kind."""
+
+    def __call__(self, index: int, *, part: int | None = None, copies: str = "free") -> RuntimeDevice:
+        """The device of this index, or one of several logical devices on it.
+
+        Raises
+        ------
+        InputError
+            If there is no such device on this machine.
+        """
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A kind of device: CPU cores, CUDA devices.
+
+    Attributes
+    ----------
+    torch_type
+        As torch names it, and as names of devices begin: ``cpu``, ``cuda``.
+    open
+        Starts a device.
+    count
+        How many devices of the kind this process may use.
+    in_host_memory
+        Whether tensors live in the host's memory: they are handed over instead of copied, the allocator is the C heap,
+        and each device dispatches its own ops. Devices of other kinds are all fed by one process.
+    divisible
+        Whether several logical devices can share one, as ``cuda:0/0`` and ``cuda:0/1``.
+    collectives
+        The backend of torch.distributed for tensors on such devices.
+    generator
+        Index → the random generator that ops there draw from by default.
+    versions
+        Index → what decides how long an op takes there, beside torch: the hardware, and its software.
+    """
+
+    torch_type: str
+    open: OpenDevice
+    count: Callable[[], int]
+    in_host_memory: bool
+    divisible: bool
+    collectives: str
+    generator: Callable[[int], torch.Generator]
+    versions: Callable[[int], Mapping[str, str]]
