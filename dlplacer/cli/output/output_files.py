@@ -5,9 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-from dlplacer.core.errors import InputError
-from dlplacer.report.plot.style.formats import picture_format
-
 
 def output_file(text: str) -> Path:
     """The path that an option such as ``-o`` names, for `argparse`: what a command would find after minutes of work.
@@ -30,15 +27,6 @@ def output_file(text: str) -> Path:
     if not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path}: no permission in {folder}; write elsewhere")
     return path
-
-
-def picture_file(text: str) -> Path:
-    """As `output_file`, for a picture: the suffix must be one of its formats."""
-    try:
-        picture_format(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return output_file(text)
 
 
 def tell_written(*paths: Path | None) -> None:
