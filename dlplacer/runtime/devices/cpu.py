@@ -2,24 +2,20 @@
 
 import os
 import platform
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.host import CORE, usable_cores
 from dlplacer.runtime.devices.allocator import keep_heap
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE, DeviceKind
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.device_kind import DeviceKind
+from dlplacer.runtime.devices.host_device import HostDevice
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-class CpuDevice:
+class CpuDevice(HostDevice):
     """The i-th core that this process may use. Tensors are handed over, not copied: cores share memory."""
 
     def __init__(self, index: int) -> None:
@@ -29,44 +25,11 @@ class CpuDevice:
                 f"device 'cpu:{index}' needs {index + 1} cores; this process may use {len(cores)}; name devices up to "
                 f"cpu:{len(cores) - 1} or start it with more cores"
             )
-        self.name = f"cpu:{index}"
-        self.type = CORE
-        self.torch_device = HOST_DEVICE
         self._core = cores[index]
         keep_heap()
         threads = torch.get_num_threads()
-        self._worker = Worker(self.name, self._prepare)
+        super().__init__(f"cpu:{index}", CORE, self._prepare)
         torch.set_num_threads(threads)
-
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
-        """Run a function on the pinned thread."""
-        return self._worker.submit(work)
-
-    def send(self, tensor: Any, target: Any) -> Any:
-        """The tensor itself to another core; a copy to any other device."""
-        return tensor if tensor is None or target.torch_device == HOST_DEVICE else tensor.to(target.torch_device)
-
-    def receive(self, in_flight: Any) -> Any:
-        """The tensor: it is ready when it arrives."""
-        return in_flight
-
-    def drain(self) -> None:
-        """Nothing to wait for: other threads' ops have finished when their calls return."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: a CPU op has finished when its call returns."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
-
-    def close(self) -> None:
-        """End the thread."""
-        self._worker.close()
 
     def _prepare(self) -> None:
         pin_thread(self._core)

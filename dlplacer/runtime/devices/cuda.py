@@ -7,11 +7,11 @@ without a GPU.
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.base import RuntimeDevice, T, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, CudaStreams
 from dlplacer.runtime.devices.stream_backend import StreamBackend, TorchStreams
@@ -61,15 +61,15 @@ class CudaDevice:
         self.streams = CudaStreams(self._backend, index, copies_here=copies == "forced")
         self._worker = Worker(self.name, self._prepare)
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the thread that feeds the compute stream."""
         return self._worker.submit(work)
 
-    def send(self, tensor: Any, target: Any) -> Any:  # noqa: ARG002
+    def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
         """The tensor itself: what has to happen on streams first are actions of their own."""
         return tensor
 
-    def receive(self, in_flight: Any) -> Any:
+    def receive(self, in_flight: Value) -> Value:
         """The tensor; the program says for what the compute stream waits."""
         return in_flight
 
@@ -81,13 +81,13 @@ class CudaDevice:
         """Wait for the compute stream."""
         self._compute.synchronize()
 
-    def now(self) -> Any:
+    def now(self) -> torch.Event:
         """An event recorded on the compute stream."""
         event = self._backend.event(timed=True)
         event.record(self._compute)
         return event
 
-    def elapsed_s(self, begin: Any, end: Any) -> float:
+    def elapsed_s(self, begin: torch.Event, end: torch.Event) -> float:
         """Seconds between two events."""
         return float(begin.elapsed_time(end)) * 1e-3
 
@@ -100,7 +100,7 @@ class CudaDevice:
         self._worker.close()
 
     @property
-    def _compute(self) -> Any:
+    def _compute(self) -> torch.Stream:
         return self.streams.named(COMPUTE_STREAM)
 
     def _prepare(self) -> None:

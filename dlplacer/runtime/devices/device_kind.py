@@ -8,9 +8,6 @@ import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice
 
-HOST_DEVICE = torch.device("cpu")
-"""Where torch keeps tensors of the host's memory."""
-
 
 class OpenDevice(Protocol):
     """Starts a device of a kind."""

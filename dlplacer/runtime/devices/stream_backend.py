@@ -19,25 +19,25 @@ class StreamBackend(Protocol):
     def set_device(self, index: int) -> None:
         """Make a device current for the calling thread."""
 
-    def stream(self, index: int) -> Any:
+    def stream(self, index: int) -> torch.Stream:
         """A new stream of a device, with ``wait_event``, ``record_event`` and ``synchronize``."""
 
-    def activate(self, stream: Any) -> None:
+    def activate(self, stream: torch.Stream) -> None:
         """Make a stream current for the calling thread; later ops are enqueued there."""
 
-    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
         """Enqueue a copy to a device, be it the tensor's own."""
 
-    def protect(self, tensor: Any, stream: Any) -> None:
+    def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
 
     def synchronize(self, index: int) -> None:
         """Wait for all streams of a device."""
 
-    def event(self, timed: bool) -> Any:
+    def event(self, timed: bool) -> torch.Event:
         """A new event, with ``record(stream)`` and ``elapsed_time(other)``."""
 
-    def pause(self, stream: Any, pause_s: float) -> None:
+    def pause(self, stream: torch.Stream, pause_s: float) -> None:
         """Enqueue a pause on a stream."""
 
 
@@ -56,19 +56,20 @@ class TorchStreams:
     def set_device(self, index: int) -> None:
         self._torch.set_device(index)
 
-    def stream(self, index: int) -> Any:
-        return self._torch.Stream(device=index)
+    def stream(self, index: int) -> torch.Stream:
+        made: torch.Stream = self._torch.Stream(device=index)
+        return made
 
-    def activate(self, stream: Any) -> None:
+    def activate(self, stream: torch.Stream) -> None:
         self._torch.set_stream(stream)
 
-    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
         # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
         # queued behind it. On a stream of its own a copy delays only what waits for its event.
         with self._torch.stream(stream):
             return tensor.to(device, non_blocking=True, copy=True)
 
-    def protect(self, tensor: Any, stream: Any) -> None:
+    def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         # The caching allocator gives memory back to the stream on which it was allocated as soon as Python drops the
         # tensor, and knows nothing of kernels that other streams still have to run on it.
         tensor.record_stream(stream)
@@ -76,9 +77,10 @@ class TorchStreams:
     def synchronize(self, index: int) -> None:
         self._torch.synchronize(index)
 
-    def event(self, timed: bool) -> Any:
-        return self._torch.Event(enable_timing=timed)
+    def event(self, timed: bool) -> torch.Event:
+        made: torch.Event = self._torch.Event(enable_timing=timed)
+        return made
 
-    def pause(self, stream: Any, pause_s: float) -> None:
+    def pause(self, stream: torch.Stream, pause_s: float) -> None:
         with self._torch.stream(stream):
             self._torch._sleep(int(pause_s * _CYCLES_PER_S))

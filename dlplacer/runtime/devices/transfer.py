@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 
@@ -12,10 +14,10 @@ class TensorInFlight:
     """A tensor on its way, and the event after which it is there; None if it is there already."""
 
     tensor: Any
-    arrived: Any = None
+    arrived: torch.Event | None = None
 
 
-def sent(device: RuntimeDevice, tensor: Any, target: RuntimeDevice) -> TensorInFlight:
+def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> TensorInFlight:
     """On a device's thread: start moving a tensor to another device, and go on."""
     streams = streams_of(device)
     if streams is None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.base import T
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
@@ -27,9 +28,9 @@ class Worker:
             self.close()
             raise
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        future: Future[Any] = Future()
+        future: Future[T] = Future()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")

@@ -9,11 +9,11 @@ from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.devices.kinds import kind_of
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
-from dlplacer.runtime.distributed.network_device import NetworkDevice
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.placed.apply import of_captured_ops
@@ -124,6 +124,6 @@ def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: on a GPU with a stream of its own there."""
+    """A thread for collectives: free to run on any core, or on a GPU with a stream of its own there."""
     here = neighbour.torch_device
-    return NetworkDevice() if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)
+    return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)

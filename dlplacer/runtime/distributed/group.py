@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.core.errors import InputError, RunError
+from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.devices.cpu import CPU
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.failure import Failure

@@ -13,8 +13,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater

@@ -11,8 +11,7 @@ import torch
 
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.transfer import received, sent

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 
 HOST_MEMORY = str(HOST_DEVICE)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from dlplacer.runtime.devices.device_kind import HOST_DEVICE
+from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.distributed.messages.wire_format import HEADER_LENGTH, WireFormat
 
 
