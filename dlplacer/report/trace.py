@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlplacer.check.memory import live_bytes
+from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.link_use import LinkUse, link_uses

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError, first_line
 
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""
@@ -58,7 +58,7 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise FileFormatError(str(where), [f"no ONNX model: {_first_line(error)}"]) from error
+        raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)
     _load_external(model, where)
     _require_valid(model, where)
@@ -93,7 +93,7 @@ def _load_external(model: Any, where: Path) -> None:
         try:
             load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:
-            raise FileFormatError(str(where), [f"external data: {_first_line(error)}"]) from error
+            raise FileFormatError(str(where), [f"external data: {first_line(error)}"]) from error
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
 
@@ -134,7 +134,7 @@ def _require_valid(model: Any, where: Path) -> None:
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise FileFormatError(str(where), [_first_line(error)]) from error
+        raise FileFormatError(str(where), [first_line(error)]) from error
 
 
 def _with_supported_opset(model: Any, where: Path) -> Any:
@@ -147,7 +147,7 @@ def _with_supported_opset(model: Any, where: Path) -> Any:
         return version_converter.convert_version(model, CONVERTED_OPSET)
     except Exception as error:
         raise FileFormatError(
-            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {_first_line(error)}"]
+            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {first_line(error)}"]
         ) from error
 
 
@@ -191,8 +191,3 @@ def _bind(graph: Any, bindings: Mapping[str, int], where: Path) -> None:
     if open_axes:
         listed = ", ".join(dict.fromkeys(open_axes))
         raise InputError(f"{where}: axes {listed} have no size; bind them, as in --dim {open_axes[0]}=1")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from dlplacer.core.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError, first_line
 from dlplacer.core.graph import TensorSpec
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 
@@ -47,8 +47,7 @@ def values_of(file: OnnxFile) -> Values:
     try:
         inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True)
     except Exception as error:
-        message = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise FileFormatError(str(file.path), [f"shape inference: {message}"]) from error
+        raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
     graph: Any = inferred.graph
     try:
         specs = _specs(graph)

@@ -5,7 +5,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dlplacer.check.memory import live_bytes
+from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 from dlplacer.report.page.summary import headline

@@ -1,4 +1,4 @@
-"""RuntimeDevice names → devices."""
+"""Device names → devices."""
 
 import re
 from collections.abc import Sequence

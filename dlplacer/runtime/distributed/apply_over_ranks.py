@@ -35,7 +35,7 @@ def apply_ranks(
     job
         The job that the plan was captured from, with the inputs of this process's replica.
     devices
-        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
+        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
         `dlplacer.runtime.distributed.ranks`.
     replicas
         How often the plan runs side by side; more than one needs a plan with collectives
@@ -86,7 +86,7 @@ def require_replicas(plan: Plan, replicas: int) -> None:
 
 
 def open_local(group: RankGroup) -> dict[str, RuntimeDevice]:
-    """RuntimeDevice of the plan → device, for those that this process owns."""
+    """Device of the plan → device, for those that this process owns."""
     names = group.ranks.devices_of(group.rank)
     return dict(zip(names, open_devices(list(names.values())), strict=True))
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.devices.cpu import CPU
 from dlplacer.runtime.devices.kinds import KINDS
@@ -199,7 +199,6 @@ def _named(what: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RunError(
-            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {reason}"
+            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {first_line(error)}"
         ) from error

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.core.errors import InputError, MismatchError, RunError
+from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import values_of
 from dlplacer.machines.importers.host import usable_cores
 from dlplacer.runtime.devices.cpu import pin_thread
 from dlplacer.runtime.onnx.cut_by_device import Part, constant_model, parts_of, sub_model
-from dlplacer.runtime.onnx.session import first_line, open_session, run_session
+from dlplacer.runtime.onnx.session import open_session, run_session
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError, first_line
 
 
 def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool = True) -> Any:
@@ -54,8 +54,3 @@ def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, 
         return list(session.run(names, inputs))
     except Exception as error:
         raise RunError(f"onnxruntime cannot run the model: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -44,7 +44,7 @@ class PlacedModule(nn.Module):
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
-        RuntimeDevice name in the plan → what the last recorded step took there.
+        Device name in the plan → what the last recorded step took there.
     """
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:

@@ -32,9 +32,9 @@ class Variant:
     Attributes
     ----------
     order
-        RuntimeDevice name in the plan → op ids; every op of the graph once.
+        Device name in the plan → op ids; every op of the graph once.
     devices
-        RuntimeDevice name in the plan → device.
+        Device name in the plan → device.
     layouts
         Strides of the flat inputs at capture, None for one that is no tensor.
     """

@@ -23,7 +23,7 @@ def calibrate(
     Parameters
     ----------
     times_s
-        RuntimeDevice type → op id → seconds.
+        Device type → op id → seconds.
     devices
         The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
 

@@ -84,7 +84,7 @@ class Profiler:
 def profile_ops(
     job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int = 7, warmup: int = 2
 ) -> dict[str, dict[str, float]]:
-    """RuntimeDevice type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
     profiler = Profiler(job, captured, devices)
     for _ in range(warmup):
         profiler.step()
@@ -119,7 +119,7 @@ def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]
 
 
 def measured_types(graph: OpGraph) -> tuple[str, ...]:
-    """RuntimeDevice types whose times in the graph were measured."""
+    """Device types whose times in the graph were measured."""
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 

@@ -39,13 +39,13 @@ class DeviceMemorySpace:
 
 
 MemorySpaces = Mapping[str, DeviceMemorySpace]
-"""RuntimeDevice name in the program → its site."""
+"""Device name in the program → its memory space."""
 
 
 def memory_spaces(
     devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
 ) -> MemorySpaces:
-    """The sites of a program's devices; those that are not among `devices` belong to other processes.
+    """The memory spaces of a program's devices; those that are not among `devices` belong to other processes.
 
     Parameters
     ----------
