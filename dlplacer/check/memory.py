@@ -67,6 +67,7 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     def alive(start_s: float, end_s: float, size_bytes: int) -> None:
         if size_bytes and end_s > start_s:
             change[start_s] += size_bytes
+            # Half of its life at most, so that something shorter than the tolerance still counts.
             change[end_s - min(slack, (end_s - start_s) / 2)] -= size_bytes
 
     used_until_s = _last_uses(plan, device)

@@ -50,7 +50,7 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 def order(plan: Plan) -> Iterator[Violation]:
     """The devices can run their ops in the plan's order: no op waits for one that comes later.
 
-    Start times alone do not tell this where ops and transfers take no time.
+    Start times do not imply it where ops and transfers take no time.
     """
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for edge in plan.graph.edges:

@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("dlplacer: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would report the closed pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

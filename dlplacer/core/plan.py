@@ -74,7 +74,7 @@ class Transfer:
 
     @property
     def end_s(self) -> float:
-        """When the tensor is there."""
+        """When the tensor has arrived."""
         return self.segments[-1].end_s
 
 
@@ -159,6 +159,7 @@ def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer
     """1e-9 × the horizon: all ops at their slowest and all transfers, one after another."""
     slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in topology.device_types) for op in graph.ops)
     moved_s = sum(abs(transfer.end_s - transfer.start_s) for transfer in transfers)
+    # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
     return 1e-9 * (slowest_s + moved_s) + 1e-15
 
 

@@ -52,7 +52,7 @@ class FileModel(BaseModel):
     """Paths of the objects that hold nodes and edges."""
 
     def mistakes(self) -> Iterator[str]:
-        """What is wrong between fields that are right each by itself."""
+        """Contradictions between fields each of which is valid."""
         return iter(())
 
 

@@ -65,7 +65,7 @@ def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
 
 
 def _renamed(event: dict[str, Any], what: str, shift: int) -> dict[str, Any]:
-    """The event in a process of its own; a measured op knows nothing of a critical path."""
+    """The event in a separate process; a measured op is on no critical path."""
     args = {key: value for key, value in event.get("args", {}).items() if not (shift and key == "critical")}
     if event["name"] == "process_name":
         args = {"name": f"{args['name']} {what}"}

@@ -90,6 +90,6 @@ def quantity_of(option: str, text: str, dimension: str) -> float:
 
 
 def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of the options that the user gave, as he wrote them: ``--batch-size``."""
+    """Those of the options that the user gave, as written: ``--batch-size``."""
     values = {name: getattr(arguments, name, None) for name in names}
     return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False]

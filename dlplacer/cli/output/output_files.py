@@ -1,4 +1,4 @@
-"""Files to write: refused before any work if they cannot be written, and told once they are."""
+"""Files to write: rejected before any work if they cannot be written, and reported once they are."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ def output_file(text: str) -> Path:
     Raises
     ------
     argparse.ArgumentTypeError
-        If it is a folder, or lies in a folder that is missing or read-only.
+        If it is a folder, or in a folder that is missing or read-only.
     """
     path = Path(text)
     folder = path.resolve().parent
@@ -30,7 +30,7 @@ def output_file(text: str) -> Path:
 
 
 def tell_written(*paths: Path | None) -> None:
-    """Say on stderr what was written; None stands for what was not asked for."""
+    """Report on stderr what was written; None for what was not requested."""
     for path in paths:
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)

@@ -23,7 +23,7 @@ class OnnxFile:
     Attributes
     ----------
     model
-        The ModelProto; every node has a name of its own, every input a fixed shape.
+        The ModelProto; node names are unique, input shapes fixed.
     path, sha256
         Where it comes from, and the hash of the file's bytes.
     dims
@@ -152,7 +152,7 @@ def _with_supported_opset(model: Any, where: Path) -> Any:
 
 
 def _name_nodes(graph: Any) -> None:
-    """Give every node a name of its own; names that are unique stay."""
+    """Make the names of nodes unique; those that already are stay."""
     taken = {node.name for node in graph.node} | {value.name for value in (*graph.input, *graph.initializer)}
     seen: set[str] = set()
     for number, node in enumerate(graph.node):

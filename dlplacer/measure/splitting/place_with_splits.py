@@ -1,4 +1,4 @@
-"""The front door of planning with splits: job and machine in, the best plan without and with splits out."""
+"""Planning with splits: the best plans of a job on a machine without and with splits of its ops."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +25,8 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_measured_times
 
+# Without a profile a part is taken to cost 3 % beyond its share: between a free split and the 5 % at which, in
+# simulation, splitting 36 ops of Inception-V3 still pays.
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4
 

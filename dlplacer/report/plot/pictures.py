@@ -26,7 +26,7 @@ class Picture:
     help
         What it shows, on the command line.
     title, caption
-        What stands above it on the page of a plan; empty where a page has no such picture.
+        Heading and text above it on the page of a plan; empty for pictures that the page does not show.
     settings
         Further parameters of the plot function that the command line may set.
     """

@@ -18,6 +18,7 @@ from dlplacer.report.plot.style.formats import picture_format
 
 DPI = 110
 _OTHER_SIZE = (12.0, 7.0)
+# matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
 _DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 

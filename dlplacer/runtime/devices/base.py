@@ -1,4 +1,4 @@
-"""What the executor needs of a device."""
+"""The interface between the executor and a device."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ HOST_DEVICE = torch.device("cpu")
 
 
 class RuntimeDevice(Protocol):
-    """A place where ops run, driven by one thread of its own.
+    """An execution resource for ops, driven by a dedicated thread.
 
     A device that enqueues work on streams also has an attribute ``streams``
     (`dlplacer.runtime.devices.device_streams.Streams`), and the program says what happens on them: its `send` and
@@ -28,7 +28,7 @@ class RuntimeDevice(Protocol):
     type
         Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
     torch_device
-        Where its tensors live for torch; ``cpu`` for every CPU device, since torch cannot tell cores apart.
+        Where its tensors live for torch; ``cpu`` for every CPU device, since torch has no name for a single core.
     """
 
     name: str

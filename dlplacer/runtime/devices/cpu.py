@@ -46,7 +46,7 @@ def pin_thread(core: int) -> None:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name, as the operating system reports it."""
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What differs between kinds of devices that torch can drive."""
+"""The properties in which kinds of devices differ."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class DeviceKind:
     generator
         Index → the random generator that ops there draw from by default.
     versions
-        Index → what decides how long an op takes there, beside torch: the hardware, and its software.
+        Index → hardware and software versions, other than torch's, for which measured times are valid.
     """
 
     torch_type: str

@@ -1,4 +1,4 @@
-"""The streams of a device by name, and what a program does with them."""
+"""The streams of a device by name, and the operations of a program on them."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ COMPUTE_STREAM = "compute"
 
 
 class Streams(Protocol):
-    """What the executor needs of a device with streams, beside `RuntimeDevice`; called on the device's thread.
+    """What a device with streams has in addition to `RuntimeDevice`; called on the device's thread.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""A device that hesitates: random pauses wherever devices meet, to bring races to light."""
+"""A device with random delays at every synchronization point, to provoke races."""
 
 import random
 import time
@@ -12,7 +12,7 @@ from dlplacer.runtime.devices.device_streams import Streams, streams_of
 
 
 class DelayedDevice:
-    """Another device with a pause, as often as not, before it sends or copies and after it receives or waits.
+    """Another device with a pause, with probability ½, before it sends or copies and after it receives or waits.
 
     Where the order of work is not enforced, some other order happens sooner or later. On CUDA the compute stream
     pauses, or the thread does (`RuntimeDevice` with ``pause``).

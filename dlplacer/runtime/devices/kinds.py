@@ -1,4 +1,4 @@
-"""The kinds of devices that dlplacer runs on: a new one is a file beside `cuda`, and a row here."""
+"""The kinds of devices that dlplacer runs on: to add one, write a module like `cuda` and add a row here."""
 
 from collections.abc import Iterable
 

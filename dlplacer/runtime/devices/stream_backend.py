@@ -4,6 +4,8 @@ from typing import Any, Protocol
 
 import torch
 
+# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs. Pauses need no
+# precision.
 _CYCLES_PER_S = 1.5e9
 
 

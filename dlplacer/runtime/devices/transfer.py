@@ -1,4 +1,4 @@
-"""One tensor's way from device to device outside a program, to time links; streams are ordered as a program would."""
+"""A transfer between devices outside any program, to time links; streams are ordered as a program would."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 
 @dataclass(frozen=True, slots=True)
 class TensorInFlight:
-    """A tensor on its way, and the event after which it is there; None if it is there already."""
+    """A tensor in flight, and the event of its arrival; None if it has arrived."""
 
     tensor: Any
     arrived: torch.Event | None = None

@@ -21,6 +21,7 @@ class Worker:
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
         self._thread.start()
+        # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
             self.submit(prepare).result()
@@ -54,5 +55,6 @@ def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
+        # Between tasks the loop's variables would keep the last step's tensors, and its exception's frames, alive.
         del task, future, work
         result = None

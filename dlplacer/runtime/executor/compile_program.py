@@ -46,6 +46,8 @@ def compile_op(executable: Executable, op: str, exports: Iterable[str], device: 
     dropped = [result for result in code.results if result not in wanted]
     first = _compile_role(code, updater)
 
+    # The usual case, without loops: whatever the general closure costs more is paid on every op, while holding the
+    # interpreter lock that the threads of all devices share.
     if first is None and len(calls) == 1 and not dropped and not marks and not code.random:
         ((only, only_call),) = calls
 
@@ -59,6 +61,8 @@ def compile_op(executable: Executable, op: str, exports: Iterable[str], device: 
             first(values, inputs)
         for result, call in calls:
             values[result] = call(values)
+        # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as
+        # freed.
         for result in dropped:
             del values[result]
         if marks:

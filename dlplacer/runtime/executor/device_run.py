@@ -46,6 +46,7 @@ class DeviceRun:
             name, in_flight = self.inboxes[self.name].get()
             if name == _ABORT:
                 raise AbortedError
+            # Producers send in their own order, which need not be the order in which this device reads.
             self.arrived[name] = in_flight
         self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
         self.resume()

@@ -84,6 +84,8 @@ class Executor:
         RunError
             If an op fails; names the op, its module and its device. The other devices stop at their next receive.
         """
+        # The caller's thread may have enqueued work on the default stream (inputs, an optimizer's step), which the
+        # devices' own streams do not wait for.
         for device in self._devices.values():
             device.drain()
         inboxes: dict[str, Inbox] = {name: queue.SimpleQueue() for name in self._devices}
@@ -121,9 +123,12 @@ class Executor:
             try:
                 if timeline is not None:
                     timeline.begin(device)
+                # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for step in steps:
                         step(row)
+                # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
+                # surface in the step that caused it.
                 device.synchronize()
             except BaseException as error:
                 if self._links is not None and not isinstance(error, AbortedError):

@@ -18,6 +18,7 @@ def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[
 
     CPU devices share one generator, so only one of them draws at a time.
     """
+    # Not hash(): it is salted per process, and ranks must draw the same numbers.
     digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") % 2**63
     with _generator_lock:

@@ -119,7 +119,7 @@ class OnnxReport:
 def run_onnx(
     file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, cores: Mapping[str, int] | None = None
 ) -> OnnxReport:
-    """Run a plan beside the whole model on random inputs, in turns, and compare outputs and times."""
+    """Run a plan alternating with the whole model on random inputs, and compare outputs and times."""
     inputs = random_inputs(file)
     whole = open_session(file.model)
     placed = PlacedOnnx(file, plan, cores)

@@ -15,7 +15,7 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
     profile_prefix
         Start of the name of the trace that the session writes when profiling ends; None: it writes none.
     optimized
-        Whether nodes may be fused and folded; without, every node of the file runs by itself.
+        Whether nodes may be fused and folded; otherwise every node of the file is executed separately.
 
     Raises
     ------
@@ -29,6 +29,7 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
     except ImportError as error:
         raise InputError("running ONNX models needs onnxruntime: pip install 'dlplacer[onnx]'") from error
     options = onnxruntime.SessionOptions()
+    # One core per device: by default each session starts a pool of as many threads as there are cores.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not optimized:

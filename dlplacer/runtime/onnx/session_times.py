@@ -4,17 +4,17 @@ import json
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from statistics import quantiles
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile
 from dlplacer.machines.importers.host import CORE
 from dlplacer.runtime.onnx.run_cut_model import random_inputs
 from dlplacer.runtime.onnx.session import open_session, run_session
+from dlplacer.runtime.profile.op_times import typical
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
-    """Device type → op id → seconds on one core, the lower quartile over steps, every node run by itself.
+    """Device type → op id → seconds on one core, as `typical` steps have them, every node run alone.
 
     Raises
     ------
@@ -34,9 +34,6 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith("_kernel_time"):
             durations[name.removesuffix("_kernel_time")].append(event["dur"] * 1e-6)
-    times: dict[str, float] = {}
-    for op in graph.ops:
-        # A node that onnxruntime removed or folded takes no time.
-        found = durations.get(str(op.attrs.get("node", "")), [0.0])[-steps:]
-        times[op.id] = quantiles(found, n=4, method="inclusive")[0] if len(found) > 1 else found[0]
-    return {CORE: times}
+    # A node that onnxruntime removed or folded has no events: it takes no time.
+    found = {op.id: durations.get(str(op.attrs.get("node", "")), [0.0] * steps)[-steps:] for op in graph.ops}
+    return {CORE: typical([{op: times[step] for op, times in found.items()} for step in range(steps)])}

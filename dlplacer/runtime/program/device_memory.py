@@ -1,4 +1,4 @@
-"""What the lowering for streams needs to know of the devices: where tensors live, and who works in streams."""
+"""What the lowering for streams needs to know of devices: their memory, and whether they have streams."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

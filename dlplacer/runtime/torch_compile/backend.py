@@ -32,7 +32,7 @@ class CompileOptions:
     devices
         Names of devices, a list or as one text with commas; by default the CUDA devices, or else the cores.
     topology
-        A topology, a file, or the name of one that ships: its devices stand for `devices` in order. By default the
+        A topology, a file, or the name of one that ships: its devices correspond to `devices` in order. By default the
         links are timed.
     method
         How a graph is planned: a key of `dlplacer.solvers.methods.METHODS`.

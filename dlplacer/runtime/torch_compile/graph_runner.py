@@ -1,10 +1,8 @@
 """One traced graph, profiled and planned at its first call, and then run as planned."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import quantiles
 from threading import Lock
 from typing import Any
 
@@ -24,6 +22,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import typical, with_measured_times
 
 _PROFILED = 3
 _ASSUMED = Options(contention="none", memory="sum", step="joint")
@@ -75,7 +74,7 @@ class GraphRunner:
     def _planned(self, inputs: Sequence[Any]) -> Plan:
         options = dict(self._planning)
         topology = options.pop("topology") or measured_topology(self._devices)
-        graph = _with_times(self.captured.graph, self._op_times(inputs, topology))
+        graph = with_measured_times(self.captured.graph, self._op_times(inputs, topology))
         return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
 
     def _named(self, topology: Topology) -> dict[str, RuntimeDevice]:
@@ -95,14 +94,14 @@ class GraphRunner:
 
     def _timed(self, inputs: Sequence[Any], device: RuntimeDevice) -> dict[str, float]:
         variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
-        times: dict[str, list[float]] = defaultdict(list)
+        samples = []
         for _ in range(1 + _PROFILED):
             state = variant.joint.start(variant.bind({}, inputs, 0, 0), record=True)
             variant.joint.run(state)
             assert state.timeline is not None
-            for span in state.timeline["all"].spans(device):
-                times[span.op].append(span.end_s - span.start_s)
-        return {op: quantiles(found[1:], n=4, method="inclusive")[0] for op, found in times.items()}
+            spans = state.timeline["all"].spans(device)
+            samples.append({span.op: span.end_s - span.start_s for span in spans})
+        return typical(samples[1:])
 
     def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)
@@ -140,13 +139,6 @@ def _stand_in(node: fx.Node) -> Any:
 def _device_of(entry: Any) -> torch.device | None:
     value = _stand_in(entry) if isinstance(entry, fx.Node) else None
     return value.device if isinstance(value, torch.Tensor) else None
-
-
-def _with_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    return replace(
-        graph,
-        ops=tuple(replace(op, time_s={kind: by_op[op.id] for kind, by_op in times.items()}) for op in graph.ops),
-    )
 
 
 def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, RuntimeDevice]) -> OpGraph:

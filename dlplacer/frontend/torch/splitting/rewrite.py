@@ -20,7 +20,7 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     Raises
     ------
     CaptureError
-        If an op is not there, or cannot be split that way; says which ways it has.
+        If an op does not exist or cannot be split along the axis; the message lists the axes that it has.
     """
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)

@@ -1,4 +1,4 @@
-"""Surroundings in which torch traces: nothing of the caller's is switched on, and nobody writes to the terminal."""
+"""The state of torch in which a step is traced: none of the caller's modes, and no output on the terminal."""
 
 import contextlib
 import logging
@@ -52,6 +52,7 @@ def _autocast_as_it_was() -> Iterator[None]:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
         torch.set_autocast_cache_enabled(caches)
+        # A trace that failed inside autocast never left it; the depth at entry says how often it has to be left now.
         left = torch.autocast_decrement_nesting()
         while left >= depth:
             left = torch.autocast_decrement_nesting()
@@ -65,6 +66,8 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:
+        # "always": by default Python shows a warning once per line, and what is collected would depend on what ran
+        # before.
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:
@@ -74,7 +77,7 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def spoken() -> set[Callable[..., Any]]:
-    """What a model calls only to tell its user something, and what tracing may therefore leave out.
+    """Functions that a model calls only to inform its user, which tracing may therefore omit.
 
     Libraries add such methods to all loggers, as transformers does with ``warning_once``.
     """

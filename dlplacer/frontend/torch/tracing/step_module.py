@@ -47,8 +47,8 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
 def replaced_tensors(job: Job) -> list[str]:
     """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
 
-    The pass runs on stand-ins, beside which tensors that the forward makes may be real. If it cannot, all are
-    suspected.
+    The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
+    returned.
     """
     step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
     before = dict(_named_tensors(step.module))
