@@ -29,7 +29,7 @@ class BasicConv2d(nn.Module):
 
 
 class InceptionA(nn.Module):
-    """Figure 5 as released: a 5x5 convolution parallel to two 3x3, its factorization; 224 + `pool_features` channels."""
+    """Figure 5 as released: a 5x5 convolution parallel to two 3x3 in sequence; 224 + `pool_features` channels."""
 
     def __init__(self, inputs: int, pool_features: int) -> None:
         super().__init__()

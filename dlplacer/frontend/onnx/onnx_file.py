@@ -30,7 +30,7 @@ class OnnxFile:
         The axes that the user bound.
     """
 
-    model: Any
+    model: onnx.ModelProto
     path: Path
     sha256: str
     dims: Mapping[str, int]
@@ -68,13 +68,13 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
     return OnnxFile(model, where, hashlib.sha256(content).hexdigest(), bindings)
 
 
-def data_inputs(model: Any) -> list[Any]:
+def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs that a caller gives: those without an initializer of the same name."""
     held = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in held]
 
 
-def _load_external(model: Any, where: Path) -> None:
+def _load_external(model: onnx.ModelProto, where: Path) -> None:
     """Read tensors kept in other files, after making sure that these lie in the model's folder."""
     from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -98,7 +98,7 @@ def _load_external(model: Any, where: Path) -> None:
         del tensor.external_data[:]
 
 
-def _tensors(*graphs: Any) -> Iterator[Any]:
+def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
     """All tensors that graphs and functions hold: initializers, and constants of their nodes and subgraphs."""
     for graph in graphs:
         yield from getattr(graph, "initializer", ())
@@ -137,7 +137,7 @@ def _require_valid(model: Any, where: Path) -> None:
         raise FileFormatError(str(where), [first_line(error)]) from error
 
 
-def _with_supported_opset(model: Any, where: Path) -> Any:
+def _with_supported_opset(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if version is None or version >= OLDEST_OPSET:
         return model

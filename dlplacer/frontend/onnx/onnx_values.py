@@ -75,7 +75,7 @@ def values_of(file: OnnxFile) -> Values:
     return Values(specs, constant)
 
 
-def _specs(graph: Any) -> dict[str, TensorSpec]:
+def _specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
     specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         found = _of_value_info(value)
@@ -94,7 +94,7 @@ def _unplaceable(kind: str | None, maker: Any) -> str:
     return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
 
-def reads(node: Any) -> list[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
     """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
@@ -112,7 +112,7 @@ def _free(graph: Any) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in own)
 
 
-def _constant(model: Any) -> frozenset[str]:
+def _constant(model: onnx.ModelProto) -> frozenset[str]:
     given = {value.name for value in data_inputs(model)}
     constant = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:

@@ -109,7 +109,7 @@ def _compile_call(instruction: Instruction, device: RuntimeDevice) -> tuple[str,
         )
     count = next((place for place, value in enumerate(args) if not isinstance(value, Value)), len(args))
     if count and not any(map(_has_value, args[count:])):
-        names = [value.name for value in args[:count]]
+        names = [value.name for value in args[:count] if isinstance(value, Value)]
         return instruction.result, _leading(target, names, args[count:], kwargs)
     return instruction.result, lambda values: target(*[_fetch(value, values) for value in args], **kwargs)
 
@@ -129,7 +129,7 @@ def _leading(
     return lambda values: target(*pick(values))
 
 
-def _placed(value: Any, device: RuntimeDevice) -> Any:
+def _placed(value: object, device: RuntimeDevice) -> object:
     if isinstance(value, torch.device):
         return device.torch_device
     if isinstance(value, (list, tuple)):
@@ -137,11 +137,11 @@ def _placed(value: Any, device: RuntimeDevice) -> Any:
     return value
 
 
-def _has_value(value: Any) -> bool:
+def _has_value(value: object) -> bool:
     return isinstance(value, Value) or (isinstance(value, list) and any(_has_value(entry) for entry in value))
 
 
-def _fetch(value: Any, values: Values) -> Any:
+def _fetch(value: object, values: Values) -> Any:
     if isinstance(value, Value):
         return values[value.name]
     return [_fetch(entry, values) for entry in value] if isinstance(value, list) else value

@@ -74,7 +74,11 @@ class CompileOptions:
 
 
 def dlplacer(
-    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+    module: fx.GraphModule,
+    inputs: Sequence[object],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """A Dynamo backend: the module's graph, placed.
 
@@ -92,7 +96,7 @@ def dlplacer(
     chosen = CompileOptions.of(options or {})
     _require_fixed_shapes(inputs)
 
-    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    def compiled(graph: fx.GraphModule, _: Sequence[object]) -> Callable[..., Any]:
         return _boxed(GraphRunner(graph, _devices(chosen.names), _planning(chosen)))
 
     found: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(module, inputs)
@@ -113,7 +117,7 @@ def _planning(options: CompileOptions) -> dict[str, Any]:
 def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     """Called with a list that it empties, so that inputs do not outlive their last reader: the form autograd wants."""
 
-    def boxed(inputs: list[Any]) -> Any:
+    def boxed(inputs: list[object]) -> Any:
         given = tuple(inputs)
         inputs.clear()
         return run(*given)
@@ -129,7 +133,7 @@ def _devices(names: tuple[str, ...]) -> list[RuntimeDevice]:
     return _OPENED[names]
 
 
-def _require_fixed_shapes(inputs: Sequence[Any]) -> None:
+def _require_fixed_shapes(inputs: Sequence[object]) -> None:
     for value in inputs:
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
         if any(isinstance(size, (torch.SymInt, torch.SymFloat)) for size in sizes):
