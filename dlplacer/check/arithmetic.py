@@ -6,6 +6,7 @@ from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan
 
 _GAP_TOLERANCE = 1e-6
+# The resolution of the solvers, stated again and not imported: this room shares no rule with them.
 _LEAST_TICK_S, _MOST_TICKS = 1e-9, 2**30
 
 

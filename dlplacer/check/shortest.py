@@ -55,6 +55,8 @@ def _least_delay_s(topology: Topology, options: Options, source: str, target: st
         spent_s, here, rate = heappop(waiting)
         if here == target:
             return spent_s
+        # The narrowest link so far decides what the rest of a segment costs, so a node alone is no state: a slower
+        # partial route over wider links may be continued more cheaply.
         if (here, rate) in done:
             continue
         done.add((here, rate))

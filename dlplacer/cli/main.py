@@ -27,6 +27,8 @@ from dlplacer.cli.arguments.parser import Parser
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
+# Commands import what they need when they run: importing torch alone takes seconds, for which --help and a wrong
+# argument should not have to wait.
 _COMMANDS = {
     "capture": capture,
     "solve": solve,

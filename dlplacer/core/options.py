@@ -27,6 +27,7 @@ class Assumption:
 
 
 def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
+    # Typed as the field's value, as dataclasses type `field` itself.
     default: str = field(default=next(iter(meaning)), metadata={"assumption": Assumption(decides, meaning, paper)})
     return default
 

@@ -155,6 +155,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
+    # json silently keeps the last of several equal keys: the file would not mean what it seems to say.
     marked = _Repeating(value)
     marked.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return marked

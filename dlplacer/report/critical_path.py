@@ -25,6 +25,7 @@ def critical_path(plan: Plan) -> tuple[Step, ...]:
     while event is not None:
         walked[event] = None
         event = max(
+            # Ops and transfers without duration end where they start; without this the walk could go round among them.
             (before for before in waits.ended_at_start(event) if before not in walked),
             key=lambda before: before.end_s > before.start_s,
             default=None,

@@ -132,6 +132,7 @@ def _user_code(what: str) -> Iterator[None]:
         yield
     except DlplacerError:
         raise
+    # SystemExit too: a script that parses its own arguments when it is imported would end dlplacer without a word.
     except (Exception, SystemExit) as error:
         text = (str(error).splitlines() or [""])[0][:_LONGEST_MESSAGE]
         raise UserCodeError(

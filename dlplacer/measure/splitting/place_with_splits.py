@@ -118,6 +118,7 @@ def place_with_splits(
     finally:
         for device in opened:
             device.close()
+    # Profiling comes on top of the limit, so with devices the time spent so far is not deducted.
     left_s = max(1.0, time_limit_s - (0.0 if opened else time.monotonic() - began))
     result = place(whole, topology, options, time_limit_s=left_s / 2, **solving)
     split = place(choice.graph, topology, options, time_limit_s=left_s / 2, **solving) if choice.splits else result

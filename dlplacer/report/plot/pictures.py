@@ -56,6 +56,7 @@ class Picture:
 
     @property
     def _module(self) -> Any:
+        # By name and on demand: the command line reads this table, and must not load matplotlib for it.
         return import_module(f"dlplacer.report.plot.{self.name}")
 
 

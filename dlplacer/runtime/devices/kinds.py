@@ -9,6 +9,7 @@ from dlplacer.runtime.devices.cpu import CPU
 from dlplacer.runtime.devices.cuda import CUDA
 from dlplacer.runtime.devices.device_kind import DeviceKind
 
+# Accelerators come first: who has one does not want to run on cores by default.
 KINDS: dict[str, DeviceKind] = {kind.torch_type: kind for kind in (CUDA, CPU)}
 """Torch's type of a device → its kind; where devices are not named, the first of which there are any is used."""
 

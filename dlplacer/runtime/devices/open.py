@@ -64,6 +64,7 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     try:
         for name in wanted:
             opened.append(name.open())
+    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
     except BaseException:
         for device in opened:
             device.close()

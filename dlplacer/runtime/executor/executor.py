@@ -225,6 +225,8 @@ def _end(futures: list["Future[Any]"]) -> None:
         if failure is None and not isinstance(error, AbortedError):
             failure = error
     futures.clear()
+    # An error refers to the frames that it passed, and they to its step: as long as a frame refers to the error, the
+    # cycle keeps the tensors of the failed step until the garbage collector runs.
     done = error = None
     if failure is not None:
         try:

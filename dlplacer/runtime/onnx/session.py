@@ -33,6 +33,7 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not optimized:
+        # Fused nodes have other names in the profile than in the file, and no times of their own.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile_prefix is not None:
         options.enable_profiling = True

@@ -101,6 +101,7 @@ class GraphRunner:
             assert state.timeline is not None
             spans = state.timeline["all"].spans(device)
             samples.append({span.op: span.end_s - span.start_s for span in spans})
+        # The first step pays for what is allocated and chosen once.
         return typical(samples[1:])
 
     def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:

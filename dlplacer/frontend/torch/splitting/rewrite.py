@@ -28,6 +28,7 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     if missing:
         raise CaptureError(f"there is no op {missing[0]!r} to split; use an id of the captured graph")
     table = PieceTable(graph)
+    # In graph order: a split op has its pieces in the table before any of its readers is looked at.
     for node in nodes:
         table.reader = node
         split = wanted.get(node.name)
