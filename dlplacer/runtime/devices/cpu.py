@@ -55,13 +55,9 @@ def cpu_name() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def _open(index: int, *, part: int | None = None, copies: str = "free") -> CpuDevice:
-    return CpuDevice(index)
-
-
 CPU = DeviceKind(
     torch_type="cpu",
-    open=_open,
+    open=lambda index, part=None, copies="free": CpuDevice(index),
     count=lambda: len(usable_cores()),
     in_host_memory=True,
     divisible=False,

@@ -2,24 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice
-
-
-class OpenDevice(Protocol):
-    """Starts a device of a kind."""
-
-    def __call__(self, index: int, *, part: int | None = None, copies: str = "free") -> RuntimeDevice:
-        """The device of this index, or one of several logical devices on it.
-
-        Raises
-        ------
-        InputError
-            If there is no such device on this machine.
-        """
 
 
 @dataclass(frozen=True)
@@ -31,7 +17,8 @@ class DeviceKind:
     torch_type
         As torch names it, and as names of devices begin: ``cpu``, ``cuda``.
     open
-        Starts a device.
+        ``open(index, part=None, copies="free")`` starts a device, or one of several logical devices on it; raises
+        InputError if there is none.
     count
         How many devices of the kind this process may use.
     in_host_memory
@@ -48,7 +35,7 @@ class DeviceKind:
     """
 
     torch_type: str
-    open: OpenDevice
+    open: Callable[..., RuntimeDevice]
     count: Callable[[], int]
     in_host_memory: bool
     divisible: bool
