@@ -14,7 +14,7 @@ _JOINS = ("aten.cat", "aten.add")
 
 
 @dataclass
-class TimeTable:
+class MeasuredTimes:
     """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
 
     device_type: str
@@ -68,7 +68,7 @@ def share(part: Op, whole: Op) -> float:
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
 
 
-def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[TimeTable], overhead: float) -> OpGraph:
+def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[MeasuredTimes], overhead: float) -> OpGraph:
     """A graph with splits, timed: what is known from the tables, the rest estimated from the graph without them.
 
     Device types for which the whole graph has no times are left to the roofline.
@@ -118,10 +118,10 @@ def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float
     return parts_s / wholes_s - 1 if wholes_s else 0.0
 
 
-def tables_of(graph: OpGraph) -> list[TimeTable]:
+def tables_of(graph: OpGraph) -> list[MeasuredTimes]:
     """A table for each device type for which all ops of a graph have times."""
     types = {name for op in graph.ops for name in _given(op)}
-    tables = [TimeTable(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
+    tables = [MeasuredTimes(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
     for table in tables:
         table.learn(graph)
     return tables
