@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
 from dlplacer.cli.output.hybrid_table import print_hybrid
-from dlplacer.cli.output.output_files import picture_file, tell_written
+from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
-    parser.add_argument("--picture", metavar="F", type=picture_file, help="speedup over devices, as .png, .svg or .pdf")
+    add_picture_options(parser, "hybrid plan")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -77,8 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
     warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
-    if arguments.picture is not None:
-        _draw(arguments.picture, plan)
+    tell_written(*save_pictures(arguments, "hybrid plan", plan))
     if arguments.json:
         extra: dict[str, Any] = {"warnings": list(warnings)}
         if fits is not None:
@@ -271,10 +271,3 @@ def _fit_object(fits: "ScalingFits") -> dict[str, Any]:
         for fit in fits.fits
     ]
     return {"verdict": fits.verdict, "forms": forms}
-
-
-def _draw(path: Path, plan: Any) -> None:
-    from dlplacer.report.plot import plot_hybrid, save_picture
-
-    save_picture(path, plot_hybrid, plan)
-    tell_written(path)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_subject_arguments
-from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -32,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
     )
-    parser.add_argument("--picture", metavar="F", type=picture_file, help="the schedule as .png, .svg or .pdf")
+    add_picture_options(parser, "pipeline plan")
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
     )
@@ -76,11 +77,7 @@ def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
         from dlplacer.planning.pipeline.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
-    if arguments.picture is not None:
-        from dlplacer.report.plot import plot_pipeline, save_picture
-
-        save_picture(arguments.picture, plot_pipeline, plan)
-    tell_written(arguments.csv, arguments.picture)
+    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan))
 
 
 def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
-from dlplacer.cli.output.output_files import output_file, picture_file
+from dlplacer.cli.output.output_files import output_file
+from dlplacer.cli.output.picture_options import picture_file
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:

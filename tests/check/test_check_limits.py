@@ -13,7 +13,6 @@ from check.plans import changed, sent, with_op
 
 from dlplacer.check import violations
 from dlplacer.check.memory import live_bytes, used_bytes
-from dlplacer.check.violation import tolerance_s
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Link, Topology
@@ -69,19 +68,19 @@ def test_rounding_may_hide_part_of_the_gap() -> None:
 
 def test_times_are_compared_with_a_tolerance() -> None:
     # 1e-9 × (2 + 3 + 3 s of ops and transfer) = 8e-9 s
-    assert tolerance_s(CROSSING) == pytest.approx(8e-9)
+    assert CROSSING.tolerance_s == pytest.approx(8e-9)
     assert violations(changed(CROSSING, "y", start_s=5.0 - 4e-9)) == ()
     assert len(violations(changed(CROSSING, "y", start_s=5.0 - 2e-8))) == 2
 
 
 def test_the_tolerance_depends_on_the_types_of_the_machine_alone() -> None:
     times = MappingProxyType({"gpu": 3.0, "abacus": 1e9})
-    assert tolerance_s(with_op(CROSSING, "y", time_s=times)) == tolerance_s(CROSSING)
+    assert with_op(CROSSING, "y", time_s=times).tolerance_s == CROSSING.tolerance_s
     assert violations(with_op(CROSSING, "y", time_s=times)) == ()
 
 
 def test_ops_of_no_time_still_leave_a_tolerance() -> None:
-    assert 0 < tolerance_s(plans.all_zero()) < 1e-12
+    assert 0 < plans.all_zero().tolerance_s < 1e-12
 
 
 def test_memory_over_time() -> None:

@@ -103,7 +103,7 @@ def build_job(arguments: argparse.Namespace) -> "Job":
     Raises
     ------
     InputError
-        If the module or callable is not there, or it returns neither a Job nor a Module.
+        If the module or callable does not exist, or it returns neither a Job nor a Module.
     """
     if getattr(arguments, "dim", None):
         raise InputError(f"--dim is for ONNX files; {arguments.model!r} takes --batch-size or --input")

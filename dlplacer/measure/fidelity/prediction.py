@@ -10,6 +10,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.problem.simulate import replay_plan
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import EXCHANGE
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import Profiler, with_measured_times
@@ -114,7 +115,7 @@ class Predictor:
         if self._group.all_reduce is not None:
             return 0.0  # a replay knows one process that feeds all devices; of several each feeds its own
         for device in self._devices.values():
-            if device.torch_device.type != "cpu":
+            if not in_host_memory((device,)):
                 return dispatch_time_s(self._job, self._captured, device, times)
         return 0.0
 

@@ -21,6 +21,7 @@ from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
@@ -165,7 +166,7 @@ def _links(topology: Topology) -> Iterator[Check]:
 
 def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
-    if all(device.torch_device.type == "cpu" for device in devices):
+    if in_host_memory(devices):
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     graph = with_measured_times(captured.graph, profile_ops(job, captured, devices))
     return place(graph, topology, method="heft", time_limit_s=30).plan

@@ -10,8 +10,8 @@ from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.host_thread import HostThread
+from dlplacer.runtime.devices.host_device import HostDevice
+from dlplacer.runtime.devices.kinds import kind_of
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
@@ -125,7 +125,6 @@ def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: on a GPU with a stream of its own there."""
-    if neighbour.torch_device.type == "cuda":
-        return CudaDevice(neighbour.torch_device.index or 0)
-    return HostThread(NETWORK, NETWORK)
+    """A thread for collectives: free to run on any core, or on a GPU with a stream of its own there."""
+    here = neighbour.torch_device
+    return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from dlplacer.core.errors import RunError
+from dlplacer.core.errors import RunError, first_line
 
 _KEY = "dlplacer/failure"
 _POLL_S = 0.1
@@ -92,7 +92,7 @@ class Failure:
         while self.error is None and not self._closed.is_set() and time.monotonic() < deadline:
             time.sleep(_POLL_S / 2)
         if not self._closed.is_set():
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(". This is typ")[0]
+            reason = first_line(error).partition(". This is typ")[0]
             self.fail(RunError(f"rank {self.rank} failed at {what}; a process has ended or is out of reach: {reason}"))
 
     def close(self) -> None:

@@ -11,7 +11,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError, first_line
+from dlplacer.runtime.devices.base import HOST_DEVICE
+from dlplacer.runtime.devices.cpu import CPU
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
@@ -40,8 +44,10 @@ class RankGroup:
         if not timeout_s > 0:
             raise InputError(f"timeout_s is {timeout_s}; it must be positive")
         self.ranks = ranks
-        on_cuda = [owner.device.startswith("cuda") for owners in ranks.owners for owner in owners.values()]
-        _join("cpu:gloo,cuda:nccl" if any(on_cuda) else "gloo", timeout_s)
+        kinds = [KINDS[DeviceName.parse(owner.device).kind] for owners in ranks.owners for owner in owners.values()]
+        others = {kind.torch_type: kind.collectives for kind in kinds if not kind.in_host_memory}
+        pairs = [f"{kind}:{backend}" for kind, backend in {CPU.torch_type: CPU.collectives, **others}.items()]
+        _join(",".join(pairs) if others else CPU.collectives, timeout_s)
         self.rank, count = dist.get_rank(), dist.get_world_size()
         if count != ranks.count:
             raise InputError(
@@ -51,7 +57,8 @@ class RankGroup:
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
         own = next(iter(ranks.devices_of(self.rank).values()))
-        self.transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
+        through_host = any(kind.in_host_memory for kind in kinds)
+        self.transport: HostTransport = HostTransport() if through_host else NcclTransport(torch.device(own))
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
         self._threads: dict[Channel, ChannelThread] = {}
@@ -153,7 +160,7 @@ class RankGroup:
 
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
         """A tensor of one process in the host's memory of all; None on those that get it."""
-        host = torch.device("cpu")
+        host = HOST_DEVICE
         flat = wire.empty(host) if tensor is None else wire.flat(tensor.detach().to(host), host)
         if wire.elements:
             self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
@@ -192,7 +199,6 @@ def _named(what: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RunError(
-            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {reason}"
+            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {first_line(error)}"
         ) from error

@@ -200,8 +200,8 @@ def _alternated(pipeline: PipelineRank, plain: _Plain, steps: int, warm_up: int)
 
 def pin(rank: int) -> None:
     """Give this process one core, one torch thread, and a heap that keeps its memory."""
+    from dlplacer.machines.usable_cores import usable_cores
     from dlplacer.runtime.devices.allocator import keep_heap, reserve_heap
-    from dlplacer.runtime.devices.cpu import usable_cores
 
     cores = usable_cores()
     if hasattr(os, "sched_setaffinity"):

@@ -1,4 +1,4 @@
-"""The front door of running: job and plan in, placed module out."""
+"""The entry point of execution: from a job and a plan to a module that runs as planned."""
 
 from collections.abc import Mapping, Sequence
 

@@ -49,6 +49,8 @@ class PlacedModule(nn.Module):
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
         super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
         for name in _SHARED:
             self.__dict__[name] = job.module.__dict__[name]
         self._job = job
@@ -198,4 +200,5 @@ class PlacedModule(nn.Module):
             if code.role in ("parameter", "buffer"):
                 tensor = tensors[code.name]
                 require_data(code.name, tensor)
+                # Through .data, so that optimizers which hold the Parameter keep holding the same object.
                 tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)

@@ -82,6 +82,8 @@ class Variant:
         for code in self.captured.executable.codes.values():
             if code.role in ("parameter", "buffer", "mutation"):
                 require_home(code.name, tensors[code.name], self._torch_device(code.op))
+                # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees
+                # them.
                 bound[code.op] = tensors[code.name].detach()
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
@@ -145,6 +147,7 @@ class Variant:
         made = {op: set(code.results) for op, code in codes.items()}
         empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
         lowered = with_streams(programs, spaces, empty)
+        # Again: the passes that add and drop stream actions are checked, not trusted.
         dry_run(graph, lowered)
         require_no_races(graph, lowered, spaces, empty)
         return lowered

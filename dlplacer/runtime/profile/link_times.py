@@ -11,8 +11,9 @@ import torch
 
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.transfer import received, sent
 from dlplacer.runtime.profile.statistic import settled
 
@@ -37,7 +38,7 @@ def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
     Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
     all CPU cores: others are fed by a host, whose time per op is `dispatch_time_s`.
     """
-    if len(devices) < 2 or any(device.torch_device.type != "cpu" for device in devices):
+    if len(devices) < 2 or not in_host_memory(devices):
         return 0.0
     first, second = devices[:2]
     all_in_flight: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -89,7 +90,7 @@ def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
         for _ in range(_ROUND_TRIPS):
             device.synchronize()
             begin = device.now()
-            tensor.to("cpu", non_blocking=True)
+            tensor.to(HOST_DEVICE, non_blocking=True)
             end = device.now()
             device.synchronize()
             times.append(device.elapsed_s(begin, end))
@@ -110,7 +111,7 @@ def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
-    if first.torch_device.type == second.torch_device.type == "cpu":
+    if in_host_memory((first, second)):
         return _woken_s(first, second, size_bytes)
     return _round_trip_s(first, second, size_bytes) / 2
 

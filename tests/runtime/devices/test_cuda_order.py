@@ -109,7 +109,7 @@ def test_a_device_that_is_not_here() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_torch_sees_none() -> None:
-    assert TorchStreams().device_count() == 0
+    assert TorchStreams("cuda").device_count() == 0
     with pytest.raises(InputError, match="torch sees no CUDA device"):
         CudaDevice(0)
 

@@ -29,6 +29,7 @@ def split_convolution_backward(graph: fx.Graph) -> None:
     """
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         mask = node.args[-1]
+        # The first convolution of a model needs no input gradient, a frozen one no weight gradient: one op already.
         if not mask[0] or not (mask[1] or mask[2]):
             continue
         parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.distributed.messages.wire_format import HEADER_LENGTH, WireFormat
 
 
@@ -21,7 +22,7 @@ class HostTransport:
 
     on_device = False
     ordered_pairs = True
-    _device = torch.device("cpu")
+    _device = HOST_DEVICE
 
     def handed(self, value: Any) -> Any:
         """On the thread that made a tensor: what `send` takes."""
@@ -65,17 +66,18 @@ class NcclTransport(HostTransport):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._torch: Any = torch.get_device_module(device)
         self._streams: dict[int, Any] = {}
 
     def handed(self, value: Any) -> Any:
         """The tensor and the event after which it is computed."""
-        return value, torch.cuda.current_stream(self._device).record_event()
+        return value, self._torch.current_stream(self._device).record_event()
 
     def send(self, value: Any, peer: int, tag: int, known: WireFormat | None) -> WireFormat:
         """Enqueue the send behind what computes the tensor."""
         tensor, computed = value
         stream = self._stream(tag)
-        with torch.cuda.stream(stream):
+        with self._torch.stream(stream):
             stream.wait_event(computed)
             wire = super().send(tensor, peer, 0, known)
             if tensor is not None:
@@ -85,14 +87,14 @@ class NcclTransport(HostTransport):
     def receive(self, peer: int, tag: int, known: WireFormat | None) -> tuple[Any, WireFormat]:
         """Enqueue the receive; the result carries the event after which the tensor is there."""
         stream = self._stream(tag)
-        with torch.cuda.stream(stream):
+        with self._torch.stream(stream):
             tensor, wire = super().receive(peer, 0, known)
             return (tensor, stream.record_event()), wire
 
     def taken(self, in_flight: Any) -> Any:
         """The tensor; the current stream waits for it."""
         tensor, arrived = in_flight
-        stream = torch.cuda.current_stream(self._device)
+        stream = self._torch.current_stream(self._device)
         stream.wait_event(arrived)
         if tensor is not None:
             tensor.record_stream(stream)
@@ -100,5 +102,5 @@ class NcclTransport(HostTransport):
 
     def _stream(self, tag: int) -> Any:
         if tag not in self._streams:
-            self._streams[tag] = torch.cuda.Stream(device=self._device)  # type: ignore[no-untyped-call]
+            self._streams[tag] = self._torch.Stream(device=self._device)
         return self._streams[tag]

@@ -1,43 +1,37 @@
-"""A thread of this process as a device: what CPU cores and the network have in common."""
+"""A device in the host's memory: a thread, between which tensors are handed over."""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
-import torch
-
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, T, Value
 from dlplacer.runtime.devices.worker import Worker
 
 
-class HostThread:
-    """A device whose ops have finished when their calls return; tensors in the host's memory are handed over.
+class HostDevice:
+    """A thread whose ops are done when their calls return; see `RuntimeDevice`.
 
     Parameters
     ----------
-    name, type
-        As in `RuntimeDevice`.
     prepare
-        What its thread runs first.
+        Runs first on the thread.
     """
 
-    torch_device = torch.device("cpu")
-
     def __init__(self, name: str, type: str, prepare: Callable[[], None] = lambda: None) -> None:
-        self.name, self.type = name, type
+        self.name = name
+        self.type = type
+        self.torch_device = HOST_DEVICE
         self._worker = Worker(name, prepare)
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the thread."""
         return self._worker.submit(work)
 
-    def send(self, tensor: Any, target: Any) -> Any:
-        """The tensor itself, or a copy on a device with memory of its own."""
-        if target.torch_device.type == "cpu" or tensor is None:
-            return tensor
-        return tensor.to(target.torch_device)
+    def send(self, tensor: Value, target: RuntimeDevice) -> Value:
+        """The tensor itself to a device of the same memory; a copy to any other."""
+        return tensor if tensor is None or target.torch_device == HOST_DEVICE else tensor.to(target.torch_device)
 
-    def receive(self, in_flight: Any) -> Any:
+    def receive(self, in_flight: Value) -> Value:
         """The tensor: it is ready when it arrives."""
         return in_flight
 
@@ -45,7 +39,7 @@ class HostThread:
         """Nothing to wait for: other threads' ops have finished when their calls return."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for, as in `drain`."""
+        """Nothing to wait for: an op has finished when its call returns."""
 
     def now(self) -> int:
         """Nanoseconds of a monotonic clock."""
