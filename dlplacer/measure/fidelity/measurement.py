@@ -15,6 +15,7 @@ from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, median_recording, record_steps
 from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 
 _MAIN = "placed"
@@ -113,4 +114,4 @@ def _medians(
 
 
 def _on_cores(placed: PlacedJob) -> bool:
-    return all(device.torch_device.type == "cpu" for device in placed.devices.values())
+    return in_host_memory(placed.devices.values())
