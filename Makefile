@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow" -n 2
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
 
 test-slow: $(READY)
 	$(BIN)/pytest
