@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench lint graphs clean
+.PHONY: demo test test-slow test-versions bench mutants lint graphs clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
@@ -16,9 +16,13 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest
 
-# Every method on many graph families; prints geometric means and growth curves.
+# Every method on many graph families: geometric means, growth curves, and what changed since the last run here.
 bench: $(READY)
-	$(BIN)/python tests/benchmarks/run_suite.py --quick
+	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
+
+# Small mistakes made by hand in every room: which of them do the nearest tests not notice?
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

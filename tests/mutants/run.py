@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutants.mutants import MUTANTS, Mutant
+from mutants.by_hand import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("dlplacer", "graphs", "topologies", "tests", "examples", "pyproject.toml", "README.md")
