@@ -1,4 +1,4 @@
-"""Messages over real links: ways, sharing, rings, and collectives on machines that ship."""
+"""Messages over real links: routes, sharing, rings, and collectives on machines that ship."""
 
 import math
 from itertools import pairwise, permutations
@@ -67,7 +67,7 @@ def test_the_hierarchical_all_reduce_shares_the_uplink() -> None:
     assert form.s_per_byte == pytest.approx(1.1e-9)
 
 
-def test_a_message_takes_the_widest_way_through_routers_and_devices_relay_only_where_there_is_none() -> None:
+def test_a_message_takes_the_widest_route_through_routers_and_devices_relay_only_where_there_is_none() -> None:
     devices = tuple(Device(name) for name in "abcd")
     links = (Link("a", "r", 1e9, 1e-6), Link("r", "b", 1e9, 1e-6), Link("a", "c", 9e9), Link("c", "b", 9e9))
     wiring = Wiring(Topology(devices, (Router("r"),), (*links, Link("d", "c", 2e9))))
@@ -77,7 +77,7 @@ def test_a_message_takes_the_widest_way_through_routers_and_devices_relay_only_w
     assert wiring.channel("a", "a") == FREE
 
 
-def test_among_ways_of_one_rate_the_quickest_is_taken() -> None:
+def test_among_routes_of_one_rate_the_quickest_is_taken() -> None:
     devices = (Device("a"), Device("b"))
     slow = (Link("a", "s", 5e9, 9e-6), Link("s", "b", 5e9, 9e-6))
     quick = (Link("a", "q", 5e9, 1e-6), Link("q", "b", 6e9, 1e-6))
@@ -88,7 +88,7 @@ def test_among_ways_of_one_rate_the_quickest_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("duplex", "factor"), [("full", 1), ("half", 2)])
-def test_messages_share_lanes(duplex: str, factor: int) -> None:
+def test_messages_share_link_directions(duplex: str, factor: int) -> None:
     topology = Topology((Device("a"), Device("b")), (), (Link("a", "b", RATE, 0.0, duplex),))
     both = Wiring(topology).round([("a", "b", 1.0), ("b", "a", 1.0)])
     assert both.s_per_byte == pytest.approx(factor / RATE)
