@@ -16,6 +16,10 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest
 
+# The core of the suite on the lowest and the highest versions of Python and of what the package needs.
+test-versions:
+	$(PYTHON) tests/versions/run.py
+
 # Every method on many graph families: geometric means, growth curves, and what changed since the last run here.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
@@ -37,7 +41,7 @@ graphs: $(READY)
 		-o graphs/inception_v3-train-colocated.json
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'
