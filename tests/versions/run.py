@@ -7,8 +7,9 @@ From the repository's root, with any Python::
 
 *lowest*: the oldest Python of the range with ``lowest.txt`` (torch excepted, see there). *highest*: the newest Python
 found on the PATH, or among pyenv's, with whatever versions pip finds for it, and without torch: its wheels take
-gigabytes, and its highest version is the one that ``make test`` runs. Each has an environment of its own, ``.venv-lowest`` and
-``.venv-highest``. Says which versions ran, and fails if an environment cannot be made or a test fails.
+gigabytes, and its highest version is the one that ``make test`` runs. Each has an environment of its own,
+``.venv-lowest`` and ``.venv-highest``. Says which versions ran, and fails if an environment cannot be made or a test
+fails.
 """
 
 import argparse
