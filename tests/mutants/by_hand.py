@@ -150,10 +150,10 @@ MACHINES = (
     ),
     Mutant(
         "machines/costs/rings.py",
-        "the second ring finds the links unused",
+        "a ring minds only the one before it",
         "                used[direction] += ring.bytes_per_s",
         "                used[direction] = ring.bytes_per_s",
-        ("machines/costs",),
+        ("machines/costs/test_links.py",),
     ),
 )
 
@@ -387,6 +387,13 @@ FRONTEND_AND_MODELS = (
         "if True)",
         ("frontend/torch/test_flops.py", "frontend/torch/test_capture_structure.py"),
     ),
+    Mutant(
+        "models/perceptron.py",
+        "hidden layers are never tied",
+        "        if tied:\n",
+        "        if False:\n",
+        ("models/test_small.py",),
+    ),
 )
 
 REPORT = (
@@ -458,6 +465,16 @@ RUNTIME = (
     ),
 )
 
+MEASURE = (
+    Mutant(
+        "measure/fidelity/medians.py",
+        "variants are timed in the same order every time",
+        "names = list(steps) if number % 2 == 0 else list(steps)[::-1]",
+        "names = list(steps)",
+        ("measure/fidelity/test_run_report.py",),
+    ),
+)
+
 CLI = (
     Mutant(
         "cli/check.py",
@@ -470,5 +487,5 @@ CLI = (
 
 MUTANTS = (
     *(*CORE, *FILES, *CHECK, *MACHINES, *PROBLEM, *SOLVERS, *DATA_PARALLEL, *PLANNING),
-    *(*FRONTEND_AND_MODELS, *REPORT, *RUNTIME, *CLI),
+    *(*FRONTEND_AND_MODELS, *REPORT, *RUNTIME, *MEASURE, *CLI),
 )

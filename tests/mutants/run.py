@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutants.by_hand import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-_COPIED = ("dlplacer", "graphs", "topologies", "tests", "examples", "pyproject.toml", "README.md")
+_COPIED = ("dlplacer", "graphs", "topologies", "tests", "pyproject.toml")
 _LIMIT_S = 600.0
 
 
