@@ -299,9 +299,9 @@ DATA_PARALLEL = (
     ),
     Mutant(
         "data_parallel/elastic/stability.py",
-        "differences between workers always shrink",
-        "return mean_converges and (workers == 1 or abs(1 - shrink - pull) < 1)",
-        "return mean_converges",
+        "the mean of the workers converges at twice the strength",
+        "mean_converges = (2 - shrink) * (2 - attraction) > 2 * pull and",
+        "mean_converges = (2 - shrink) * (2 - attraction) > pull and",
         ("data_parallel/test_elastic.py",),
     ),
 )
