@@ -18,10 +18,10 @@ from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Link, Topology
 
 
-def way_delay_s(topology: Topology, way: list[str], delay: str) -> float:
-    """The delay of 20 bytes by way of some nodes, straight from the definitions."""
+def route_delay_s(topology: Topology, route: list[str], delay: str) -> float:
+    """The delay of 20 bytes over some nodes, straight from the definitions."""
     spent_s, segment = 0.0, []
-    for hop in pairwise(way):
+    for hop in pairwise(route):
         link = topology.link_between[hop]
         segment.append(link.total_bytes_per_s)
         spent_s += link.latency_s + (20 / link.total_bytes_per_s if delay == "store-and-forward" else 0)
@@ -39,13 +39,13 @@ def test_the_shortest_routes_are_those_of_least_delay_among_all_paths(delay: str
     links = [Link(a, b, random.choice([1, 2, 4, 20]), random.choice([0, 1, 2])) for a, b in pairs]
     topology = plans.machine(*links)
     assumed = plans.options(delay=delay, routing="shortest")
-    ways = list(nx.all_simple_paths(topology.to_networkx(), "a", "b"))
-    least_s = min(way_delay_s(topology, way, delay) for way in ways)
-    for way in ways:
-        stops = [position for position, name in enumerate(way) if name in topology.device_index]
-        times = [2 + way_delay_s(topology, way[: stop + 1], delay) for stop in stops]
+    routes = list(nx.all_simple_paths(topology.to_networkx(), "a", "b"))
+    least_s = min(route_delay_s(topology, route, delay) for route in routes)
+    for route in routes:
+        stops = [position for position, name in enumerate(route) if name in topology.device_index]
+        times = [2 + route_delay_s(topology, route[: stop + 1], delay) for stop in stops]
         parts = [
-            ("".join(way[begin : end + 1]), *when)
+            ("".join(route[begin : end + 1]), *when)
             for (begin, end), when in zip(pairwise(stops), pairwise(times), strict=True)
         ]
         scheduled = [("x", "a", 0.0, 2.0), ("y", "b", times[-1], times[-1] + 3)]

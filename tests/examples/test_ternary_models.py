@@ -59,6 +59,10 @@ def test_bytes_equal_messages_counted_one_by_one() -> None:
     assert sent_bytes("none/all-reduce", elements, ranks) == pytest.approx(2 * (ranks - 1) * chunk * 4)
     assert sent_bytes("ternary/all-gather", elements, ranks) == pytest.approx((ranks - 1) * elements * 2 / 8)
     assert sent_bytes("ternary/sums", elements, ranks) == pytest.approx((ranks - 1) * chunk * (2 + 4) / 8)
+    # A worker pushes its whole gradient to the servers, none of which is a worker; what it pulls others send.
+    assert sent_bytes("none/servers", elements, ranks) == pytest.approx(elements * 4)
+    assert sent_bytes("fp16/servers", elements, ranks) == pytest.approx(elements * 2)
+    assert sent_bytes("ternary/servers", elements, ranks) == pytest.approx(elements * 2 / 8)
 
 
 def test_performance_model_by_hand() -> None:
@@ -103,3 +107,9 @@ def test_the_closed_form_is_that_of_a_draw() -> None:
 def test_mistakes(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_ternary_bytes_by_hand() -> None:
+    # Pushed: 2 bits for 32. Pulled: the sum of 4 codes has 9 levels, 4 bits for 32. On average 3 bits for 32.
+    work = GpuWorkload(1.0, 64, 0.6e9)
+    assert step_s(CLUSTER, work, 4, ternary=True) == pytest.approx(0.9 / 4 + (0.1 + 2 * 0.06) * 3 / 32)

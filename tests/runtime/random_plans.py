@@ -1,4 +1,4 @@
-"""Plans with random placement, valid by construction, and short ways to run them."""
+"""Plans with random placement, valid by construction, and short calls that run them."""
 
 import random
 from collections.abc import Iterator

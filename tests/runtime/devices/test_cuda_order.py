@@ -73,7 +73,9 @@ def test_marks_lie_on_the_compute_stream(devices: tuple[CudaDevice, CudaDevice],
     assert first.elapsed_s(begin, end) == pytest.approx(1e-3)
 
 
-def test_settling_waits_for_what_others_enqueued(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
+def test_synchronizing_waits_for_what_others_enqueued(
+    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
+) -> None:
     devices[1].drain()
     assert streams.log == ["host waits for device 1"]
 
