@@ -28,7 +28,10 @@ from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
 _BOUND_SHARE = 0.05
+"""Share of the time limit for the bound that all heuristics are judged by; it takes milliseconds up to 1,000 ops."""
+
 _SAME = 1e-9
+"""Relative difference of two times that float arithmetic may make."""
 
 
 @dataclass(frozen=True)

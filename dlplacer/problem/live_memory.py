@@ -9,6 +9,7 @@ from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer
 from dlplacer.problem.problem import Problem
 
 _SAME = 1e-9
+"""Share of all times by which float arithmetic may move a moment."""
 
 
 @dataclass(frozen=True, slots=True)

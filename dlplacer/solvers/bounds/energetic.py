@@ -10,7 +10,10 @@ from dlplacer.solvers.bounds.area import Ints, Prices
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _COLUMNS = 256
+"""Pivots per matrix product: bounds the memory of the product, and lets each leave out the ops after its columns."""
+
 _UNREACHED = -(2**40)
+"""Ticks between pivots that no path joins: less than any horizon below 0."""
 
 
 @dataclass(frozen=True)

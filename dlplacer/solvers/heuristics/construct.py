@@ -11,6 +11,8 @@ from dlplacer.solvers.instance.schedule import Schedule
 Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Schedule | None]
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
+"""Factors on the delays in upward ranks, of which the best schedule counts: HEFT's own rank takes every arc to cross
+devices, which overrates delays where most arcs do not; 0 ranks by work alone."""
 
 
 def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Schedule | None:

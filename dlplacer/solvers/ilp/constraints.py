@@ -15,6 +15,8 @@ from dlplacer.solvers.instance.instance import FAR, Delay, Instance
 from dlplacer.solvers.instance.symmetry import interchangeable
 
 _PRECEDENCE_BLOCKS = 40
+"""Blocks along which devices are ordered: clauses are one per block and device, and what is left free after 40 blocks
+is hardly ever symmetric. A guess; at segment size symmetry breaking had no measurable effect up to 8 devices."""
 
 
 def place_every_op(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:

@@ -13,7 +13,7 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.default_method import search_series
+from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
@@ -24,7 +24,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain(instance, last, one_worker())
+    chain = SegmentChain.leading_to(instance, last, one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     return chain
