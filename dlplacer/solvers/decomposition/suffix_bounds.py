@@ -41,20 +41,19 @@ class SuffixParams:
     bound_share: float = 0.1
 
 
-PARAMS = SuffixParams()
-
-
-def raise_suffix_bounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+def raise_suffix_bounds(
+    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, params: SuffixParams = SuffixParams()
+) -> Bounds:
     """Bounds raised by what follows the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
-    for cut, part in suffixes(chain.instance, chain.segments, PARAMS.sizes):
-        stop_at = time.monotonic() + PARAMS.share * budget.left_s
-        chain.bounds[part] = lower_bounds(part, PARAMS.bound_share * (stop_at - time.monotonic()))
+    for cut, part in suffixes(chain.instance, chain.segments, params.sizes):
+        stop_at = time.monotonic() + params.share * budget.left_s
+        chain.bounds[part] = lower_bounds(part, params.bound_share * (stop_at - time.monotonic()))
         known = chain.incumbents[part] = chain.begin(part)
         known.budget = chain.budget_of(stop_at - time.monotonic())
-        search_series(chain, Series((), part), PARAMS.work)
+        search_series(chain, Series((), part), params.work)
         tail[cut] = max(tail[cut], known.bound)
-    bounds = lower_bounds(chain.instance, PARAMS.bound_share * budget.left_s, bounds.head, tail)
+    bounds = lower_bounds(chain.instance, params.bound_share * budget.left_s, bounds.head, tail)
     incumbent.raise_bound(bounds.makespan)
     return bounds
 
