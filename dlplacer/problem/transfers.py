@@ -226,7 +226,7 @@ def _simple_paths(
     if not nx.has_path(graph, *pair):
         return []
     found: dict[Route, None] = {}
-    for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
+    for size_bytes in {*sizes_bytes[:1], *sizes_bytes[-1:]}:
         for _, _, data in graph.edges(data=True):
             data["delay_s"] = link_delay_s(data["link"], size_bytes, float)
         for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):

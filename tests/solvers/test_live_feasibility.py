@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from solvers.brute_force_options import optimum_under
 from solvers.helpers import make_graph, make_machine
-from solvers.random_problems import random_step
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
@@ -67,23 +65,6 @@ def test_the_order_that_keeps_the_memory_is_found() -> None:
     result = _place(graph, 4, 2)
     # x 0–1, then p and q beside y, 1–4.
     assert (result.status, result.plan.makespan_s) == ("optimal", 4)
-
-
-def test_workspace_counts_where_the_time_of_an_op_depends_on_its_device() -> None:
-    kept = 0
-    for seed in range(40):
-        graph, topology, options = random_step(seed, 3)
-        options = replace(options, contention="link", memory="live")
-        ops = tuple(replace(op, time_s={"gpu": op.time_s, "cpu": 1 + 2 * op.time_s}) for op in graph.ops)
-        graph = replace(graph, ops=ops)
-        if not any(op.workspace_bytes for op in ops) or len(topology.device_types) < 2:
-            continue
-        optimum = optimum_under(graph, topology, options)
-        if optimum is not None:
-            result = place(graph, topology, options, time_limit_s=60, workers=1)
-            assert result.plan.makespan_s == pytest.approx(float(optimum), abs=1e-9), seed
-            kept += 1
-    assert kept > 3
 
 
 def test_more_memory_never_hurts() -> None:
