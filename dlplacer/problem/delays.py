@@ -1,4 +1,4 @@
-"""Delays of all tensors between all devices, reckoned once for every distinct rate and latency of a route."""
+"""Delays of all tensors between all devices, computed once for every distinct rate and latency of a route."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

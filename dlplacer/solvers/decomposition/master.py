@@ -1,6 +1,6 @@
 """Placing the blocks that series share: a master problem over patterns, of which only those that matter are solved.
 
-Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
+Solved independently, two series may place a shared block, mostly that of a cut op between them, on different devices.
 Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
 placement fixes one σ for all, so the chain takes no less than min over σ of Σ_s f_s(σ). A master problem chooses σ with
 a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again.
@@ -37,7 +37,7 @@ class MasterParams:
     Attributes
     ----------
     master_s
-        Seconds per solve of the master; it takes milliseconds to tenths.
+        Seconds per solve of the master: small beside the limits that are usual. A guess.
     work, growth
         Deterministic seconds of the first search of a subproblem, and the factor for every further one: doubling or
         tripling wastes at most half as much again on what turns out hard. Never tuned.
@@ -48,7 +48,7 @@ class MasterParams:
     bound_s
         Seconds for the bounds of a subproblem; they repeat for every pattern.
     most_shared
-        Shared blocks per series that a pattern tells; the others, those that fewest series share, are left free, which
+        Shared blocks per series that a pattern fixes; the others, those that fewest series share, are left free, which
         only weakens the bound. Two devices then have at most 2^9 patterns.
     guess_scale
         Units in which the master breaks ties by the known schedules, per sum of all bounds; the sum of all guesses
@@ -151,7 +151,7 @@ class MasterProblem:
         return {block: schedule.device[members[own][0]] for block, own in self.blocks[number].items()}
 
     def _survey(self, stop_at: float) -> None:
-        """Bounds and list schedules of all patterns, where they are few: they tell which ones are worth more work."""
+        """Bounds and list schedules of all patterns, where not too many: they show which ones are worth more work."""
         devices = range(self.chain.instance.device_count)
         for number, blocks in enumerate(self.shared):
             if len(devices) ** len(blocks) <= self.params.survey_placements:

@@ -24,11 +24,11 @@ from dlplacer.solvers.instance.schedule import Schedule, compact
 from dlplacer.solvers.instance.symmetry import interchangeable
 
 _BOUND_S = 0.5
-"""Seconds for the bounds of a segment, at most: segments have tens of ops, which take milliseconds."""
+"""Seconds for the bounds of a segment, at most: all bounds of a graph of 2,000 ops take 0.3 s."""
 
 _LARGEST_SEARCH = 250
-"""Ops above which a series is not searched. CP-SAT closes few series of more than 60 ops and never improved one of
-hundreds; what is between is a guess."""
+"""Ops above which a series is not searched. CP-SAT proves 62-op series in seconds, not 122 ops in a minute, and gains
+nothing on 2,000; where it stops being worth its time between these is a guess."""
 
 
 class SegmentChain:

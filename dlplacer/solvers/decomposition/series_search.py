@@ -8,7 +8,7 @@ from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
 
 _RESTARTS = 30
-"""Randomized restarts before CP-SAT: a segment's list schedule takes a millisecond, a model ten. Never tuned."""
+"""Randomized restarts before CP-SAT, which gains from a good hint. Never tuned."""
 
 
 def search_series(chain: SegmentChain, series: Series, work: float, most: int | None = None) -> None:

@@ -24,8 +24,8 @@ class TransferSearchParams:
     advance_share
         Share of the time that is left for proving series; the rest is for combining their schedules.
     work, growth
-        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one. More than
-        without transfers, as models are three to five times larger.
+        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one: more than
+        without transfers, as the models have literals for every route and intervals for every link direction.
     restarts
         Randomized restarts per series before CP-SAT.
     slacks

@@ -147,7 +147,7 @@ def symmetry_blocks(instance: Instance) -> list[int]:
 
 
 def _used(model: cp_model.CpModel, variables: Variables, device: int, blocks: tuple[int, ...]) -> list[Literal]:
-    """Literals whose disjunction tells whether one of the blocks is on a device: at most two, the chain goes on."""
+    """At most two literals whose disjunction holds if one of the blocks is on a device, chained over the blocks."""
     if len(blocks) < 2:
         return [variables.place[block][device] for block in blocks]
     if (device, blocks) not in variables.used:

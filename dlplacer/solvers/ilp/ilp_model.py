@@ -49,7 +49,7 @@ def build_model(
 def build_exact_model(
     problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included; of all routes those that `Ways.between` lists.
+    """The model of a problem with traffic, memory over time included; routes are those of `RouteTable.between`.
 
     Parameters
     ----------

@@ -47,10 +47,10 @@ class Variables:
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
         true elsewhere, which only lengthens a delay. Filled by the constraints.
     used
-        (device, blocks) → literal that tells whether one of the blocks is there. Filled by the constraints.
+        (device, blocks) → literal that is true if one of the blocks is there. Filled by the constraints.
     away
-        (device, blocks, block) → literal that tells whether one of the blocks is there and the last one is not.
-    lifts
+        (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
+    optional_transfers
         All routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
     """
 

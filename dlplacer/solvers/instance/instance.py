@@ -100,7 +100,7 @@ class Instance:
         )
 
     def __hash__(self) -> int:
-        """That of a part of the fields, reckoned once: solvers look instances up again and again."""
+        """That of some of the fields, computed once: instances are keys of the tables in which solvers keep results."""
         return self._hash
 
     @cached_property
@@ -114,7 +114,7 @@ class Instance:
 
     @cached_property
     def delay_summaries(self) -> dict[Any, Any]:
-        """What `dlplacer.solvers.bounds.arc_delays` has reckoned of the arcs so far."""
+        """The cache of `dlplacer.solvers.bounds.arc_delays`."""
         return {}
 
     @cached_property
