@@ -70,6 +70,7 @@ def search_windows(
     current = incumbent.best
     size, idle = params.first_size, 0
     stop_at = time.monotonic() + seconds
+    # Threads suffice: CP-SAT releases the interpreter's lock while it solves.
     with ThreadPoolExecutor(budget.workers) as pool:
         while current is not None and idle < patience and not incumbent.closed:
             if not budget.left_s or time.monotonic() > stop_at:

@@ -77,6 +77,7 @@ class _LowTraffic:
         ops = self._positions(series)
         upper = best.makespan + int(slack * best.makespan)
         bounds = self.chain.bounds[series.instance]
+        # Earlier series have named the devices, so they are no longer interchangeable.
         model, variables = build_model(series.instance, bounds, upper, with_transfers=True, symmetric=False)
         known: dict[int, int] = {}
         for op, position in ops.items():

@@ -121,6 +121,7 @@ class MasterProblem:
             chosen = [self._seen(number, pattern) for number, pattern in enumerate(patterns)]
             most = offer(choice.ticks, self._combined(choice, patterns))
             least = [self.chain.incumbents[limited.instance].bound for limited in chosen]
+            # Least work first: a subproblem that is hard must not starve the easy ones.
             unsolved = [number for number, limited in enumerate(chosen) if not self._closed(limited)]
             if most is None or not unsolved:
                 return

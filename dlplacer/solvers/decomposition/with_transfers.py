@@ -89,6 +89,7 @@ def search_with_transfers(chain: SegmentChain, series: Series, work: float) -> N
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
     complete = instance.traffic is None or instance.traffic.routes.complete
+    # With routes left out, the model's bound is none of the series: keep it apart.
     known = incumbent if complete else Incumbent(incumbent.budget)
     solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)

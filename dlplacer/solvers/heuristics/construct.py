@@ -23,6 +23,7 @@ def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None
     limited = choose_components(instance)
     found = _best(limited, rule, fixed)
     if found is None and fixed is None:
+        # Worst fit decreasing finds room where a rule that follows time has used it up.
         packed = pack(limited)
         found = None if packed is None else _best(instance, rule, packed)
     return found

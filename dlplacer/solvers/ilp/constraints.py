@@ -83,6 +83,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
             resources[device].append(
                 model.new_optional_fixed_size_interval_var(start, ticks, literal, f"run{op}_{device}")
             )
+    # Disjunctive only: a redundant cumulative over all devices made proofs slightly slower.
     for resource in resources:
         if len(resource) > 1:
             model.add_no_overlap(resource)
@@ -184,6 +185,7 @@ def _imply(
     """One clause per source device a: not there, or the target on a device b with (a, b) not in pairs, or `then`."""
     sources, targets = variables.place[ends[0]], variables.place[ends[1]]
     for a, literal in sources.items():
+        # `then` need not be exact, only true where it must: D clauses per arc in place of D².
         near = [targets[b] for b in targets if (a, b) not in pairs]
         if len(near) < len(targets):
             model.add_bool_or([~literal, *near, *([] if then is None else [then])])

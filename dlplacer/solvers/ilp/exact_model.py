@@ -25,6 +25,7 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
         return True
     timed = instance
     if problem.options.memory == "live":
+        # Parameters take memory from when they are made, so their times matter too.
         timed = replace(instance, sources=frozenset(), sinks=frozenset())
     best = incumbent.best
     upper = _one_after_another(timed) if best is None else best.makespan

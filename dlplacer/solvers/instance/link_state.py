@@ -85,6 +85,7 @@ class LinkState:
         route = routes.quickest(request.size, source, target)
         start, arrival = self._times(route, ready)
         if routes.chooses and arrival > ready + sum(segment.ticks for segment in route):
+            # Detours are worth a look only where the best route has to wait.
             for other in routes.between(request.size, source, target)[1:]:
                 times = self._times(other, ready)
                 if times[1] < arrival:
