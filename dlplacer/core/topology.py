@@ -109,6 +109,10 @@ class Link:
         """B(l): the rate of all bonded links together, in one direction."""
         return self.bytes_per_s * self.count
 
+    def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
+        """The link direction that a hop over this link takes; half duplex has one for both, its ends in name order."""
+        return hop if self.duplex == "full" else (min(hop), max(hop))
+
 
 @dataclass(frozen=True)
 class Topology:

@@ -30,6 +30,7 @@ from dlplacer.solvers.methods import METHODS
 from dlplacer.version import __version__
 
 _MOST_WORKERS = 10_000
+"""More threads than any machine has; CP-SAT would try to start them."""
 
 
 def place(

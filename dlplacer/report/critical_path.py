@@ -96,8 +96,7 @@ class _Waits:
         yield _Event(transfer, part - 1) if part else _Event(self.plan.scheduled[transfer.source])
 
     def _resource(self, hop: tuple[str, str]) -> tuple[str, str]:
-        half = self.plan.topology.link_between[hop].duplex == "half"
-        return (min(hop), max(hop)) if half else hop
+        return self.plan.topology.link_between[hop].direction(hop)
 
     def _same(self, one_s: float, other_s: float) -> bool:
         return abs(one_s - other_s) <= self.slack_s

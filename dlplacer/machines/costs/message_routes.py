@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.topology import Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
 
 Message = tuple[str, str, float]
@@ -76,9 +76,7 @@ class Wiring:
         """The link directions that a message occupies."""
         if (source, target) not in self._directions:
             hops = pairwise(self.route(source, target))
-            self._directions[source, target] = tuple(
-                link_direction(hop, self.topology.link_between[hop]) for hop in hops
-            )
+            self._directions[source, target] = tuple(self.topology.link_between[hop].direction(hop) for hop in hops)
         return self._directions[source, target]
 
     def round(self, messages: Iterable[Message]) -> AlphaBeta:
@@ -151,8 +149,3 @@ class Wiring:
 
     def _forwards(self, node: str, source: str, relay: bool) -> bool:
         return relay or node == source or node not in self.topology.device_index
-
-
-def link_direction(hop: tuple[str, str], link: Link) -> LinkDirection:
-    """The link direction of a hop over a link."""
-    return hop if link.duplex == "full" else (min(hop), max(hop))

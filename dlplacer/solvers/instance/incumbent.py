@@ -47,6 +47,7 @@ class Incumbent:
         return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
 
     def _report(self) -> None:
+        # Bounds and schedules come from independent code, and CP-SAT has proven wrong optima: compare the two.
         if self.best is not None and self.bound > self.best.makespan:
             raise InternalError(
                 f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "

@@ -9,6 +9,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _SHARES = (1.0, 0.5, 0.75, 0.25, 1.5)
+"""Shares of outputs and workspace that surrogates count as footprint, the most likely first: with all of it a schedule
+that fits is sure to fit, with less more of them are found. The list was never tuned."""
 
 Admission = Callable[[Schedule], bool]
 
