@@ -18,7 +18,7 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
-from dlplacer.runtime.distributed.batch_shard import part_of
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.runtime.distributed.launch import launch, results_of
 
 REPLICAS = 2

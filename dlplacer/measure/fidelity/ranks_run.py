@@ -30,7 +30,7 @@ from dlplacer.measure.fidelity.side_by_side import side_by_side
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
-from dlplacer.runtime.distributed.batch_shard import part_of
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce

@@ -230,7 +230,8 @@ def _home(
     is_saved = [block_of[at] for at in read if at in block_of]
     if op.module is not None and op.module in modules:
         own = modules[op.module]
-        wanted = max((block for block in is_saved if block in own), default=max(own, key=own.__getitem__))
+        stays = min((block for block in gradients if block in own), default=max(own, key=own.__getitem__))
+        wanted = max((block for block in is_saved if block in own), default=stays)
     elif is_saved:
         wanted = max(is_saved)
     else:
