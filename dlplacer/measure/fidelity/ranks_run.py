@@ -14,6 +14,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -30,7 +31,6 @@ from dlplacer.measure.fidelity.side_by_side import side_by_side
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, give_up, open_local, require_replicas
-from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce

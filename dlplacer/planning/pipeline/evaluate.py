@@ -51,7 +51,8 @@ def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> di
     Blocks stand in one order of those that there are, so that of two blocks the later one may be in the earlier stage;
     gradients pass from stage to stage one way alone.
     """
-    graph, stage_of = work.graph, {}
+    graph = work.graph
+    stage_of: dict[int, int] = {}
     home = {op: stage for ops, stage in zip(work.blocks.backward, stage_of_block, strict=True) for op in ops}
     for name in graph.topological_order:
         op = graph.index[name]
