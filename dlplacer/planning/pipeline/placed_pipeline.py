@@ -1,4 +1,4 @@
-"""A pipeline as a plan of ops: every micro-batch's copy of an op on the device of its stage, in the schedule's order."""
+"""A pipeline as a plan: every copy of an op on the device of its stage, in the order that the schedule gives it."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -48,8 +48,8 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
 def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
     """An order for the inference graph on the plan's placement.
 
-    An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has the forward op of the
-    same module and kind, or of the same module; else to the device of what it reads.
+    An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
+    the forward op of the same module and kind, or of the same module; else to the device of what it reads.
     """
     hints = _placement_hints(plan)
     made_from = {name: plan.placement[op.id] for op in plan.graph.ops for name in op.origin}

@@ -8,11 +8,11 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.ranks_prediction import joined_samples
 from dlplacer.measure.fidelity.ranks_run import run_over_ranks
 from dlplacer.models import branches, mlp
-from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.runtime.distributed.measured_network import fitted_line
 from dlplacer.runtime.distributed.ranks import parse_ranks
 from dlplacer.runtime.distributed.replicate import replicated_plan
