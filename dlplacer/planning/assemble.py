@@ -43,9 +43,11 @@ def plan_of(
 ) -> Plan:
     """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone."""
     makespan_s = max(entry.end_s for entry in ops)
-    makespan = round(makespan_s / float(problem.tick_s))
-    if outcome.schedule is not None:
-        makespan = min(outcome.schedule.makespan, makespan)
+    length = makespan_s / float(problem.tick_s)
+    if outcome.schedule is None:
+        makespan = round(length) if problem.exact else int(length)
+    else:
+        makespan = min(outcome.schedule.makespan, round(length))
     bound = min(outcome.lower_bound, makespan)
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
     gap = (makespan - bound) / makespan if makespan else 0.0

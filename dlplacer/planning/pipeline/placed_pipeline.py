@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InfeasibleError, InternalError
+from dlplacer.core.errors import InfeasibleError, InternalError, MismatchError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -36,6 +36,8 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
 
     Raises
     ------
+    MismatchError
+        If a micro-batch has other ops than the batch that the pipeline was planned for.
     InfeasibleError
         If a device's memory does not hold its stages' tensors; the pipeline counts them by stage, a plan one by one.
     """
@@ -61,8 +63,7 @@ def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) 
 class _Expansion:
     """Where and when every op of the micro-batches runs.
 
-    An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader; so
-    does a copy of an op that the whole batch does not have, as micro-batches of one sample may need.
+    An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
 
     Attributes
     ----------
@@ -72,6 +73,7 @@ class _Expansion:
 
     def __init__(self, pipeline: PipelinePlan, graph: OpGraph) -> None:
         self.pipeline, self.graph = pipeline, graph
+        _require_same_ops(pipeline, graph)
         self.stage: dict[str, int] = {}
         self.place: dict[str, Place] = {}
         self._place_known()
@@ -127,3 +129,16 @@ class _Expansion:
             for position, action in enumerate(actions)
             for kind in ("IW" if action.kind == "B" else action.kind)
         }
+
+
+def _require_same_ops(pipeline: PipelinePlan, graph: OpGraph) -> None:
+    """Ids would mean other ops: where a batch has one sample, torch leaves out copies and counts on without them."""
+    planned = dict.fromkeys(name for stage in pipeline.stages for names in (stage.ops, *stage.later) for name in names)
+    made = {op.origin[0] if op.origin else op.id: op for op in graph.ops}
+    other = [name for name in planned if name not in made]
+    other += [name for name, op in made.items() if op.origin and name not in planned]
+    if other:
+        raise MismatchError(
+            f"one of {pipeline.micro_batches} micro-batches has other ops than the whole batch, such as {other[0]!r}; "
+            "use fewer micro-batches"
+        )

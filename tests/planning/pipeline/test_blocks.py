@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from planning.pipeline.graphs import chain, dag, devices, random_dag
+from planning.pipeline.graphs import chain, dag, random_dag
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Topology
@@ -167,13 +167,6 @@ def test_a_micro_batch_reads_the_whole_weight() -> None:
     costs = MicroBatchCosts(with_times(graph, topology), topology)
     assert costs.times("own", 1) == pytest.approx([0, 0, 2.0])
     assert costs.times("own", 4) == pytest.approx([0, 0, 1.25])
-
-
-def test_measured_micro_batches_count() -> None:
-    graph, measured = chain([4, 4]), chain([3, 3])
-    costs = MicroBatchCosts(graph, devices(["x"]), {2: measured})
-    assert costs.times("x", 2)[1] == 3
-    assert costs.times("x", 4)[1] == 1
 
 
 def test_stages_on_a_real_machine_fit_its_memory() -> None:

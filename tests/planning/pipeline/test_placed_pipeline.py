@@ -26,9 +26,7 @@ def in_copies(graph: OpGraph, count: int) -> OpGraph:
     ops, edges = list(shared), []
     for number in range(count):
         names = {op.id: op.id if op in shared else copy_id(op.id, number) for op in graph.ops}
-        ops += [
-            replace(op, id=names[op.id], time_s=times(op), origin=(op.id,)) for op in graph.ops if op not in shared
-        ]
+        ops += [replace(op, id=names[op.id], time_s=times(op), origin=(op.id,)) for op in graph.ops if op not in shared]
         edges += [
             Edge(names[edge.source], names[edge.target], edge.bytes // count, tensor=names[edge.source])
             for edge in graph.edges
@@ -86,5 +84,5 @@ def test_weight_gradients_wait_where_the_schedule_lets_them() -> None:
 
 
 def test_a_device_that_is_too_small_is_named() -> None:
-    with pytest.raises(InfeasibleError, match="device 'd0' needs .* use more stages, more micro-batches, or the"):
+    with pytest.raises(InfeasibleError, match=r"device 'd0' needs .* use more stages, more micro-batches, or the"):
         planned("1f1b", [1, 2, 3, 4, 2], 2, capacity=30)
