@@ -90,7 +90,9 @@ def place(
     outcome = _search(problem, method, budget)
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
-    plan = assemble(problem, outcome, schedule, method, solve_s, _provenance(problem, seed, budget.workers))
+    plan = assemble(
+        problem, outcome, schedule, method, solve_s, provenance_of(problem, seed=seed, workers=budget.workers)
+    )
     broken = violations(plan)
     if broken:
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
@@ -146,15 +148,15 @@ def _require_arguments(method: str, time_limit_s: float, gap: float, workers: in
         raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
 
 
-def _provenance(problem: Problem, seed: int, workers: int) -> dict[str, Any]:
+def provenance_of(problem: Problem, **choices: int) -> dict[str, Any]:
+    """What a plan was made with: versions, the choices given here, hashes of graph and topology."""
     from importlib.metadata import version
 
     return {
         "dlplacer": __version__,
         "ortools": version("ortools"),
         "python": platform.python_version(),
-        "seed": seed,
-        "workers": workers,
+        **choices,
         "graph_sha256": _digest(graph_to_dict(problem.graph)),
         "topology_sha256": _digest(topology_to_dict(problem.topology)),
     }

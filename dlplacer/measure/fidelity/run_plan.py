@@ -9,6 +9,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.measurement import measure
@@ -16,7 +17,6 @@ from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas
-from dlplacer.runtime.distributed.batch_shard import part_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan

@@ -16,6 +16,7 @@ STAGE_INPUTS = ("input", "constant", "tangent")
 """Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""
 
 _WEIGHTS = ("parameter", "buffer")
+_CASTS = ("aten._to_copy",)
 _LATER = ("backward", "optimizer")
 _SMALL = 0.001
 
@@ -91,9 +92,9 @@ class Blocks:
 def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks that a pipeline can cut between.
 
-    In one block are: a weight and all forward ops that read it (tied weights too), a colocation group, and an op that
-    needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its first
-    reader. Blocks that wait for each other become one.
+    In one block are: a weight and all forward ops that read it or its cast (tied weights too), a colocation group, and
+    an op that needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its
+    first reader. Blocks that wait for each other become one.
 
     Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
@@ -113,9 +114,14 @@ def blocks_of(graph: OpGraph) -> Blocks:
 
 
 def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
-    for at, op in enumerate(graph.ops):
-        if op.kind in _WEIGHTS and at in joined.parents:
-            readers = (graph.index[edge.target] for edge in graph.edges_from[op.id])
+    """A weight goes with its readers, and the cast of one, as autocast makes it, with those that read the cast."""
+    weights: set[str] = set()
+    for name in graph.topological_order:
+        at, op = graph.index[name], graph.op(name)
+        of_weight = op.kind in _CASTS and any(edge.source in weights for edge in graph.edges_into[name])
+        if at in joined.parents and (op.kind in _WEIGHTS or of_weight):
+            weights.add(name)
+            readers = (graph.index[edge.target] for edge in graph.edges_from[name])
             joined.union(at, *(reader for reader in readers if reader in joined.parents))
 
 
@@ -210,7 +216,8 @@ def _home(
     is_saved = [block_of[at] for at in read if at in block_of]
     if op.module is not None and op.module in modules:
         own = modules[op.module]
-        wanted = max((block for block in is_saved if block in own), default=max(own, key=own.__getitem__))
+        stays = min((block for block in gradients if block in own), default=max(own, key=own.__getitem__))
+        wanted = max((block for block in is_saved if block in own), default=stays)
     elif is_saved:
         wanted = max(is_saved)
     else:

@@ -12,7 +12,7 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
-from dlplacer.frontend.torch.splitting.names import is_split
+from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
@@ -177,10 +177,10 @@ class PlacedModule(nn.Module):
         return self._variants[key]
 
     def _capture(self, job: Job) -> Captured:
-        """The job's graph with the plan's rewrites; splits name ops of the plan's mode only."""
+        """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
-        rewrites = [name for name in described["rewrites"] if same_mode or not is_split(name)]
+        rewrites = [name for name in described["rewrites"] if same_mode or name in PASSES]
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:

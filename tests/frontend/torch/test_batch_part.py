@@ -3,8 +3,8 @@
 import pytest
 
 from dlplacer.core.errors import InputError
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.models import mlp
-from dlplacer.runtime.distributed.batch_shard import part_of
 
 
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A replica's part of a job, and what one process makes of all parts."""
+"""A part of a job's batch: what a replica or a micro-batch takes."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,8 +10,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
 
 
-def part_of(job: Job, replica: int, replicas: int) -> Job:
-    """The job with a replica's share of every input and target, cut along the first dimension.
+def part_of(job: Job, number: int, count: int) -> Job:
+    """The job with one of so many equal parts of every input and target, cut along the first dimension.
 
     Raises
     ------
@@ -20,13 +20,13 @@ def part_of(job: Job, replica: int, replicas: int) -> Job:
     """
 
     def cut(leaf: torch.Tensor) -> torch.Tensor:
-        if leaf.dim() == 0 or len(leaf) % replicas:
+        if leaf.dim() == 0 or len(leaf) % count:
             raise InputError(
-                f"an input of shape {list(leaf.shape)} cannot be cut into {replicas} equal parts; use a batch that "
-                f"{replicas} divides"
+                f"an input of shape {list(leaf.shape)} cannot be cut into {count} equal parts; use a batch that "
+                f"{count} divides"
             )
-        size = len(leaf) // replicas
-        return leaf[replica * size : (replica + 1) * size]
+        size = len(leaf) // count
+        return leaf[number * size : (number + 1) * size]
 
     def cut_all(value: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, cut, value)
