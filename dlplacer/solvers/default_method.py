@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dlplacer.core.errors import InternalError
+from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
@@ -27,12 +29,13 @@ from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 
 _RESERVE_SHARE, _RESERVE_S, _RESERVE_S_PER_OP = 0.1, 0.02, 2.5e-4
 _START_SHARE = 0.1
+_ADMITTED_SHARE = 0.3
 _SURE, _MANY = 2, 1000
 _BOUND_SHARE = 0.1
 _IMPROVE_SHARE, _IMPROVE_ROUNDS = 0.1, 150
@@ -131,8 +134,26 @@ def _begin(
         if incumbent.best is None:
             incumbent.offer(construct_on_placement(problem, surrogate, list_schedule, budget.left_s / 2))
         if incumbent.best is not None:
-            return surrogate
-    return instance
+            break
+    else:
+        surrogate = instance
+    return _offer_admitted(problem, instance, incumbent, starts) or surrogate
+
+
+def _offer_admitted(
+    problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[tuple[float, Start]]
+) -> Instance | None:
+    """Where memory binds, offer what every heuristic reaches by itself; the surrogate of the best."""
+    if not may_bind(problem):
+        return None
+    stop_at = time.monotonic() + _ADMITTED_SHARE * incumbent.budget.left_s
+    best = None
+    for _, start in starts:
+        if incumbent.budget.left_s and (incumbent.best is None or time.monotonic() < stop_at):
+            found = first_admitted(problem, instance, partial(start, problem))
+            if found is not None and incumbent.offer(found[0]):
+                best = found[1]
+    return best
 
 
 def _try_device_subset(instance: Instance, incumbent: Incumbent) -> None:
