@@ -75,23 +75,14 @@ def place_contiguously(
 
 
 def _units(instance: Instance, most: int) -> list[list[int]]:
-    """Blocks in the order of their first working op; blocks of sources alone join the first reader of one of them."""
+    """Blocks in the order of their first working op; blocks of sources alone stand before the first that reads them."""
     place = {op: position for position, op in enumerate(instance.order)}
-    first: dict[int, int] = {}
-    late: list[int] = []
+    position: list[tuple[int, bool, int]] = []
     for block, ops in enumerate(instance.members):
         working = [place[op] for op in ops if op not in instance.sources]
-        if working:
-            first[block] = min(working)
-        else:
-            late.append(block)
-    order = sorted(first, key=first.__getitem__)
-    units = [[block] for block in order]
-    number = {block: position for position, block in enumerate(order)}
-    for block in late:
-        readers = [number[instance.block[end]] for op in instance.members[block] for end, _ in instance.successors[op]
-                   if instance.block[end] in number]  # fmt: skip
-        units[min(readers, default=0)].append(block)
+        reading = [place[end] for op in ops for end, _ in instance.successors[op]]
+        position.append((min(working or reading, default=0), bool(working), block))
+    units = [[block] for *_, block in sorted(position)]
     while len(units) > most:
         units = [
             [block for unit in units[position : position + 2] for block in unit] for position in range(0, len(units), 2)
