@@ -5,20 +5,28 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench lint graphs clean
+.PHONY: demo test test-slow test-versions bench mutants lint graphs clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow" -n 2
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
 
 test-slow: $(READY)
 	$(BIN)/pytest
 
-# Every method on many graph families; prints geometric means and growth curves.
+# The core of the suite on the lowest and the highest versions of Python and of what the package needs.
+test-versions:
+	$(PYTHON) tests/versions/run.py
+
+# Every method on many graph families: geometric means, growth curves, and what changed since the last run here.
 bench: $(READY)
-	$(BIN)/python tests/benchmarks/run_suite.py --quick
+	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
+
+# Small mistakes made by hand in every room: which of them do the nearest tests not notice?
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -33,7 +41,7 @@ graphs: $(READY)
 		-o graphs/inception_v3-train-colocated.json
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'

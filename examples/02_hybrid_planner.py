@@ -22,6 +22,7 @@ from dlplacer.planning.hybrid import (
     HybridProblem,
     OnMachine,
     Placed,
+    PlaceSettings,
     StatisticalEfficiency,
     WorkerLayout,
     cluster,
@@ -48,7 +49,7 @@ def main() -> None:
     box = dp.load_topology(arguments.topology)
     graph = with_times(dp.load_graph(arguments.graph), box)
     work = work_of(graph, box.devices[0].type)
-    placed = Placed(graph, work.step_s, time_limit_s=arguments.time_limit)
+    placed = Placed(graph, work.step_s, PlaceSettings(time_limit_s=arguments.time_limit))
     degrees = [degree for degree in (2, 4, 8) if degree <= len(box.devices)]
     boxes = -(-arguments.devices // len(box.devices))
     machine = cluster(box, boxes, arguments.network) if boxes > 1 else box

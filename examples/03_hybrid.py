@@ -14,11 +14,11 @@ import dlplacer as dp
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.frontend import Job
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
-from dlplacer.runtime.distributed.batch_shard import part_of
 from dlplacer.runtime.distributed.launch import launch, results_of
 
 REPLICAS = 2

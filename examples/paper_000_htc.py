@@ -4,9 +4,7 @@ Run it: ``python examples/paper_000_htc.py``; with ``--json`` it prints a list o
 """
 
 from _paper_table import Number, Unreproducible, report
-
-from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
-from dlplacer.planning.hybrid.advise.memory_footprint import (
+from paper_models.conv_net_memory import (
     ConvNet,
     FeatureLayer,
     classifier_bytes,
@@ -14,6 +12,8 @@ from dlplacer.planning.hybrid.advise.memory_footprint import (
     fft_bytes,
     gemm_bytes,
 )
+
+from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
 from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.

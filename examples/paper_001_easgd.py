@@ -4,10 +4,8 @@ Run it: ``python examples/paper_001_easgd.py``; with ``--json`` it prints a list
 """
 
 from _paper_table import Number, Unreproducible, report
-
-from dlplacer.data_parallel.elastic.breakdown import Breakdown, weak_scaling_efficiency
-from dlplacer.data_parallel.elastic.variant_cost import most_parts
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from paper_models.elastic_cost import most_parts
+from paper_models.training_breakdown import Breakdown, weak_scaling_efficiency
 
 PARTS = ("gpu-gpu para", "cpu-gpu data", "cpu-gpu para", "for/backward", "gpu update", "cpu update")
 # Table 3: seconds, iterations, mini-batches of an iteration (synchronous: one for each of 4 GPUs), shares in percent.
@@ -92,7 +90,7 @@ def _sizes() -> list[Number]:
         Number(
             "Table 2: bytes at half the rate, FDR InfiniBand",
             None,
-            AlphaBeta(0.7e-6, 0.2e-9).half_rate_bytes,
+            0.7e-6 / 0.2e-9,
             "α and β from the original paper, β per byte",
         ),
     ]

@@ -12,7 +12,6 @@ from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEffic
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.placed_workers import SpeedupTable
-from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, hybrid_threshold
 from dlplacer.planning.hybrid.step_workload import Work
 
 INCEPTION_V3 = {32: 4.0, 64: 7.0, 128: 12.0, 256: 23.0}
@@ -47,10 +46,6 @@ def more(ratio: float | None) -> float:
 
 def inception() -> list[Number]:
     placed, manual = plan(INCEPTION_V3, PLACED, 256), plan(INCEPTION_V3, MANUAL, 256)
-    ideal = ConstantEfficiency()
-
-    def threshold(workers: int) -> float:
-        return hybrid_threshold(ideal, workers, 2, (INCEPTION_V3[workers], INCEPTION_V3[2 * workers]))
 
     name = "Inception-V3"
     return [
@@ -100,6 +95,11 @@ def others() -> list[Number]:
         Number("BigLSTM, 32 GPUs: hybrid over DP on 32, ratio", None, big_lstm.at(32).against_same_devices or 0.0),
         Number("BigLSTM: DP on 32 over DP on 16 GPUs, ratio", None, _slowdown(big_lstm)),
     ]
+
+
+def threshold(workers: int) -> float:
+    """Equation 6 with scaling efficiency 1 and workers of two devices: SU^2 above which the hybrid wins."""
+    return 2 * INCEPTION_V3[workers] / INCEPTION_V3[2 * workers]
 
 
 def _fewer(placed: HybridPlan) -> float:

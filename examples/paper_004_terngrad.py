@@ -3,13 +3,12 @@
 Run it: ``python examples/paper_004_terngrad.py``; with ``--json`` it prints a list of {name, paper, here}.
 """
 
-import numpy as np
 from _paper_table import Number, Unreproducible, report
+from paper_models.ternary_noise import gaussian_noise, sampled_zero_share
+from paper_models.ternary_throughput import Cluster, GpuWorkload, ternary_speedups
+from paper_models.ternary_transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
 
-from dlplacer.data_parallel.ternary.codec import ternarize
-from dlplacer.data_parallel.ternary.noise import gaussian_noise, steps_ratio
-from dlplacer.data_parallel.ternary.throughput import Cluster, GpuWorkload, ternary_speedups
-from dlplacer.data_parallel.ternary.transports import ideal_pull_ratio, ideal_push_ratio, stops_paying_at
+from dlplacer.planning.hybrid import CriticalBatch, StatisticalEfficiency
 
 CLIP = 2.5
 ALEXNET_GROUPED, ALEXNET_LAST = 60_965_224, 4096 * 1000 + 1000
@@ -21,7 +20,8 @@ STEP_S, BATCH = 0.3, 128
 def main() -> None:
     """Print the table."""
     noise = gaussian_noise(CLIP)
-    sampled = ternarize(np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32), key=(0, 0, 0, 0))
+    at_noise_scale = StatisticalEfficiency(CriticalBatch(minimum_epochs=1.0, critical=1.0))
+    steps_ratio = (at_noise_scale.epochs(1, "ternary") or 0.0) / (at_noise_scale.epochs(1) or 1.0)
     numbers = [
         Number("Section 3: reduction of pushed gradients, 32 / log2 3", 20.19, ideal_push_ratio(), "as 'over 20x'"),
         Number("Section 3: reduction with 2 bits for a code", 16, 32 / 2),
@@ -32,11 +32,9 @@ def main() -> None:
         Number("Section 3.3: clipping at 2.5 σ shortens by, percent", 1.128, 100 * noise.length_loss, _GAUSSIAN),
         Number("Section 3.3: clipping at 2.5 σ turns by, degrees", 2.746, noise.turned_degrees, _GAUSSIAN),
         Number("Zeros among the codes, percent, closed form", 68.2, 100 * noise.zero_share, _GAUSSIAN, note=_ZEROS),
-        Number(
-            "Zeros among the codes, percent, a million draws", 68.2, 100 * float(np.mean(sampled.codes == 0)), _GAUSSIAN
-        ),
+        Number("Zeros among the codes, percent, a million draws", 68.2, 100 * sampled_zero_share(CLIP), _GAUSSIAN),
         Number("Variance that ternarizing adds, in σ²", None, noise.added_variance),
-        Number("Steps with ternary gradients over exact ones at the noise scale", None, steps_ratio(512, 512)),
+        Number("Steps with ternary gradients over exact ones at the noise scale", None, steps_ratio),
         Number("Table 1: million images, 300 K iterations of 128", 38.4, 300e3 * 128 / 1e6),
         Number("Table 1: million images, 18.75 K iterations of 2048", 38.4, 18.75e3 * 2048 / 1e6),
         *(

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,42 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+_HERE = Path(__file__).parent
+
+# Where tests pin threads to cores, measure time or spawn groups of processes: all of them run on one worker of
+# pytest-xdist, one after another, so that no two ask for the same cores at once. They make up half of the suite's time.
+_PINNING = (
+    *("runtime", "measure", "test_examples.py", "models/test_recurrent.py", "planning/hybrid/test_hybrid_example.py"),
+    *("cli/test_run_ranks_command.py", "cli/test_splitting_options.py", "cli/test_calibration_option.py"),
+    *("frontend/onnx", "frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
+    *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
+)
+
+
+def _pins(item: pytest.Item) -> bool:
+    return any((_HERE / place) in (item.path, *item.path.parents) for place in _PINNING)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests that pin first, as one group: its worker starts at once and the other takes what is left."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if _pins(item):
+                item.add_marker(pytest.mark.xdist_group("pinning"))
+        if config.getoption("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ:
+            items.sort(key=lambda item: not _pins(item))
+
+
+@pytest.fixture(autouse=True)
+def _other_tests_pin_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test outside `_PINNING` that pins a thread fails."""
+    if not _pins(request.node) and hasattr(os, "sched_setaffinity"):
+
+        def refuse(*_: object) -> None:
+            raise AssertionError(f"{request.node.nodeid} pins a thread to a core: name its file in tests/conftest.py")
+
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
 
 
 @pytest.hookimpl(tryfirst=True)

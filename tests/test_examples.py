@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.runtime.devices.cpu import usable_cores
+from dlplacer.machines.usable_cores import usable_cores
 
 ROOT = Path(__file__).parents[1]
 

@@ -46,7 +46,6 @@ INNER_ROOMS = {
         "placed",
         "profile",
         "distributed",
-        "pipeline",
         "torch_compile",
         "onnx",
     ),

@@ -1,4 +1,4 @@
-"""The specification: which plans are right. It shares no code with the solvers.
+"""The specification: which plans are valid. It shares no code with the solvers.
 
 Every rule is one function of a plan; `violations` calls them all. The equation numbers are the paper's.
 """
@@ -6,6 +6,7 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 from collections.abc import Callable, Iterator
 
 from dlplacer.check import arithmetic, memory, placement, routing, shortest, timing
+from dlplacer.check.memory import live_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
 from dlplacer.core.plan import Plan
@@ -37,7 +38,7 @@ _STRUCTURAL = RULES[:3]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
-    """Every rule that the plan breaks, with the numbers; empty if the plan is right.
+    """Every rule that the plan breaks, with the numbers; empty if the plan is valid.
 
     Times are compared with a tolerance of 1e-9 × the time in which all ops and transfers run one after another.
     """
@@ -46,7 +47,7 @@ def violations(plan: Plan) -> tuple[Violation, ...]:
 
 
 def check_plan(plan: Plan) -> None:
-    """Return if the plan is right.
+    """Return if the plan is valid.
 
     Raises
     ------
@@ -63,4 +64,4 @@ def _broken(plan: Plan, rules: tuple[Rule, ...]) -> Iterator[Violation]:
         yield from rule(plan)
 
 
-__all__ = ["RULES", "Violation", "check_plan", "violations"]
+__all__ = ["RULES", "Violation", "check_plan", "live_bytes", "violations"]

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator
 
-from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan
 
 _GAP_TOLERANCE = 1e-6
+# The resolution of the solvers, stated again and not imported: this room shares no rule with them.
 _LEAST_TICK_S, _MOST_TICKS = 1e-9, 2**30
 
 
 def makespan(plan: Plan) -> Iterator[Violation]:
     """The makespan is the end of the last op."""
     last_s = max((scheduled.end_s for scheduled in plan.ops), default=0.0)
-    if abs(plan.makespan_s - last_s) > tolerance_s(plan):
+    if abs(plan.makespan_s - last_s) > plan.tolerance_s:
         yield Violation("makespan", f"the plan says {plan.makespan_s:.9g} s; its last op ends at {last_s:.9g} s")
 
 
@@ -21,7 +22,7 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
 
     Rounding to ticks adds less than two ticks for every op and every edge.
     """
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     most_s = 2 * (len(plan.graph.ops) + len(plan.graph.edges)) * _coarsest_tick_s(plan) + slack
     if not 0 <= plan.rounding_s <= most_s:
         yield Violation(

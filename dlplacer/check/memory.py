@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 
@@ -62,11 +62,12 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     workspace while its op runs. What ends no more than the tolerance of times after another starts makes room for it.
     """
     change: dict[float, int] = defaultdict(int)
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
 
     def alive(start_s: float, end_s: float, size_bytes: int) -> None:
         if size_bytes and end_s > start_s:
             change[start_s] += size_bytes
+            # Half of its life at most, so that something shorter than the tolerance still counts.
             change[end_s - min(slack, (end_s - start_s) / 2)] -= size_bytes
 
     used_until_s = _last_uses(plan, device)

@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 
@@ -71,7 +71,7 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
 
     A segment starts when the one before has ended, or later.
     """
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     for transfer in plan.transfers:
         ready_s = transfer.segments[0].start_s
         for segment in transfer.segments:
@@ -96,7 +96,7 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
     """Under ``contention: link`` a link direction carries one transfer at a time; a half-duplex link one in all."""
     if plan.options.contention != "link":
         return
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     uses: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for transfer in plan.transfers:
         for segment in transfer.segments:
@@ -133,7 +133,7 @@ def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator
 
 
 def segment_delay_s(plan: Plan, size_bytes: int, segment: TransferSegment) -> float | None:
-    """What eq. 11 or cut-through gives for a segment, in seconds; None if a link of its route is not there."""
+    """What eq. 11 or cut-through gives for a segment, in seconds; None if its route names an unknown link."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]
     if len(present) != len(links):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from dlplacer.check.routing import segment_delay_s
-from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.check.violation import Violation
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.topology import Topology
@@ -16,7 +16,7 @@ def shortest_routes(plan: Plan) -> Iterator[Violation]:
     """Under ``routing: shortest`` a transfer's route has the least delay of all routes (eq. 11 or cut-through)."""
     if plan.options.routing != "shortest":
         return
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     least: dict[tuple[str, str, int], float] = {}
     for transfer in plan.transfers:
         delay_s = _delay_s(plan, transfer)
@@ -55,6 +55,8 @@ def _least_delay_s(topology: Topology, options: Options, source: str, target: st
         spent_s, here, rate = heappop(waiting)
         if here == target:
             return spent_s
+        # The narrowest link so far decides what the rest of a segment costs, so a node alone is no state: a slower
+        # partial route over wider links may be continued more cheaply.
         if (here, rate) in done:
             continue
         done.add((here, rate))

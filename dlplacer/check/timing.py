@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from dlplacer.check.violation import Violation, tolerance_s
+from dlplacer.check.violation import Violation
 from dlplacer.core.graph import Edge
 from dlplacer.core.plan import Plan
 
 
 def durations(plan: Plan) -> Iterator[Violation]:
     """An op starts at 0 or later and lasts Δ(k) on its device's type."""
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     for scheduled in plan.ops:
         device_type = plan.topology.device(scheduled.device).type
         time_s = plan.graph.op(scheduled.op).time_on(device_type)
@@ -33,7 +33,7 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 
     The plan lists the ops of a device in execution order, so start times must not fall along the list.
     """
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     for device in plan.topology.devices:
         latest = None
         for scheduled in (entry for entry in plan.ops if entry.device == device.id):
@@ -50,7 +50,7 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 def order(plan: Plan) -> Iterator[Violation]:
     """The devices can run their ops in the plan's order: no op waits for one that comes later.
 
-    Start times alone do not tell this where ops and transfers take no time.
+    Start times do not imply it where ops and transfers take no time.
     """
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for edge in plan.graph.edges:
@@ -69,7 +69,7 @@ def order(plan: Plan) -> Iterator[Violation]:
 
 def precedence(plan: Plan) -> Iterator[Violation]:
     """Eq. 10: a consumer starts after its producer ends plus the transfer's time."""
-    slack = tolerance_s(plan)
+    slack = plan.tolerance_s
     for edge, ready_s in _ready_times(plan):
         consumer = plan.scheduled[edge.target]
         if consumer.start_s < ready_s - slack:
@@ -117,7 +117,7 @@ def barrier_at_the_loss(plan: Plan) -> Iterator[Violation]:
         return
     last = max(forward, key=lambda entry: entry.end_s)
     first = min(later, key=lambda entry: entry.start_s)
-    if first.start_s < last.end_s - tolerance_s(plan):
+    if first.start_s < last.end_s - plan.tolerance_s:
         yield Violation(
             "barrier at the loss",
             f"{plan.graph.op(first.op).phase} op {first.op!r} starts at {first.start_s:.9g} s, before forward op "

@@ -13,7 +13,6 @@ from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from dlplacer.core.topology import Device
-    from dlplacer.planning.hybrid.advise.minibatch import BatchPlan
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
 
@@ -39,7 +38,7 @@ def _configure_minibatch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-sizes", metavar="N[,N…]", help="mini-batches to try; a graph file has one of its own and takes none"
     )
-    parser.add_argument("--dataset-size", type=int, default=1, metavar="N", help="samples of an epoch (1)")
+    parser.add_argument("--dataset-size", type=int, metavar="N", help="samples of an epoch (by time per sample)")
     parser.add_argument("--epochs", metavar="FILE", help="dlplacer.epochs/1 file: epochs that a batch needs (always 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(advise=_minibatch)
@@ -65,6 +64,8 @@ def _configure_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def _minibatch(arguments: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.advise.minibatch import plan_batches
@@ -83,7 +84,7 @@ def _minibatch(arguments: argparse.Namespace) -> None:
     epochs = _epochs(arguments.epochs)
     plans = plan_batches(steps, device.memory_bytes, arguments.dataset_size, epochs)
     if arguments.json:
-        print(json.dumps({"device": device.id, "batches": [_batch_object(plan) for plan in plans]}))
+        print(json.dumps({"device": device.id, "batches": [asdict(plan) for plan in plans]}))
         return
     rows = [
         (
@@ -96,8 +97,9 @@ def _minibatch(arguments: argparse.Namespace) -> None:
         )
         for plan in plans
     ]
+    ranked = "time per sample" if arguments.dataset_size is None else "training time"
     heads = ("batch", "step", "samples/s", "memory", "recomputed modules", "training")
-    _print_rows(heads, rows, f"{device.id}, {format_bytes(device.memory_bytes)}: least training time first")
+    _print_rows(heads, rows, f"{device.id}, {format_bytes(device.memory_bytes)}: least {ranked} first")
 
 
 def _gpus(arguments: argparse.Namespace) -> None:
@@ -185,12 +187,6 @@ def _epochs(path: str | None) -> Callable[[int], float | None]:
         raise InputError(f"{path}: 'mini_batch' is missing; it tells how many samples one unit of the table stands for")
     mini_batch, base = data.mini_batch, data.efficiency.base
     return lambda batch: base.epochs(batch / mini_batch)
-
-
-def _batch_object(plan: "BatchPlan") -> Mapping[str, object]:
-    from dataclasses import asdict
-
-    return asdict(plan)
 
 
 def _print_found(found: Mapping[str, float], as_json: bool) -> None:

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output.output_files import picture_file, tell_written
+from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.core.units import format_seconds
 
@@ -23,9 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
-    parser.add_argument(
-        "--picture", metavar="F", type=picture_file, help="the step times as bars, as .png, .svg or .pdf"
-    )
+    add_picture_options(parser, "comparison")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -51,20 +49,12 @@ def execute(arguments: argparse.Namespace) -> int:
             on_progress=report,
             stop=stop,
         )
-    if arguments.picture is not None:
-        _draw(arguments.picture, comparison)
+    tell_written(*save_pictures(arguments, "comparison", comparison))
     if arguments.json:
         print(json.dumps(comparison.to_dict()))
     else:
         _print(comparison)
     return 0
-
-
-def _draw(path: Path, comparison: Any) -> None:
-    from dlplacer.report.plot import plot_comparison, save_picture
-
-    save_picture(path, plot_comparison, comparison)
-    tell_written(path)
 
 
 def _print(comparison: "Comparison") -> None:

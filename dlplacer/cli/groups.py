@@ -38,12 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
+    from dlplacer.data_parallel.groups.captured_chain import chain_of
     from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.collectives_on_links import MachineCosts
     from dlplacer.machines.costs.message_routes import Wiring
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.captured_chain import chain_of
 
     topology = load_topology(arguments.topology)
     if len(topology.devices) < 2:

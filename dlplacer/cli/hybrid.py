@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
 from dlplacer.cli.output.hybrid_table import print_hybrid
-from dlplacer.cli.output.output_files import picture_file, tell_written
+from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.gradient_codecs import CODECS
 
 if TYPE_CHECKING:
     from threading import Event
 
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
-    from dlplacer.planning.hybrid.communication import StepTimes
     from dlplacer.planning.hybrid.hybrid import HybridProblem
     from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
     from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+    from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
@@ -44,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument("--measured", metavar="N=S,...", help="measured step seconds per device count, to be fitted")
     scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
     scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
-    scaling.add_argument("--codecs", metavar="C[,C...]", help="some of none, fp16, ternary (all)")
+    scaling.add_argument("--codecs", metavar="C[,C...]", help=f"some of {', '.join(CODECS)} (all)")
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
     add_solver_arguments(parser, "each solve", default_s=10.0)
     parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
@@ -53,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
-    parser.add_argument("--picture", metavar="F", type=picture_file, help="speedup over devices, as .png, .svg or .pdf")
+    add_picture_options(parser, "hybrid plan")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -62,6 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
     from dlplacer.cli.output.progress import count_line, giving_up
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
+    from dlplacer.planning.hybrid.plan_notes import plan_notes
 
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
@@ -70,14 +73,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
     with giving_up() as stop:
-        problem, fits = _problem(arguments, stop)
+        problem, fits, graph = _problem(arguments, stop)
         with count_line("device counts") as report:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
-    if arguments.picture is not None:
-        _draw(arguments.picture, plan)
+    warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
+    tell_written(*save_pictures(arguments, "hybrid plan", plan))
     if arguments.json:
-        extra: dict[str, Any] = {} if fits is None else {"scaling_fit": _fit_object(fits)}
+        extra: dict[str, Any] = {"warnings": list(warnings)}
+        if fits is not None:
+            extra["scaling_fit"] = _fit_object(fits)
         if epochs_fit is not None:
             extra["epochs_fit"] = epochs_fit.to_dict()
         print(json.dumps(plan.to_dict() | extra))
@@ -85,10 +90,12 @@ def execute(arguments: argparse.Namespace) -> int:
         notes = [("scaling efficiency", fits.verdict)] if fits is not None else []
         notes += [("epochs", str(epochs_fit))] if epochs_fit is not None else []
         print_hybrid(plan, notes)
+        for warning in warnings:
+            print(f"dlplacer: {warning}", file=sys.stderr)
     return 0
 
 
-def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None]":
+def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
     from dataclasses import replace
 
     from dlplacer.files.load import load_topology
@@ -123,7 +130,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
         epochs.samples,
         f"{graph.name or 'graph'} on {arguments.devices} devices of {topology.name}",
     )
-    return problem, fits
+    return problem, fits, graph
 
 
 def _solved(
@@ -134,20 +141,18 @@ def _solved(
     degrees: tuple[int, ...],
     stop: "Event",
 ) -> "tuple[Placed, ModelParallel]":
-    """Placements, and the ways to split that the user wants; solved ahead, side by side, if asked for."""
+    """Placements, and the splits that the user wants; solved ahead, side by side, if asked for."""
     from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
-    from dlplacer.planning.hybrid.placed_workers import Placed, Several
+    from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, Several
 
-    placed = Placed(
-        graph,
-        work.step_s,
+    settings = PlaceSettings(
         options_of(arguments),
-        method=arguments.method,
-        time_limit_s=arguments.time_limit,
+        arguments.method,
+        arguments.time_limit,
         seed=arguments.seed,
         workers=arguments.workers,
-        stop=stop,
     )
+    placed = Placed(graph, work.step_s, settings, stop)
     if arguments.split == "pipeline":
         return placed, PipelinedWorkers(graph, work.step_s)
     if arguments.jobs is not None or arguments.cache is not None:
@@ -185,9 +190,9 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
 
 def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
-    from dlplacer.planning.hybrid.communication import ClosedForm
     from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead
     from dlplacer.planning.hybrid.scaling_fit import fit_scaling
+    from dlplacer.planning.hybrid.step_times import ClosedForm
 
     names = ("scaling_efficiency", "overhead_ratio", "measured", "network")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
@@ -225,21 +230,12 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
     from dlplacer.machines.costs.gradient_exchange import exchanges
-    from dlplacer.planning.hybrid.communication import OnMachine, memory_rate
+    from dlplacer.planning.hybrid.steps_on_links import OnMachine, memory_rate
     from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
-    layout = WorkerLayout(topology)
-    gradient_exchanges = exchanges(memory_rate(topology))
-    if arguments.codecs is not None:
-        chosen = [name for name in arguments.codecs.split(",") if name]
-        known = tuple(dict.fromkeys(gradient_exchange.codec for gradient_exchange in gradient_exchanges))
-        for name in chosen:
-            if name not in known:
-                raise InputError(f"--codecs: there is no codec {name!r}; use some of {', '.join(known)}")
-        gradient_exchanges = tuple(
-            gradient_exchange for gradient_exchange in gradient_exchanges if gradient_exchange.codec in chosen
-        )
-    return OnMachine(layout, gradient_exchanges, overlap=not arguments.no_overlap)
+    codecs = CODECS if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
+    found = exchanges(memory_rate(topology), codecs)
+    return OnMachine(WorkerLayout(topology), found, overlap=not arguments.no_overlap)
 
 
 def _degrees(text: str | None) -> tuple[int, ...]:
@@ -260,16 +256,18 @@ def _pairs(option: str, texts: list[str]) -> list[tuple[int, float]]:
     return found
 
 
+def _superlinear(arguments: argparse.Namespace) -> list[str]:
+    return [
+        f"--speedup {degree}={speedup:g} says that {degree} devices are more than {degree} times as fast as one; check "
+        "that both steps do the same work"
+        for degree, speedup in _pairs("--speedup", arguments.speedup)
+        if speedup > degree
+    ]
+
+
 def _fit_object(fits: "ScalingFits") -> dict[str, Any]:
     forms = [
         {"form": fit.form, "parameters": vars(fit.model), "single_s": fit.single_s, "residuals": fit.residuals}
         for fit in fits.fits
     ]
     return {"verdict": fits.verdict, "forms": forms}
-
-
-def _draw(path: Path, plan: Any) -> None:
-    from dlplacer.report.plot import plot_hybrid, save_picture
-
-    save_picture(path, plot_hybrid, plan)
-    tell_written(path)

@@ -27,6 +27,8 @@ from dlplacer.cli.arguments.parser import Parser
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.version import __version__
 
+# Commands import what they need when they run: importing torch alone takes seconds, for which --help and a wrong
+# argument should not have to wait.
 _COMMANDS = {
     "capture": capture,
     "solve": solve,
@@ -85,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("dlplacer: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would report the closed pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

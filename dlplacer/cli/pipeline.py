@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments
-from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -29,10 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--micro-batches", dest="parts", type=int, metavar="M", help="parts of the batch (the best)")
     parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
+    parser.add_argument("-o", "--output", metavar="PLAN", type=output_file, help="plan file to write, for dlplacer run")
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
     )
-    parser.add_argument("--picture", metavar="F", type=picture_file, help="the schedule as .png, .svg or .pdf")
+    add_picture_options(parser, "pipeline plan")
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
     )
@@ -51,6 +54,8 @@ def execute(arguments: argparse.Namespace) -> int:
     for option, count in (("--stages", arguments.stages), ("--micro-batches", arguments.parts)):
         if count is not None and count < 1:
             raise InputError(f"{option} is {count}; it must be at least 1")
+    if arguments.output is not None:
+        _require_capturable(arguments)
     graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
     plan = plan_pipeline(
         graph,
@@ -62,6 +67,8 @@ def execute(arguments: argparse.Namespace) -> int:
     for warning in plan.warnings:
         print(f"dlplacer: {warning}", file=sys.stderr)
     _write(arguments, plan)
+    if arguments.output is not None:
+        _write_plan(arguments, plan)
     placed = _op_placement(graph, topology, arguments.time_limit) if arguments.time_limit else None
     if arguments.json:
         print(json.dumps({**plan.to_dict(), "op_placement": placed}))
@@ -76,11 +83,30 @@ def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
         from dlplacer.planning.pipeline.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
-    if arguments.picture is not None:
-        from dlplacer.report.plot import plot_pipeline, save_picture
+    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan))
 
-        save_picture(arguments.picture, plot_pipeline, plan)
-    tell_written(arguments.csv, arguments.picture)
+
+def _require_capturable(arguments: argparse.Namespace) -> None:
+    """A plan of micro-batches is one of another graph, which takes the model's code to make."""
+    if not is_entry(arguments.model):
+        raise InputError(
+            f"-o needs the model as module:callable, to capture its micro-batches; {arguments.model!r} is a file: drop "
+            "-o, or name the model that it was captured from"
+        )
+    if arguments.granularity != "aten":
+        raise InputError(f"-o writes a plan of ATen calls; drop --granularity {arguments.granularity}")
+
+
+def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan") -> None:
+    from dlplacer.files import write_plan
+    from dlplacer.files.load import load_topology
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
+
+    count = pipeline.micro_batches
+    rewritten = argparse.Namespace(**vars(arguments), micro_batches=count if count > 1 else None)
+    graph, topology = calibrated(arguments, graph_of(rewritten), load_topology(arguments.topology))
+    write_plan(arguments.output, placed_pipeline(pipeline, graph, topology))
+    tell_written(arguments.output)
 
 
 def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -> dict[str, Any] | None:

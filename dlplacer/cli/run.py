@@ -1,4 +1,4 @@
-"""``dlplacer run``."""
+"""``dlplacer run``: in one process, or over several with ``--replicas N``, devices as ``rank0/cpu:0``, or torchrun."""
 
 import argparse
 import json
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
-from dlplacer.cli.output.output_files import output_file, picture_file
-from dlplacer.cli.output.run_files import write_run
-from dlplacer.cli.run_ranks import add_rank_options, execute_over_ranks, over_ranks
+from dlplacer.cli.output.output_files import output_file
+from dlplacer.cli.output.picture_options import picture_file
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
+    from dlplacer.measure.fidelity.run_report import Run
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
 _OWN_MODELS = "dlplacer.models:"
+_LAUNCH_LIMIT_S = 24 * 3600.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="F", type=output_file, help="Chrome trace (JSON) of the predicted and the measured step"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_rank_options(parser)
+    group = parser.add_argument_group(
+        "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
+    )
+    group.add_argument("--replicas", type=int, metavar="N", help="train N copies of the plan on N parts of the batch")
+    group.add_argument(
+        "--bucket-bytes", type=int, metavar="B", help="gradients are exchanged in buckets of B bytes (25 MiB)"
+    )
+    group.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="wait S seconds for another rank (120)"
+    )
     add_job_options(parser)
 
 
@@ -59,25 +69,79 @@ def execute(arguments: argparse.Namespace) -> int:
     _complete(arguments, plan)
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
-    if over_ranks(arguments, plan):
-        return execute_over_ranks(arguments, plan)
-
-    from dlplacer.measure.fidelity.run_plan import run
-
-    done = run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
+    done = _measured_over_ranks(arguments, plan) if _over_ranks(arguments, plan) else _measured(arguments, plan)
+    if done is None:
+        return 0
     if arguments.json:
         print(json.dumps(done.report.to_dict()))
     else:
         from dlplacer.cli.output.run_tables import print_run
 
         print_run(done.report)
-    write_run(arguments, done.predicted, done.measured)
+    _write(arguments, done)
     return 0
+
+
+def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
+    from dlplacer.measure.fidelity.run_plan import run
+
+    return run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
+
+
+def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
+    """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
+    from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
+    from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.runtime.distributed.ranks import parse_ranks
+    from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
+
+    replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
+    ranks = parse_ranks(plan, arguments.devices, replicas)
+    whole = argparse.Namespace(**vars(arguments))
+    if whole.batch_size is not None:
+        whole.batch_size *= replicas
+    bucket_bytes = DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes
+    over = OverRanks(replicas, whole.batch_size is not None, bucket_bytes, arguments.timeout)
+
+    def work(rank: int) -> "Run | None":
+        devices = arguments.devices.split(",")
+        done = run_over_ranks(build_job(whole), plan, devices, over, arguments.steps, arguments.warmup)
+        return done if rank == 0 else None
+
+    if under_launcher():
+        return work(int(os.environ["RANK"]))
+    found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
+    return found
+
+
+def _over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:
+    """Whether the arguments, the plan or torchrun ask for more than one process."""
+    wanted = arguments.replicas is not None or _planned_replicas(plan) > 1 or "rank" in arguments.devices
+    return wanted or int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _planned_replicas(plan: "Plan") -> int:
+    return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
+
+
+def _write(arguments: argparse.Namespace, done: "Run") -> None:
+    """The files that the command line asks for: the picture and the trace of the predicted and the measured step."""
+    if arguments.gantt:
+        from dlplacer.report.plot import save_run_picture
+
+        save_run_picture(arguments.gantt, done.predicted, done.measured)
+    if arguments.trace:
+        from dlplacer.files import write_json
+        from dlplacer.report.trace import run_trace
+
+        write_json(arguments.trace, run_trace(done.predicted, done.measured))
+    for path in filter(None, (arguments.gantt, arguments.trace)):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _warn_if_busy() -> None:
     """Timings on a machine that does something else say little; better said before than wondered at after."""
-    cores = os.cpu_count() or 1
+    cores = os.cpu_count() or 1  # all of the machine, as the load average counts all of its processes
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores / 2:
         print(

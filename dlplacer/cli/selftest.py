@@ -80,6 +80,6 @@ def _print(done: "Selftest") -> None:
     table = new_table("check", "of", "measured", "at most", "", names=2)
     for check in done.checks:
         limit = "" if check.limit is None else f"{check.limit:.3g}"
-        told = "" if check.limit is None else "passed" if check.passed else "FAILED"
-        table.add_row(check.name, check.subject, f"{check.value:.3g} {check.unit}", limit, told)
+        verdict = "" if check.limit is None else "passed" if check.passed else "FAILED"
+        table.add_row(check.name, check.subject, f"{check.value:.3g} {check.unit}", limit, verdict)
     print_table(table)

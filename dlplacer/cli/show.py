@@ -5,23 +5,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
-_WRITTEN = ("gantt", "placement", "memory", "trace", "device_map", "html")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("plan", metavar="PLAN", type=Path, help="plan file")
-    parser.add_argument(
-        "--gantt", metavar="F", type=picture_file, help="devices and links over time, as .png, .svg or .pdf"
-    )
-    parser.add_argument("--placement", metavar="F", type=picture_file, help="the graph coloured by device")
-    parser.add_argument("--memory", metavar="F", type=picture_file, help="memory over time")
+    add_picture_options(parser, "plan")
     parser.add_argument("--trace", metavar="F", type=output_file, help="Chrome trace (JSON), for ui.perfetto.dev")
     parser.add_argument(
         "--device-map", metavar="F", type=output_file, help="Hugging Face device_map (JSON): module path to device"
@@ -43,15 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     plan = load_plan(arguments.plan)
     print_plan(plan)
-    if arguments.gantt or arguments.placement or arguments.memory:
-        from dlplacer.report.plot import plot_gantt, plot_memory, plot_placement, save_picture
-
-        if arguments.gantt:
-            save_picture(arguments.gantt, plot_gantt, plan, color_by=arguments.color_by)
-        if arguments.placement:
-            save_picture(arguments.placement, plot_placement, plan)
-        if arguments.memory:
-            save_picture(arguments.memory, plot_memory, plan)
+    written = save_pictures(arguments, "plan", plan)
     if arguments.trace:
         from dlplacer.files import write_json
         from dlplacer.report.trace import chrome_trace
@@ -64,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.report.page.page import html_page
 
         write_text(arguments.html, html_page(plan))
-    tell_written(*(getattr(arguments, name) for name in _WRITTEN))
+    tell_written(*written, arguments.trace, arguments.device_map, arguments.html)
     return 0
 
 

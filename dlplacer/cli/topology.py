@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output.output_files import output_file, picture_file, tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
+from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     detect.add_argument("--measure", action="store_true", help="fit latency and rate of every link to timed copies")
     show = actions.add_parser("show", help="a table, and a picture")
     show.add_argument("topology", metavar="T", help="a topology file, or the name of one that ships")
-    show.add_argument("--picture", metavar="F", type=picture_file, help="picture to write, as .png, .svg or .pdf")
+    add_picture_options(show, "topology")
     imported = actions.add_parser(
         "import", help="nvidia-smi topo -m text, NCCL topology XML, or networkx node-link JSON"
     )
@@ -44,12 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.files import write_topology
 
         write_topology(arguments.output, topology)
-    if getattr(arguments, "picture", None) is not None:
-        from dlplacer.report.plot.save import save_picture
-        from dlplacer.report.plot.topology import plot_topology
-
-        save_picture(arguments.picture, plot_topology, topology)
-    tell_written(getattr(arguments, "output", None), getattr(arguments, "picture", None))
+    tell_written(getattr(arguments, "output", None), *save_pictures(arguments, "topology", topology))
     if arguments.json:
         from dlplacer.files.topology_file import topology_to_dict
 

@@ -87,3 +87,8 @@ class RunError(DlplacerError):
 
 class InternalError(DlplacerError):
     """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something; its class where none does."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

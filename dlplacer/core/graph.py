@@ -121,7 +121,7 @@ class Op:
         return self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes + self.workspace_bytes
 
     def time_on(self, device_type: str) -> float | None:
-        """Δ(k) in seconds on a device of this type, or None if the graph does not tell."""
+        """Δ(k) in seconds on a device of this type, or None if the graph does not give it."""
         if isinstance(self.time_s, Mapping):
             return self.time_s.get(device_type)
         return self.time_s
@@ -138,7 +138,7 @@ class Edge:
     output
         Index of the source's output.
     tensor
-        Edges of one tensor carry the same data and agree in bytes; by default each edge has a tensor of its own.
+        Edges of one tensor carry the same data and agree in bytes; by default each edge has its own tensor.
     """
 
     source: str
@@ -182,8 +182,8 @@ class OpGraph:
     Raises
     ------
     InputError
-        If an id is given twice, an edge ends nowhere or reads an output that is not there, edges of a tensor disagree,
-        or the graph has a cycle.
+        If an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a tensor
+        disagree, or the graph has a cycle.
     """
 
     ops: tuple[Op, ...]
@@ -245,6 +245,8 @@ class OpGraph:
         charged = {edge.output for edge in edges if self.op(edge.target).kind == "gradient"}
         numbered = dict(enumerate(spec.bytes for spec in op.outputs))
         for sizes in (numbered, {number: size for number, size in numbered.items() if number not in charged}):
+            # The second try is for captured graphs, whose gradients are charged to the parameters and not to these
+            # outputs.
             if sum(sizes.values()) == op.output_bytes:
                 yield from (OutputPart(size, frozenset({number})) for number, size in sizes.items() if size)
                 return

@@ -1,39 +1,40 @@
-"""What a solve assumes about the machine and the step."""
+"""What a solve assumes about the machine and the step: the one place where its options are declared."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dlplacer.core.errors import InputError
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "contention": ("link", "none"),
-    "delay": ("cut-through", "store-and-forward"),
-    "routing": ("free", "shortest"),
-    "transfers": ("device", "edge"),
-    "memory": ("live", "sum"),
-    "step": ("autograd", "joint"),
-}
-"""Option → its values, the default first."""
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """An option of the problem, as the command line, plan files and the page of a plan present it.
+
+    Attributes
+    ----------
+    decides
+        What it decides: its help text.
+    meaning
+        Value → what is assumed with it, and the equation that says so; the default first.
+    paper
+        The value under which the problem is the paper's.
+    """
+
+    decides: str
+    meaning: Mapping[str, str]
+    paper: str
+
+
+def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
+    # Typed as the field's value, as dataclasses type `field` itself.
+    default: str = field(default=next(iter(meaning)), metadata={"assumption": Assumption(decides, meaning, paper)})
+    return default
 
 
 @dataclass(frozen=True)
 class Options:
-    """The assumptions of a solve.
-
-    Attributes
-    ----------
-    contention
-        ``link``: a link direction carries one transfer at a time; ``none``: any number.
-    delay
-        ``cut-through``: bytes ÷ the narrowest link + Σ latencies; ``store-and-forward``: the sum of eq. 11.
-    routing
-        ``free``: among simple paths; ``shortest``: the route of least delay for a tensor's bytes.
-    transfers
-        ``device``: a tensor goes to a device once; ``edge``: once for every edge.
-    memory
-        ``live``: the peak of what is alive; ``sum``: the sum of footprints of eq. 13.
-    step
-        ``autograd``: no backward op starts before all forward ops have ended; ``joint``: no such barrier.
+    """The assumptions of a solve; with their defaults, those under which a plan runs as predicted.
 
     Raises
     ------
@@ -41,24 +42,58 @@ class Options:
         If a value is not among `CHOICES`.
     """
 
-    contention: str = "link"
-    delay: str = "cut-through"
-    routing: str = "free"
-    transfers: str = "device"
-    memory: str = "live"
-    step: str = "autograd"
+    contention: str = _option(
+        "whether a link direction carries one transfer at a time",
+        {"link": "a link direction carries one transfer at a time", "none": "any number of transfers at once"},
+        paper="none",
+    )
+    delay: str = _option(
+        "how a tensor passes a router",
+        {
+            "cut-through": "bytes ÷ the narrowest link + all latencies",
+            "store-and-forward": "the sum over the links of bytes ÷ rate + latency (eq. 11)",
+        },
+        paper="store-and-forward",
+    )
+    routing: str = _option(
+        "any simple path, or the one of least delay",
+        {"free": "any route without a node twice", "shortest": "the route of least delay for the tensor"},
+        paper="free",
+    )
+    transfers: str = _option(
+        "once for every device that reads a tensor, or for every edge",
+        {"device": "a tensor goes to a device once", "edge": "a tensor goes to a device once per consumer"},
+        paper="edge",
+    )
+    memory: str = _option(
+        "the peak of what is alive, or the sum of footprints",
+        {"live": "the peak of what is alive", "sum": "the sum of all footprints (eq. 13)"},
+        paper="sum",
+    )
+    step: str = _option(
+        "with the host's barrier at the loss, or as the joint step runs",
+        {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
+        paper="joint",
+    )
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if value not in CHOICES[entry.name]:
-                raise InputError(f"option {entry.name} is {value!r}; use one of {', '.join(CHOICES[entry.name])}")
+        for name, values in CHOICES.items():
+            value = getattr(self, name)
+            if value not in values:
+                raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
 
     @classmethod
     def paper(cls) -> "Options":
         """The assumptions of the paper's equations 7–13."""
-        return cls("none", "store-and-forward", "free", "edge", "sum", "joint")
+        return cls(**{name: assumption.paper for name, assumption in ASSUMPTIONS.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Option name → value, as in a plan file."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: getattr(self, name) for name in ASSUMPTIONS}
+
+
+ASSUMPTIONS: dict[str, Assumption] = {entry.name: entry.metadata["assumption"] for entry in fields(Options)}
+"""Option → what is declared of it."""
+
+CHOICES: dict[str, tuple[str, ...]] = {name: tuple(declared.meaning) for name, declared in ASSUMPTIONS.items()}
+"""Option → its values, the default first."""

@@ -1,7 +1,7 @@
 """A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it answers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -74,7 +74,7 @@ class Transfer:
 
     @property
     def end_s(self) -> float:
-        """When the tensor is there."""
+        """When the tensor has arrived."""
         return self.segments[-1].end_s
 
 
@@ -132,6 +132,11 @@ class Plan:
         _require_finite("the plan", **{name: getattr(self, name) for name in figures})
 
     @cached_property
+    def tolerance_s(self) -> float:
+        """By how much times may differ and still count as equal: see `tolerance_s`."""
+        return tolerance_s(self.graph, self.topology, self.transfers)
+
+    @cached_property
     def placement(self) -> Mapping[str, str]:
         """Op id → device id."""
         return {scheduled.op: scheduled.device for scheduled in self.ops}
@@ -148,6 +153,14 @@ class Plan:
             device.id: tuple(scheduled.op for scheduled in self.ops if scheduled.device == device.id)
             for device in self.topology.devices
         }
+
+
+def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer]) -> float:
+    """1e-9 × the horizon: all ops at their slowest and all transfers, one after another."""
+    slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in topology.device_types) for op in graph.ops)
+    moved_s = sum(abs(transfer.end_s - transfer.start_s) for transfer in transfers)
+    # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
+    return 1e-9 * (slowest_s + moved_s) + 1e-15
 
 
 def _require_finite(owner: str, **figures: float) -> None:

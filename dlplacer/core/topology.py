@@ -96,6 +96,7 @@ class Link:
         owner = f"link {self.source!r} – {self.target!r}"
         _require(self.bytes_per_s > 0, owner, "bytes_per_s", self.bytes_per_s, "positive")
         _require(self.latency_s >= 0, owner, "latency_s", self.latency_s, "at least 0")
+        # The rate of the bonded links together must stay finite.
         most = sys.float_info.max / max(1.0, self.bytes_per_s)
         _require(1 <= self.count <= most, owner, "count", self.count, "at least 1")
         if self.duplex not in ("full", "half"):
@@ -107,6 +108,10 @@ class Link:
     def total_bytes_per_s(self) -> float:
         """B(l): the rate of all bonded links together, in one direction."""
         return self.bytes_per_s * self.count
+
+    def direction(self, hop: tuple[str, str]) -> tuple[str, str]:
+        """The link direction that a hop over this link takes; half duplex has one for both, its ends in name order."""
+        return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,14 @@ _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e1
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _SIZES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
+# Networks are sold in bits per second; prefixes are decimal there.
+_RATES |= {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()}
 
 UNITS: dict[str, dict[str, float]] = {
     "seconds": _SECONDS,
     "bytes": _SIZES,
-    "bytes_per_s": {f"{unit}/s": factor for unit, factor in _SIZES.items()},
+    "bytes_per_s": _RATES,
     "flops": {f"{prefix}FLOP": factor for prefix, factor in _DECIMAL.items()},
     "flops_per_s": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
 }

@@ -1,1 +1,1 @@
-"""What data parallelism adds to a step: groups of parameters, ternary gradients, elastic averaging."""
+"""What data parallelism adds to a step: which parameters travel together."""

@@ -52,7 +52,7 @@ class FileModel(BaseModel):
     """Paths of the objects that hold nodes and edges."""
 
     def mistakes(self) -> Iterator[str]:
-        """What is wrong between fields that are right each by itself."""
+        """Contradictions between fields each of which is valid."""
         return iter(())
 
 
@@ -60,6 +60,7 @@ def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
     def convert(value: Any) -> Any:
         if isinstance(value, str):
             value = parse_quantity(value, dimension)
+        # For Python true is the number 1; in a file it is a mistake, which pydantic reports.
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return value
         try:

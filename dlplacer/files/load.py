@@ -32,7 +32,7 @@ def load_topology(name: str | PathLike[str]) -> Topology:
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file; `dlplacer.check` tells whether it is right. Raises as `load_graph`."""
+    """The plan in a file; `dlplacer.check` decides whether it is valid. Raises as `load_graph`."""
     if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
     return read_plan(Path(path))

@@ -66,7 +66,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
 
 
 def field_path(parts: Sequence[str | int]) -> str:
-    """Where a value stands in a file: ``nodes[3].time_s``."""
+    """Path of a value in a file: ``nodes[3].time_s``."""
     path = ""
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -123,10 +123,12 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    # In the same folder: a rename is atomic within one file system only.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dlplacer.")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
+            # Otherwise a crash after the rename may leave the new name on an empty file.
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, mode)
@@ -137,6 +139,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _umask() -> int:
+    # There is no way to read it without setting it.
     current = os.umask(0)
     os.umask(current)
     return current
@@ -152,6 +155,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
+    # json silently keeps the last of several equal keys: the file would not mean what it seems to say.
     marked = _Repeating(value)
     marked.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return marked

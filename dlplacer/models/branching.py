@@ -2,9 +2,9 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
+from dlplacer.models.image_job import classifier_job
 from dlplacer.models.inception import BasicConv2d
 
 STEM_CHANNELS = 16
@@ -49,9 +49,4 @@ def branches(
     seed
         Decides weights, images and labels.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        network = Branches(count, classes, dropout)
-        images = torch.randn(batch_size, 3, image_size, image_size)
-        labels = torch.randint(classes, (batch_size,))
-    return Job(network, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
+    return classifier_job(lambda: Branches(count, classes, dropout), batch_size, image_size, classes, seed)

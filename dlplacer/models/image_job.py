@@ -15,6 +15,7 @@ CLASSES = 1000
 def classifier_job(build: Callable[[], nn.Module], batch_size: int, image_size: int, classes: int, seed: int) -> Job:
     """A training step with cross-entropy; the seed decides weights, images and labels."""
     with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which seeds the generators of GPUs too: fork_rng restores that of the CPU only.
         torch.default_generator.manual_seed(seed)
         network = build()
         images = torch.randn(batch_size, 3, image_size, image_size)

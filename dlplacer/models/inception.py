@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
+from dlplacer.models.image_job import CLASSES, classifier_job, require_image
 
-CLASSES = 1000
 SMALLEST_IMAGE = 75
 
 
@@ -30,7 +29,7 @@ class BasicConv2d(nn.Module):
 
 
 class InceptionA(nn.Module):
-    """Figure 5 as released: a 5x5 convolution beside its replacement by two 3x3; 224 + `pool_features` channels."""
+    """Figure 5 as released: a 5x5 convolution parallel to two 3x3 in sequence; 224 + `pool_features` channels."""
 
     def __init__(self, inputs: int, pool_features: int) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Figure 7: the 3x3 convolutions spread into 1x3 beside 3x1; 2048 channels."""
+    """Figure 7: the 3x3 convolutions expanded into parallel 1x3 and 3x1; 2048 channels."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -189,17 +188,8 @@ def inception_v3(batch_size: int = 32, image_size: int = 299, *, dropout: float 
     InputError
         If the images are too small for the network.
     """
-    if image_size < SMALLEST_IMAGE:
-        raise InputError(
-            f"inception_v3: image_size is {image_size}; the grid vanishes below {SMALLEST_IMAGE}; use "
-            f"{SMALLEST_IMAGE} or more (299 is the original)"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        network = InceptionV3(dropout)
-        images = torch.randn(batch_size, 3, image_size, image_size)
-        labels = torch.randint(CLASSES, (batch_size,))
-    return Job(network, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
+    require_image("inception_v3", image_size, SMALLEST_IMAGE, 299)
+    return classifier_job(lambda: InceptionV3(dropout), batch_size, image_size, CLASSES, seed)
 
 
 def _average(images: torch.Tensor) -> torch.Tensor:

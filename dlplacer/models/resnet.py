@@ -16,7 +16,7 @@ BLOCKS = (3, 4, 6, 3)
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside the input, or beside its projection where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut: the identity, or a projection where the shape changes."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

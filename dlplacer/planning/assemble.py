@@ -4,11 +4,11 @@ Ticks only decide placement and order. Start times are computed anew in seconds,
 and order allow, so that a plan is exact even where ticks are rounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlplacer.core.errors import InternalError
-from dlplacer.core.plan import Plan
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import realise
@@ -29,8 +29,25 @@ def assemble(
         ops, transfers = replay(problem, schedule.device, schedule.order)
     else:
         ops, transfers = realise(problem, schedule.device, schedule.start, schedule.transfers)
+    return plan_of(problem, ops, transfers, outcome, method, solve_s, provenance)
+
+
+def plan_of(
+    problem: Problem,
+    ops: Sequence[ScheduledOp],
+    transfers: Sequence[Transfer],
+    outcome: Outcome,
+    method: str,
+    solve_s: float,
+    provenance: Mapping[str, Any],
+) -> Plan:
+    """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone."""
     makespan_s = max(entry.end_s for entry in ops)
-    makespan = min(schedule.makespan, round(makespan_s / float(problem.tick_s)))
+    length = makespan_s / float(problem.tick_s)
+    if outcome.schedule is None:
+        makespan = round(length) if problem.exact else int(length)
+    else:
+        makespan = min(outcome.schedule.makespan, round(length))
     bound = min(outcome.lower_bound, makespan)
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
     gap = (makespan - bound) / makespan if makespan else 0.0

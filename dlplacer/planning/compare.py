@@ -28,7 +28,10 @@ from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
 _BOUND_SHARE = 0.05
+"""Share of the time limit for the bound that all heuristics are judged by: 0.3 s suffice for 2,000 ops."""
+
 _SAME = 1e-9
+"""Relative difference of two times that float arithmetic may make."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def compare(
     time_limit_s
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
-        Told the best plan and the best bound of all methods.
+        Called with the best plan and the best bound of all methods.
     options, seed, workers, stop
         As for `dlplacer.planning.place.place`.
 

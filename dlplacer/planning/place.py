@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.problem.problem import Problem, build_problem
@@ -30,6 +30,7 @@ from dlplacer.solvers.methods import METHODS
 from dlplacer.version import __version__
 
 _MOST_WORKERS = 10_000
+"""More threads than any machine has; CP-SAT would try to start them."""
 
 
 def place(
@@ -85,11 +86,13 @@ def place(
         on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
 
     stop = stop if stop is not None else Event()
-    budget = Budget(began + time_limit_s, gap, seed, workers or _usable_cores(), stop, report)
+    budget = Budget(began + time_limit_s, gap, seed, workers or len(usable_cores()), stop, report)
     outcome = _search(problem, method, budget)
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
-    plan = assemble(problem, outcome, schedule, method, solve_s, _provenance(problem, seed, budget.workers))
+    plan = assemble(
+        problem, outcome, schedule, method, solve_s, provenance_of(problem, seed=seed, workers=budget.workers)
+    )
     broken = violations(plan)
     if broken:
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
@@ -145,19 +148,15 @@ def _require_arguments(method: str, time_limit_s: float, gap: float, workers: in
         raise InputError(f"workers is {workers}; at most {_MOST_WORKERS} threads are of use to the solver")
 
 
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _provenance(problem: Problem, seed: int, workers: int) -> dict[str, Any]:
+def provenance_of(problem: Problem, **choices: int) -> dict[str, Any]:
+    """What a plan was made with: versions, the choices given here, hashes of graph and topology."""
     from importlib.metadata import version
 
     return {
         "dlplacer": __version__,
         "ortools": version("ortools"),
         "python": platform.python_version(),
-        "seed": seed,
-        "workers": workers,
+        **choices,
         "graph_sha256": _digest(graph_to_dict(problem.graph)),
         "topology_sha256": _digest(topology_to_dict(problem.topology)),
     }

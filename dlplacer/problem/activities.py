@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 _MOST_PASSES = 100
+"""Passes over all activities: one suffices unless ops of no time tie, each further one settles one more such tie."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Delays of all tensors between all devices, reckoned once for every distinct rate and latency of a route."""
+"""Delays of all tensors between all devices, computed once for every distinct rate and latency of a route."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import ticks
-from dlplacer.problem.routes import RouteTable, route_line
+from dlplacer.problem.routes import RoutesByPair, route_line
 
 NOWHERE, HERE = -2, -1
 """Lines of pairs of devices that no route joins, and of a device with itself."""
@@ -35,7 +35,7 @@ class Lines:
         return tuple(size_bytes * s_per_byte + latency_s for s_per_byte, latency_s in self.lines)
 
 
-def lines_of(topology: Topology, routes: Sequence[RouteTable], delay: str) -> list[Lines]:
+def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
     """[size] → lines of its routes; sizes that share a table share the lines too."""
     known: dict[int, Lines] = {}
     for table in routes:
@@ -58,7 +58,7 @@ def matrices(lines: Sequence[Lines], seconds: Sequence[tuple[Fraction, ...]], ti
     return tuple(found)
 
 
-def _lines(topology: Topology, table: RouteTable, delay: str) -> Lines:
+def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
     numbers: dict[tuple[Fraction, Fraction], int] = {}
     names = [device.id for device in topology.devices]
 

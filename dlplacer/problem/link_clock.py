@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from dlplacer.core.plan import Transfer, TransferSegment
-from dlplacer.core.topology import Link
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import segments
+from dlplacer.problem.segment_timing import link_spans
 
 Hop = tuple[str, str]
 
@@ -14,15 +14,14 @@ class Network:
     """Sends tensors along their routes in the order in which it is asked, each as early as the links allow.
 
     With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
-    cut-through holds all links of a segment together, store-and-forward one after another. Without contention nothing
-    waits.
+    for how long is said in `dlplacer.problem.segment_timing`. Without contention nothing waits.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._topology = problem.topology
         self._routes = problem.routes
         self._sizes_bytes = problem.sizes_bytes
-        self._cuts_through = problem.options.delay == "cut-through"
+        self._delay = problem.options.delay
         self._contended = problem.options.contention == "link"
         self._free_s: dict[Hop, float] = {}
 
@@ -44,24 +43,12 @@ class Network:
 
     def _segment(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> TransferSegment:
         links = [self._topology.link_between[hop] for hop in hops]
-        if self._cuts_through:
-            narrowest = min(link.total_bytes_per_s for link in links)
-            held_s = [size_bytes / narrowest + sum(link.latency_s for link in links)] * len(links)
-            offsets_s = [0.0] * len(links)
-            lasts_s = held_s[0]
-        else:
-            held_s = [size_bytes / link.total_bytes_per_s + link.latency_s for link in links]
-            offsets_s = [sum(held_s[:position]) for position in range(len(links))]
-            lasts_s = sum(held_s)
-        resources = [_resource(hop, link) for hop, link in zip(hops, links, strict=True)]
+        spans = link_spans(links, size_bytes, self._delay, float)
+        directions = [link.direction(hop) for hop, link in zip(hops, links, strict=True)]
         start_s = ready_s
         if self._contended:
-            for resource, offset_s in zip(resources, offsets_s, strict=True):
-                start_s = max(start_s, self._free_s.get(resource, 0.0) - offset_s)
-            for resource, offset_s, hold_s in zip(resources, offsets_s, held_s, strict=True):
-                self._free_s[resource] = start_s + offset_s + hold_s
-        return TransferSegment(hops, start_s, start_s + lasts_s)
-
-
-def _resource(hop: Hop, link: Link) -> Hop:
-    return hop if link.duplex == "full" else (min(hop), max(hop))
+            for direction, (begin_s, _) in zip(directions, spans, strict=True):
+                start_s = max(start_s, self._free_s.get(direction, 0.0) - begin_s)
+            for direction, (_, until_s) in zip(directions, spans, strict=True):
+                self._free_s[direction] = start_s + until_s
+        return TransferSegment(hops, start_s, start_s + spans[-1][1])

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer
+from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, tolerance_s
 from dlplacer.problem.problem import Problem
-
-_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +134,8 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
             )
             for transfer in transfers
         ]
-        moved_s = sum(transfer.segments[-1].end_s - transfer.segments[0].start_s for transfer in transfers)
-        slowest_s = sum(
-            max(op.time_on(kind) or 0.0 for kind in problem.topology.device_types) for op in problem.graph.ops
-        )
-        used = peaks(problem, device, start_s, end_s, lifetimes, _SAME * (slowest_s + moved_s) + 1e-15)
+        slack_s = tolerance_s(problem.graph, problem.topology, transfers)
+        used = peaks(problem, device, start_s, end_s, lifetimes, slack_s)
     return {
         entry.id: DeviceMemory(entry.memory_bytes, used[number])
         for number, entry in enumerate(problem.topology.devices)

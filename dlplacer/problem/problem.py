@@ -17,7 +17,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, ticks
 from dlplacer.problem.delays import lines_of, matrices
-from dlplacer.problem.routes import RouteTable, least_delay_routes
+from dlplacer.problem.routes import RoutesByPair, least_delay_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Problem:
     arcs: tuple[Arc, ...]
     sizes_bytes: tuple[int, ...]
     delay: tuple[tuple[tuple[int | None, ...], ...], ...]
-    routes: tuple[RouteTable, ...]
+    routes: tuple[RoutesByPair, ...]
     footprint_bytes: tuple[int, ...]
     resident_bytes: tuple[int, ...]
     output_bytes: tuple[int, ...]

@@ -11,17 +11,18 @@ from typing import Any
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import exact
+from dlplacer.problem.segment_timing import link_delay_s, link_spans
 
 Route = tuple[str, ...]
 """Names of the nodes that a transfer visits, both ends included."""
 
-RouteTable = Mapping[tuple[str, str], Route]
+RoutesByPair = Mapping[tuple[str, str], Route]
 """(source device, target device) → route; pairs that no route joins are absent."""
 
 
 def least_delay_routes(
     topology: Topology, sizes_bytes: Iterable[int], delay: str = "store-and-forward"
-) -> dict[int, RouteTable]:
+) -> dict[int, RoutesByPair]:
     """Bytes → for every pair of different devices the route of least delay.
 
     The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between: only
@@ -34,11 +35,11 @@ def least_delay_routes(
         devices.
     """
     sizes = sorted(set(sizes_bytes))
-    tables: dict[int, RouteTable] = {}
+    tables: dict[int, RoutesByPair] = {}
     routes = _direct_routes(topology) if delay == "cut-through" else None
     graph = topology.to_networkx()
 
-    def search_table(size_bytes: int) -> RouteTable:
+    def search_table(size_bytes: int) -> RoutesByPair:
         return (
             _search_table(graph, topology, size_bytes)
             if routes is None
@@ -64,18 +65,14 @@ def least_delay_routes(
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
     """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
-    s_per_byte, latency_s = route_line(topology, route, delay)
-    return size_bytes * s_per_byte + latency_s
+    parts = (_links(topology, part) for part in segments(topology, route))
+    return sum((link_spans(part, size_bytes, delay, exact)[-1][1] for part in parts), Fraction(0))
 
 
 def route_line(topology: Topology, route: Route, delay: str = "store-and-forward") -> tuple[Fraction, Fraction]:
     """The delay of a route as a line over the bytes: seconds per byte, and seconds for none."""
-    links = _links(topology, route)
-    latency_s = sum((exact(link.latency_s) for link in links), Fraction(0))
-    if delay == "cut-through":
-        parts = [_links(topology, part) for part in segments(topology, route)]
-        return sum((1 / min(map(_rate, part)) for part in parts), Fraction(0)), latency_s
-    return sum((1 / _rate(link) for link in links), Fraction(0)), latency_s
+    latency_s = route_delay(topology, route, 0, delay)
+    return route_delay(topology, route, 1, delay) - latency_s, latency_s
 
 
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
@@ -92,7 +89,7 @@ def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple
 
     def delay_s(_source: str, _target: str, data: Mapping[str, Any]) -> float:
         link = data["link"]
-        return float(size_bytes / link.total_bytes_per_s + link.latency_s)
+        return link_delay_s(link, size_bytes, float)
 
     table = {}
     for device in topology.devices:
@@ -104,7 +101,7 @@ def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple
 
 
 def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]]:
-    """(source, target) → (rate of the narrowest link, Σ latencies, route) of the routes that pass routers only.
+    """(source, target) → (seconds per byte, Σ latencies, route) of the routes that pass routers only.
 
     For every rate the route of least latency over links at least that wide: no other route can have less delay.
     """
@@ -122,9 +119,8 @@ def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fract
                 routers = graph.subgraph(set(graph).difference(others) | {other})
                 if nx.has_path(routers, device, other):
                     route = tuple(nx.shortest_path(routers, device, other, weight="latency_s"))
-                    narrowest = min(_rate(link) for link in _links(topology, route))
-                    latency = sum((exact(link.latency_s) for link in _links(topology, route)), Fraction(0))
-                    routes.setdefault((device, other), []).append((narrowest, latency, route))
+                    line = route_line(topology, route, "cut-through")
+                    routes.setdefault((device, other), []).append((*line, route))
     return routes
 
 
@@ -137,7 +133,9 @@ def _joined_routes(
     graph = nx.DiGraph()
     graph.add_nodes_from(topology.device_index)
     for (source, target), choices in routes.items():
-        delay_s, route = min((float(size_bytes / rate + latency), route) for rate, latency, route in choices)
+        delay_s, route = min(
+            (float(size_bytes * s_per_byte + latency_s), route) for s_per_byte, latency_s, route in choices
+        )
         graph.add_edge(source, target, delay_s=delay_s, route=route)
     table = {}
     for source in topology.device_index:

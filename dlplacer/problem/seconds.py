@@ -1,11 +1,12 @@
 """A schedule in ticks as ops and transfers in seconds."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from dlplacer.core.plan import ScheduledOp, Transfer, TransferSegment
 from dlplacer.problem.activities import Activity, ResourceUse, earliest
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.segment_timing import link_spans
 from dlplacer.problem.transfers import RouteSegment, ScheduledTransfer, transfer_requests
 
 
@@ -18,7 +19,7 @@ def realise(
     ----------
     device, start
         [op] → device and tick.
-    sends
+    transfers
         Every transfer request that is read on another device than its producer's, once per such device.
     """
     stage = _Stage(problem, device, start, transfers)
@@ -33,7 +34,7 @@ def realise(
 
 
 class _Stage:
-    """The steps of a schedule: ops, then the barrier, then the route segments of the sends."""
+    """The activities of a schedule: ops, then the barrier, then the route segments of the transfers."""
 
     def __init__(
         self, problem: Problem, device: Sequence[int], start: Sequence[int], transfers: Sequence[ScheduledTransfer]
@@ -95,28 +96,20 @@ class _Stage:
         request = self.requests[send.request]
         before, here = (request.source, self.length_s[request.source]), self.device[request.source]
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
-            marks_s = self._marks_s(segment, self.problem.sizes_bytes[request.size])
-            cuts = self.problem.options.delay == "cut-through"
+            spans_s = self._spans_s(segment, self.problem.sizes_bytes[request.size])
+            length_s = spans_s[-1][1]
+            # Without contention a segment holds nothing.
             holds = tuple(
-                ResourceUse(resource, begin + offset, begin + offset + ticks, *((0.0, marks_s[-1]) if cuts else span))
-                for (resource, offset, ticks), span in zip(
-                    segment.holds, ((a, b - a) for a, b in pairwise(marks_s)), strict=False
-                )
+                ResourceUse(direction, begin + offset, begin + offset + ticks, from_s, to_s - from_s)
+                for (direction, offset, ticks), (from_s, to_s) in zip(segment.holds, spans_s, strict=False)
             )
             key = begin, begin + segment.ticks, self.rank[request.source], part
-            yield Activity(key, marks_s[-1], (before,), holds, segment.target, (here, segment.target))
-            before, here = (self.first[number] + part, marks_s[-1]), segment.target
+            yield Activity(key, length_s, (before,), holds, segment.target, (here, segment.target))
+            before, here = (self.first[number] + part, length_s), segment.target
         for reader in request.readers:
             if self.device[reader] == send.target:
                 self.inputs[reader].append(before)
 
-    def _marks_s(self, segment: RouteSegment, size_bytes: int) -> list[float]:
-        """Seconds from the start of a route segment until it has passed each hop; the last is its length."""
+    def _spans_s(self, segment: RouteSegment, size_bytes: int) -> list[tuple[float, float]]:
         links = [self.problem.topology.link_between[hop] for hop in segment.hops]
-        if self.problem.options.delay == "cut-through":
-            narrowest = min(link.total_bytes_per_s for link in links)
-            return [0.0] * len(links) + [size_bytes / narrowest + sum(link.latency_s for link in links)]
-        marks_s = [0.0]
-        for link in links:
-            marks_s.append(marks_s[-1] + (size_bytes / link.total_bytes_per_s + link.latency_s))
-        return marks_s
+        return link_spans(links, size_bytes, self.problem.options.delay, float)

@@ -5,21 +5,22 @@ Solvers need it where links carry one transfer at a time, or where copies take m
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any
 
-from dlplacer.core.topology import Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import Route, route_delay, segments
+from dlplacer.problem.segment_timing import link_delay_s, link_spans
 
 Hop = tuple[str, str]
 
 _MOST_ROUTES = 4
+"""Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
+joined devices have two, so nothing is left out there. Never tuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +86,30 @@ class ScheduledTransfer:
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
+    Parameters
+    ----------
+    no_relays
+        Names of devices that relay nothing, but on routes of least delay.
+
     Attributes
     ----------
     resource_count
-        Number of link directions: link directions, or half-duplex links as a whole. 0 where links are not contended.
+        Number of link directions (`Link.direction`); 0 where links are not contended.
     chooses
         Whether a transfer may have other routes than one of least delay: with ``routing: shortest`` those of equal
         delay.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, no_relays: frozenset[str] = frozenset()) -> None:
         contended = problem.options.contention == "link"
         self._problem = problem
-        self._resources = _resources(problem.topology) if contended else {}
+        self._directions = _numbered_directions(problem.topology) if contended else {}
         self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
-        self._avoided: frozenset[str] = frozenset()
-        self.resource_count = len(set(self._resources.values()))
+        self._no_relays = no_relays
+        self.resource_count = len(set(self._directions.values()))
         self.chooses = contended
 
     @cached_property
@@ -111,19 +117,17 @@ class RouteTable:
         """Whether `routes` leaves out no route that a transfer may take."""
         names = list(self._problem.topology.device_index)
         return not self.chooses or (
-            not self._avoided
+            not self._no_relays
             and len(names) <= _MOST_ROUTES
             and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
 
     def among(self, devices: Collection[int]) -> "RouteTable":
         """The same routes without those that another device than these relays, but for routes of least delay."""
-        subset = copy(self)
-        subset.__dict__.pop("complete", None)
-        subset._routes_by_pair, subset._paths = {}, {}
-        subset._avoided = frozenset(
-            device.id for number, device in enumerate(self._problem.topology.devices) if number not in devices
-        )
+        others = [device.id for number, device in enumerate(self._problem.topology.devices) if number not in devices]
+        subset = RouteTable(self._problem, frozenset(others))
+        # What no relay can change stays known: both are searched for once per problem.
+        subset._quickest, subset._swappable = self._quickest, self._swappable
         return subset
 
     def swappable(self, a: int, b: int) -> bool:
@@ -173,7 +177,7 @@ class RouteTable:
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
-            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes, self._avoided)
+            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes, self._no_relays)
         return self._paths[pair]
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
@@ -187,55 +191,44 @@ class RouteTable:
     def _segment(self, hops: tuple[Hop, ...], size_bytes: int) -> RouteSegment:
         problem = self._problem
         links = [problem.topology.link_between[hop] for hop in hops]
-        latencies = [exact(link.latency_s) for link in links]
+        spans = [
+            (ticks(begin, problem.tick_s), ticks(end, problem.tick_s))
+            for begin, end in link_spans(links, size_bytes, problem.options.delay, exact)
+        ]
         target = problem.topology.device_index[hops[-1][1]]
-        if problem.options.delay == "cut-through":
-            slowest = max(_carrying_s(link, size_bytes) for link in links)
-            whole = ticks(slowest + sum(latencies, Fraction(0)), problem.tick_s)
-            return RouteSegment(
-                hops, target, whole, tuple((self._resources[hop], 0, whole) for hop in hops if self._resources)
-            )
-        marks = [Fraction(0)]
-        for link, latency in zip(links, latencies, strict=True):
-            marks.append(marks[-1] + _carrying_s(link, size_bytes) + latency)
-        at = [ticks(mark, problem.tick_s) for mark in marks]
-        holds = zip(hops, pairwise(at), strict=True)
+        holds = zip(hops, spans, strict=True)
         return RouteSegment(
             hops,
             target,
-            at[-1],
-            tuple((self._resources[hop], begin, end - begin) for hop, (begin, end) in holds if self._resources),
+            spans[-1][1],
+            tuple((self._directions[hop], begin, end - begin) for hop, (begin, end) in holds if self._directions),
         )
 
 
-def _resources(topology: Topology) -> dict[Hop, int]:
-    """Link direction → number of what it shares with no other, or with the opposite direction if half-duplex."""
-    resources: dict[Hop, int] = {}
-    for link in topology.links:
-        there, back = (link.source, link.target), (link.target, link.source)
-        resources[there] = len(set(resources.values()))
-        resources[back] = resources[there] + (link.duplex == "full")
-    return resources
-
-
-def _carrying_s(link: Link, size_bytes: int) -> Fraction:
-    return size_bytes / (exact(link.bytes_per_s) * link.count)
+def _numbered_directions(topology: Topology) -> dict[Hop, int]:
+    """Hop → number of the link direction that it takes."""
+    numbers: dict[Hop, int] = {}
+    return {
+        hop: numbers.setdefault(link.direction(hop), len(numbers))
+        for link in topology.links
+        for hop in ((link.source, link.target), (link.target, link.source))
+    }
 
 
 def _simple_paths(
-    topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int], avoided: frozenset[str]
+    topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int], no_relays: frozenset[str]
 ) -> list[Route]:
     """The simple paths of least delay for the smallest and for the largest tensor, through none of some nodes."""
     import networkx as nx
 
     graph = topology.to_networkx()
-    graph.remove_nodes_from(avoided.difference(pair))
+    graph.remove_nodes_from(no_relays.difference(pair))
     if not nx.has_path(graph, *pair):
         return []
     found: dict[Route, None] = {}
-    for size_bytes in {sizes_bytes[0], sizes_bytes[-1]}:
+    for size_bytes in {*sizes_bytes[:1], *sizes_bytes[-1:]}:
         for _, _, data in graph.edges(data=True):
-            data["delay_s"] = size_bytes / data["link"].total_bytes_per_s + data["link"].latency_s
+            data["delay_s"] = link_delay_s(data["link"], size_bytes, float)
         for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):
             found[tuple(path)] = None
     return list(found)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.check.violation import tolerance_s
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.report.link_use import LinkUse, link_uses
 
@@ -26,6 +25,7 @@ def critical_path(plan: Plan) -> tuple[Step, ...]:
     while event is not None:
         walked[event] = None
         event = max(
+            # Ops and transfers without duration end where they start; without this the walk could go round among them.
             (before for before in waits.ended_at_start(event) if before not in walked),
             key=lambda before: before.end_s > before.start_s,
             default=None,
@@ -55,7 +55,7 @@ class _Waits:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.slack_s = tolerance_s(plan)
+        self.slack_s = plan.tolerance_s
         self.barrier = _last_forward_op(plan) if plan.options.step == "autograd" else None
         self.before_on_device = {after: before for order in plan.order.values() for before, after in pairwise(order)}
         self.arrivals: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
@@ -96,8 +96,7 @@ class _Waits:
         yield _Event(transfer, part - 1) if part else _Event(self.plan.scheduled[transfer.source])
 
     def _resource(self, hop: tuple[str, str]) -> tuple[str, str]:
-        half = self.plan.topology.link_between[hop].duplex == "half"
-        return (min(hop), max(hop)) if half else hop
+        return self.plan.topology.link_between[hop].direction(hop)
 
     def _same(self, one_s: float, other_s: float) -> bool:
         return abs(one_s - other_s) <= self.slack_s

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
+from dlplacer.problem.segment_timing import link_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,10 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
 
 
 def _hops(plan: Plan, transfer: Transfer, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
-    if plan.options.delay == "cut-through":
-        for hop in segment.route:
-            yield hop, segment.start_s, segment.end_s
-        return
-    here_s = segment.start_s
-    for position, hop in enumerate(segment.route, start=1):
-        link = plan.topology.link_between[hop]
-        there_s = here_s + transfer.bytes / link.total_bytes_per_s + link.latency_s
-        there_s = segment.end_s if position == len(segment.route) else min(there_s, segment.end_s)
-        yield hop, here_s, there_s
-        here_s = there_s
+    links = [plan.topology.link_between[hop] for hop in segment.route]
+    spans = link_spans(links, transfer.bytes, plan.options.delay, float)
+    # A plan from a file may round its times: no link is held for longer than the segment, the last as long as it.
+    for hop, (begin_s, until_s) in zip(segment.route, spans, strict=True):
+        here_s = min(segment.start_s + begin_s, segment.end_s)
+        there_s = min(segment.start_s + until_s, segment.end_s)
+        yield hop, here_s, segment.end_s if until_s == spans[-1][1] else there_s

@@ -4,13 +4,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlplacer.check.memory import live_bytes
+from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.link_use import LinkUse, link_uses
 
 _COMPUTE = "compute"
 _THREADS = 1000
+
+TraceEvent = dict[str, Any]
+"""One event of the Trace Event Format, ready for JSON."""
 
 Thread = tuple[str, str]
 """Node of the topology and name of one of its threads."""
@@ -64,8 +67,8 @@ def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
     return {**trace, "traceEvents": events, "otherData": {**trace["otherData"], **times}}
 
 
-def _renamed(event: dict[str, Any], what: str, shift: int) -> dict[str, Any]:
-    """The event in a process of its own; a measured op knows nothing of a critical path."""
+def _renamed(event: TraceEvent, what: str, shift: int) -> TraceEvent:
+    """The event in a separate process; a measured op is on no critical path."""
     args = {key: value for key, value in event.get("args", {}).items() if not (shift and key == "critical")}
     if event["name"] == "process_name":
         args = {"name": f"{args['name']} {what}"}
@@ -93,7 +96,7 @@ def _threads(plan: Plan, rows: TraceRows) -> Mapping[Thread, tuple[int, int]]:
     return {thread: (order[thread[0]], len(order) + position) for position, thread in enumerate(distinct, start=1)}
 
 
-def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
     for node, pid in dict.fromkeys((node, pid) for (node, _), (pid, _) in threads.items()):
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": node}}
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
@@ -104,7 +107,7 @@ def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]
 
 def _op_events(
     plan: Plan, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[TraceEvent]:
     for entry in plan.ops:
         if _takes_time(entry):
             op = plan.graph.op(entry.op)
@@ -115,7 +118,7 @@ def _op_events(
 
 def _transfer_events(
     rows: TraceRows, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[TraceEvent]:
     for thread, use in rows:
         if _takes_time(use):
             sent = use.transfer
@@ -123,7 +126,7 @@ def _transfer_events(
             yield {"name": sent.tensor, "cat": "transfer", **_span(threads[thread], use), "args": args}
 
 
-def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
     """From producer over link uses to consumer; those that take no time have no slice that an arrow could bind to."""
     uses_of: dict[int, list[tuple[Thread, LinkUse]]] = {}
     for thread, use in rows:
@@ -152,7 +155,7 @@ def _first_consumer(plan: Plan, transfer: Transfer) -> ScheduledOp | None:
     return min(later, key=lambda entry: entry.start_s, default=None)
 
 
-def _memory_events(plan: Plan, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _memory_events(plan: Plan, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
     for device in plan.topology.devices:
         pid, tid = threads[device.id, _COMPUTE]
         for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
@@ -163,12 +166,12 @@ def _takes_time(span: ScheduledOp | LinkUse) -> bool:
     return _ns(span.end_s) > _ns(span.start_s)
 
 
-def _span(where: tuple[int, int], span: ScheduledOp | LinkUse) -> dict[str, Any]:
+def _span(where: tuple[int, int], span: ScheduledOp | LinkUse) -> TraceEvent:
     start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
     return {"ph": "X", "ts": _us(start_ns), "dur": _us(end_ns - start_ns), "pid": where[0], "tid": where[1]}
 
 
-def _inside(where: tuple[int, int], span: ScheduledOp | LinkUse) -> dict[str, Any]:
+def _inside(where: tuple[int, int], span: ScheduledOp | LinkUse) -> TraceEvent:
     """An arrow binds to the slice that is open at its time: the middle of it is safe."""
     return {"ts": _us((_ns(span.start_s) + _ns(span.end_s)) // 2), "pid": where[0], "tid": where[1]}
 

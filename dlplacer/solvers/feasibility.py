@@ -8,6 +8,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
 _SECONDS = 2.0
+"""For each family of constraints that is left out: time that a user waits for an explanation. A guess."""
 
 
 def require_feasible(problem: Problem) -> None:

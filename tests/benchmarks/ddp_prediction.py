@@ -13,24 +13,28 @@ import copy
 import gc
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, quantiles
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.ddp_model import DdpProfile, ddp_step_s, speedup
+
 from dlplacer.frontend import Job
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.models import branches, inception_v3, mlp
 from dlplacer.runtime.devices.allocator import keep_heap
-from dlplacer.runtime.devices.cpu import usable_cores
-from dlplacer.runtime.distributed.ddp_prediction import DdpProfile, ddp_step_s, speedup
 from dlplacer.runtime.distributed.launch import launch, results_of
 from dlplacer.runtime.distributed.measured_network import fitted_line
-from dlplacer.runtime.profile.quartile import lower_quartile
 
 RANKS = 2
 WARMUP = 6
@@ -121,7 +125,7 @@ def measured(rank: int, job: Job, rounds: int) -> dict[str, Any]:
 
 def typical(values: Sequence[float]) -> float:
     """The lower quartile: what interrupts a step only ever adds time."""
-    return lower_quartile(list(values))
+    return quantiles(values, n=4, method="inclusive")[0]
 
 
 def trainer(job: Job, module: torch.nn.Module) -> Callable[[], None]:

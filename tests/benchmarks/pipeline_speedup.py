@@ -1,88 +1,74 @@
-"""GNMT and BigLSTM, scaled down, as pipelines of two stages on two cores: predicted and measured, and op placement.
+"""GNMT and BigLSTM, scaled down, as pipelines of two stages on two cores: planned, run, predicted and measured.
 
-``python tests/benchmarks/pipeline_speedup.py [gnmt|big_lstm …]`` prints a table. The pipeline runs under torchrun, one
-process for each core; op placement runs the best plan of `dlplacer.place` in one process with a thread for each core.
+``python tests/benchmarks/pipeline_speedup.py [gnmt|big_lstm …]`` profiles each model, plans it with ``dlplacer pipeline
+-o`` for every number of micro-batches, runs the plan with ``dlplacer run``, a process per core, and prints a table.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-SCALED_DOWN: dict[str, dict[str, int]] = {
-    "gnmt": {"batch_size": 128, "length": 25, "vocabulary": 2000, "hidden": 256},
-    "big_lstm": {"batch_size": 256, "length": 20, "vocabulary": 1000, "hidden": 1024, "projection": 128},
-}
-TIMEOUT_S = 400
+import dlplacer.models as models
+from dlplacer.frontend import Job
+
+TIMEOUT_S = 900
 
 
-def pipeline(model: str, micro_batches: str, schedule: str | None, steps: int) -> dict[str, Any]:
-    """What `run_pipeline` reports."""
-    command = [
-        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-        *("-m", "dlplacer.runtime.pipeline.main", f"dlplacer.models:{model}"),
-        *("--arguments", json.dumps(SCALED_DOWN[model]), "--micro-batches", micro_batches, "--steps", str(steps)),
-        *(("--schedule", schedule) if schedule else ()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+def gnmt() -> Job:
+    """A quarter of the scaling study's width and a sixteenth of its vocabulary."""
+    return models.gnmt(batch_size=128, length=25, vocabulary=2000, hidden=256)
+
+
+def big_lstm() -> Job:
+    """An eighth of the paper's width."""
+    return models.big_lstm(batch_size=256, length=20, vocabulary=1000, hidden=1024, projection=128)
+
+
+def dlplacer(*arguments: str) -> dict[str, Any]:
+    """What a command prints with ``--json``."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-W", "ignore", "-m", "dlplacer", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
     if done.returncode:
         raise SystemExit(done.stderr[-4000:])
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return report
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
-def op_placement(model: str, steps: int, time_limit_s: float) -> dict[str, Any]:
-    """What `dlplacer.measure.fidelity.run_plan` reports of the best plan found."""
-    import dlplacer as dp
-    import dlplacer.models
-    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.measure.fidelity.run_plan import run
-    from dlplacer.runtime.devices import open_devices
-    from dlplacer.runtime.devices.allocator import reserve_heap
-    from dlplacer.runtime.profile.link_times import measured_topology
-    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
-
-    job = getattr(dlplacer.models, model)(**SCALED_DOWN[model])
-    captured = capture_job(job, default_rewrites())
-    opened = open_devices(["cpu:0", "cpu:1"])
-    try:
-        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-        graph = with_measured_times(captured.graph, profile_ops(job, captured, opened, steps=4, warmup=1))
-        topology = measured_topology(opened)
-    finally:
-        for device in opened:
-            device.close()
-    plan = dp.place(graph, topology, dp.Options(step="joint"), time_limit_s=time_limit_s).plan
-    report = run(job, plan, ["cpu:0", "cpu:1"], steps=steps, warmup=2).report
-    return report.to_dict()
+def measured(model: str, folder: Path, micro_batches: str, schedule: str, steps: str) -> dict[str, Any]:
+    """Plan a pipeline with the times in the folder, and run it."""
+    entry, plan = f"pipeline_speedup:{model}", str(folder / "plan.json")
+    planned = ("--stages", "2", "--micro-batches", micro_batches, "--schedule", schedule, "--time-limit", "0")
+    dlplacer("pipeline", entry, "cpu-2core", *planned, "--calibration", str(folder / "times.json"), "-o", plan)
+    return dlplacer("run", plan, entry, "--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", steps)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(SCALED_DOWN), help="gnmt, big_lstm (both)")
-    parser.add_argument("--micro-batches", default="2,4,8,16")
-    parser.add_argument("--schedule")
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument(
-        "--time-limit", type=float, default=20.0, help="seconds to look for an op placement; 0 leaves it out"
-    )
-    parser.add_argument("--only", choices=("pipeline", "placement"), help="measure this alone")
+    parser.add_argument("models", nargs="*", default=["gnmt", "big_lstm"], help="gnmt, big_lstm (both)")
+    parser.add_argument("--micro-batches", default="2,4,8")
+    parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--steps", default="7")
     parsed = parser.parse_args()
     table = Table("model", "how", "one core", "predicted", "measured", "predicted", "measured", "error", "difference")
     for model in parsed.models:
-        if parsed.only != "placement":
-            found = pipeline(model, parsed.micro_batches, parsed.schedule, parsed.steps)
-            print(json.dumps(found), file=sys.stderr)
-            _add(table, model, f"{found['schedule']}, {found['micro_batches']} micro-batches", found)
-        if parsed.only != "pipeline" and parsed.time_limit:
-            placed = op_placement(model, parsed.steps, parsed.time_limit)
-            print(json.dumps(placed), file=sys.stderr)
-            _add(table, model, "op placement", placed)
+        with tempfile.TemporaryDirectory() as folder:
+            times = str(Path(folder) / "times.json")
+            profiled = ("--device", "cpu:0,cpu:1", "--steps", "3", "--warmup", "1", "--calibration", times)
+            dlplacer("profile", f"pipeline_speedup:{model}", *profiled)
+            for count in parsed.micro_batches.split(","):
+                found = measured(model, Path(folder), count, parsed.schedule, parsed.steps)
+                print(model, count, json.dumps(found), file=sys.stderr)
+                _add(table, model, f"{parsed.schedule}, {count} micro-batches", found)
     Console(width=140).print(table)
 
 

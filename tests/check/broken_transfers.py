@@ -137,7 +137,7 @@ ON_THE_WAY = {
         "link contention",
         "link 'a' → 'b' carries 'x' until 3 s, but 'y' starts on it at 2 s",
     ),
-    "both ways on a half-duplex link": Broken(
+    "both directions at once on a half-duplex link": Broken(
         routing.one_transfer_at_a_time,
         replace(CONTENDED, topology=plans.contended("half").topology),
         "link contention",

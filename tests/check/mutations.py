@@ -43,7 +43,7 @@ def shift_last_op(_random: Random, plan: Plan) -> Plan | None:
     return _moved(plan, max(range(len(plan.ops)), key=lambda at: (plan.ops[at].end_s, at)), 1.0)
 
 
-def stretch_op(random: Random, plan: Plan) -> Plan | None:
+def lengthen_op(random: Random, plan: Plan) -> Plan | None:
     at = random.randrange(len(plan.ops))
     return _op(plan, at, end_s=plan.ops[at].end_s + random.choice(SHIFTS_S))
 
@@ -151,7 +151,7 @@ def leave_together(random: Random, plan: Plan) -> Plan | None:
     return _with_transfer(plan, at, _transfer_moved(plan.transfers[at], by_s))
 
 
-def stretch_transfer(random: Random, plan: Plan) -> Plan | None:
+def lengthen_transfer(random: Random, plan: Plan) -> Plan | None:
     at = _pick(random, plan.transfers)
     if at is None:
         return None
@@ -295,7 +295,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     for each in (
         shift_op,
         shift_last_op,
-        stretch_op,
+        lengthen_op,
         start_together,
         shift_everything,
         move_op,
@@ -309,7 +309,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         repeat_transfer,
         shift_transfer,
         leave_together,
-        stretch_transfer,
+        lengthen_transfer,
         reroute,
         change_transfer,
         change_figures,

@@ -46,7 +46,7 @@ def plan(
 
 def sent(tensor: str, source: str, size_bytes: int, *segments: tuple[str, float, float]) -> Transfer:
     """A transfer over nodes of one letter: ``("arb", 2, 8)`` leaves a at 2 s and is at b, by way of r, at 8 s."""
-    parts = tuple(TransferSegment(tuple(pairwise(way)), start, end) for way, start, end in segments)
+    parts = tuple(TransferSegment(tuple(pairwise(nodes)), start, end) for nodes, start, end in segments)
     return Transfer(tensor, source, parts[-1].route[-1][1], size_bytes, parts)
 
 
@@ -119,20 +119,20 @@ def cut_through() -> Plan:
     return plan(single().graph, routed().topology, options(delay="cut-through"), scheduled, transfers)
 
 
-def detour(delay: str, way: str) -> Plan:
+def detour(delay: str, nodes: str) -> Plan:
     """From a to b: 20 B ÷ 4 B/s = 5 s directly; by way of routers r and s over three links of 10 B/s 2 s each, or 2 s.
 
     Store-and-forward the direct link is the shortest (5 < 3 × 2 s), cut-through the detour is (2 < 5 s).
     """
     links = (Link("a", "b", 4), Link("a", "r", 10), Link("r", "s", 10), Link("s", "b", 10))
-    delay_s = 5 if way == "ab" else 6 if delay == "store-and-forward" else 2
+    delay_s = 5 if nodes == "ab" else 6 if delay == "store-and-forward" else 2
     there_s = 2 + delay_s
     return plan(
         single().graph,
         machine(*links),
         options(delay=delay, routing="shortest"),
         [("x", "a", 0, 2), ("y", "b", there_s, there_s + 3)],
-        [sent("t", "x", 20, (way, 2, there_s))],
+        [sent("t", "x", 20, (nodes, 2, there_s))],
     )
 
 

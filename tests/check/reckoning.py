@@ -99,9 +99,9 @@ def _is_way(plan: Plan, transfer: Transfer, start: str) -> bool:
     if any(after.start_s < before.end_s - CLOSE for before, after in pairwise(transfer.segments)):
         return False
     total_s = sum(_length_s(plan, transfer.bytes, segment.route) for segment in transfer.segments)
-    ways = (_cut(way, devices) for way in _ways(plan, (start,), transfer.target))
+    routes = (_cut(route, devices) for route in _routes(plan, (start,), transfer.target))
     return plan.options.routing == "free" or total_s < CLOSE + min(
-        sum(_length_s(plan, transfer.bytes, part) for part in way) for way in ways
+        sum(_length_s(plan, transfer.bytes, part) for part in route) for route in routes
     )
 
 
@@ -111,18 +111,18 @@ def _length_s(plan: Plan, size_bytes: int, route: tuple[tuple[str, str], ...]) -
     return sum(link.latency_s for link in links) + (max(slow) if plan.options.delay == "cut-through" else sum(slow))
 
 
-def _ways(plan: Plan, path: tuple[str, ...], target: str) -> Iterator[tuple[str, ...]]:
+def _routes(plan: Plan, path: tuple[str, ...], target: str) -> Iterator[tuple[str, ...]]:
     if path[-1] == target:
         yield path
         return
     for here, there in plan.topology.link_between:
         if here == path[-1] and there not in path:
-            yield from _ways(plan, (*path, there), target)
+            yield from _routes(plan, (*path, there), target)
 
 
-def _cut(way: tuple[str, ...], devices: set[str]) -> list[tuple[tuple[str, str], ...]]:
-    ends = [place for place, node in enumerate(way) if node in devices]
-    return [tuple(pairwise(way[begin : end + 1])) for begin, end in pairwise(ends)]
+def _cut(route: tuple[str, ...], devices: set[str]) -> list[tuple[tuple[str, str], ...]]:
+    ends = [place for place, node in enumerate(route) if node in devices]
+    return [tuple(pairwise(route[begin : end + 1])) for begin, end in pairwise(ends)]
 
 
 def _one_each(plan: Plan) -> bool:

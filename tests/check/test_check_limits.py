@@ -13,16 +13,15 @@ from check.plans import changed, sent, with_op
 
 from dlplacer.check import violations
 from dlplacer.check.memory import live_bytes, used_bytes
-from dlplacer.check.violation import tolerance_s
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Link, Topology
 
 
-def way_delay_s(topology: Topology, way: list[str], delay: str) -> float:
-    """The delay of 20 bytes by way of some nodes, straight from the definitions."""
+def route_delay_s(topology: Topology, route: list[str], delay: str) -> float:
+    """The delay of 20 bytes over some nodes, straight from the definitions."""
     spent_s, segment = 0.0, []
-    for hop in pairwise(way):
+    for hop in pairwise(route):
         link = topology.link_between[hop]
         segment.append(link.total_bytes_per_s)
         spent_s += link.latency_s + (20 / link.total_bytes_per_s if delay == "store-and-forward" else 0)
@@ -40,13 +39,13 @@ def test_the_shortest_routes_are_those_of_least_delay_among_all_paths(delay: str
     links = [Link(a, b, random.choice([1, 2, 4, 20]), random.choice([0, 1, 2])) for a, b in pairs]
     topology = plans.machine(*links)
     assumed = plans.options(delay=delay, routing="shortest")
-    ways = list(nx.all_simple_paths(topology.to_networkx(), "a", "b"))
-    least_s = min(way_delay_s(topology, way, delay) for way in ways)
-    for way in ways:
-        stops = [position for position, name in enumerate(way) if name in topology.device_index]
-        times = [2 + way_delay_s(topology, way[: stop + 1], delay) for stop in stops]
+    routes = list(nx.all_simple_paths(topology.to_networkx(), "a", "b"))
+    least_s = min(route_delay_s(topology, route, delay) for route in routes)
+    for route in routes:
+        stops = [position for position, name in enumerate(route) if name in topology.device_index]
+        times = [2 + route_delay_s(topology, route[: stop + 1], delay) for stop in stops]
         parts = [
-            ("".join(way[begin : end + 1]), *when)
+            ("".join(route[begin : end + 1]), *when)
             for (begin, end), when in zip(pairwise(stops), pairwise(times), strict=True)
         ]
         scheduled = [("x", "a", 0.0, 2.0), ("y", "b", times[-1], times[-1] + 3)]
@@ -69,19 +68,19 @@ def test_rounding_may_hide_part_of_the_gap() -> None:
 
 def test_times_are_compared_with_a_tolerance() -> None:
     # 1e-9 × (2 + 3 + 3 s of ops and transfer) = 8e-9 s
-    assert tolerance_s(CROSSING) == pytest.approx(8e-9)
+    assert CROSSING.tolerance_s == pytest.approx(8e-9)
     assert violations(changed(CROSSING, "y", start_s=5.0 - 4e-9)) == ()
     assert len(violations(changed(CROSSING, "y", start_s=5.0 - 2e-8))) == 2
 
 
 def test_the_tolerance_depends_on_the_types_of_the_machine_alone() -> None:
     times = MappingProxyType({"gpu": 3.0, "abacus": 1e9})
-    assert tolerance_s(with_op(CROSSING, "y", time_s=times)) == tolerance_s(CROSSING)
+    assert with_op(CROSSING, "y", time_s=times).tolerance_s == CROSSING.tolerance_s
     assert violations(with_op(CROSSING, "y", time_s=times)) == ()
 
 
 def test_ops_of_no_time_still_leave_a_tolerance() -> None:
-    assert 0 < tolerance_s(plans.all_zero()) < 1e-12
+    assert 0 < plans.all_zero().tolerance_s < 1e-12
 
 
 def test_memory_over_time() -> None:

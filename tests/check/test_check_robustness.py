@@ -71,8 +71,8 @@ def test_large_plans_are_checked_quickly(memory_rule: str) -> None:
     for position, name in enumerate(names):
         if position % 3 == 2:
             there = "b" if here == "a" else "a"
-            way = (here + there, now, now + 1)
-            transfers.append(sent(f"{names[position - 1]}:0->{name}", names[position - 1], 4, way))
+            hop = (here + there, now, now + 1)
+            transfers.append(sent(f"{names[position - 1]}:0->{name}", names[position - 1], 4, hop))
             now, here = now + 1, there
         scheduled.append((name, here, now, now + 1))
         now += 1

@@ -55,6 +55,13 @@ def test_minibatch_tries_batches_and_reads_epochs(tmp_path: Path, capsys: pytest
     assert "nothing is known" in by_batch[64]["reason"]
 
 
+def test_without_a_data_set_batches_are_ranked_by_time_per_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("advise", "minibatch", "dlplacer.models:mlp", "dgx1-v100-2gpu", "--batch-sizes", "4,64,16")
+    found = answer(capsys, *command)["batches"]
+    assert [plan["batch"] for plan in found] == [64, 16, 4]
+    assert [plan["training_s"] for plan in found] == [None] * 3
+
+
 def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "groups", "inception_v3-train", "pcie-4gpu", "--direction", "backward", "--cap", "25 MiB")
     assert found["cuts"][-1] == sum(len(group) for group in found["groups"])

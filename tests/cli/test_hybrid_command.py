@@ -90,10 +90,20 @@ def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.Capture
     assert found["budgets"][7]["data_parallel"]["step_s"] == pytest.approx(0.020 * (1 + 0.5 * 7 / 8))
 
 
+def test_what_is_implausible_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--devices", "4", "--scaling-efficiency", "1", "--speedup")
+    (text,) = planned(files, capsys, *options, "2=100")["warnings"]
+    assert text.startswith("--speedup 2=100 says that 2 devices are more than 2 times as fast as one")
+    assert planned(files, capsys, *options, "2=1.9")["warnings"] == []
+    assert main(["hybrid", *files, *options, "2=100"]) == 0
+    assert "dlplacer: --speedup 2=100 says" in capsys.readouterr().err
+
+
 def test_lemma_3_1_and_a_network(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     lemma = planned(files, capsys, "--devices", "4", "--speedup", "2=1.9", "--overhead-ratio", "0.1")
     assert lemma["budgets"][3]["data_parallel"]["speedup"] == pytest.approx(4 * 1.1 / 1.4)
-    found = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--network", "100 MB/s", "--codecs", "none")
+    options = ("--devices", "8", "--speedup", "2=1.9", "--network", "0.8 Gbit/s", "--codecs", "none")
+    found = planned(files, capsys, *options)
     # two boxes of four devices: 4 MB over two cards of 100 MB/s take at least 40 ms, of which 10 ms hide
     assert found["budgets"][7]["data_parallel"]["step_s"] > 0.040
     assert found["budgets"][3]["data_parallel"]["step_s"] == pytest.approx(0.020, rel=1e-3)
@@ -139,6 +149,7 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
         ),
         (["--devices", "8", "--network", "fast", "--speedup", "2=1.5"], 2, "--network: 'fast' is not a number"),
         (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),
+        (["--devices", "4", "--measured", "1=1,2=3,4=0.1", "--speedup", "2=2"], 2, "a step takes 0.1 s on 4 devices"),
         (["--devices", "4", "--jobs", "0"], 2, "--jobs is 0; it must be at least 1"),
     ],
 )

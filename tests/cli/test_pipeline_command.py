@@ -11,6 +11,7 @@ from dlplacer.cli.main import main
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
+from dlplacer.files.load import load_plan
 from dlplacer.planning.pipeline.action import read_csv
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
@@ -66,6 +67,35 @@ def test_order_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     rows = [[str(action) for action in row] for row in read_csv(order.read_text(encoding="utf-8"))]
     assert rows == found["order"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_is_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(tmp_path / "plan.json")
+    wanted = ("--batch-size", "8", "--micro-batches", "4", "--schedule", "zero-bubble", "--time-limit", "0")
+    found = printed(capsys, "pipeline", "dlplacer.models:mlp", "cpu-2core", *wanted, "-o", plan)
+    assert found["op_placement"] is None
+    assert main(["check", plan]) == 0
+    made = load_plan(plan)
+    assert made.method == "pipeline/zero-bubble"
+    assert made.graph.capture is not None
+    assert made.graph.capture["rewrites"][-1] == "micro-batches:4"
+    assert {op.colocate for op in made.graph.ops if op.kind == "gradient"} <= made.placement.keys()
+    assert main(["explain", plan]) == 0
+
+
+def test_a_pipeline_of_the_whole_batch_is_a_plan_too(tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    options = ["--batch-size", "8", "--micro-batches", "1", "--time-limit", "0", "-o", plan]
+    assert main(["pipeline", "dlplacer.models:mlp", "cpu-2core", *options]) == 0
+    assert main(["check", plan]) == 0
+
+
+def test_a_graph_file_gives_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", *files(tmp_path), "-o", str(tmp_path / "plan.json")]) == 2
+    assert "-o needs the model as module:callable, to capture its micro-batches" in capsys.readouterr().err
+    merged = ["--granularity", "fused", "-o", str(tmp_path / "plan.json")]
+    assert main(["pipeline", "dlplacer.models:mlp", "cpu-2core", *merged]) == 2
+    assert "-o writes a plan of ATen calls; drop --granularity fused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.groups import LayerChain, best_groups, makespan_s
-from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_quadratic_s, least_makespan_s
+from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_s
 from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
 from dlplacer.data_parallel.groups.message_timeline import timeline
 from dlplacer.data_parallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
@@ -27,6 +27,19 @@ def random_chain(draw: random.Random, count: int) -> LayerChain:
 def partitions(count: int) -> list[tuple[int, ...]]:
     inner = range(1, count)
     return [(*cuts, count) for size in range(count) for cuts in combinations(inner, size)]
+
+
+def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
+    """W(0) in O(L²), as the recurrence is written."""
+    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
+    reach = chain.reach(cap_bytes)
+    rest_s = [0.0] * (count + 1)
+    for start in reversed(range(count)):
+        rest_s[start] = min(
+            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
+            for last in range(start + 1, reach[start] + 1)
+        )
+    return rest_s[0]
 
 
 def test_paper_example_of_four_layers() -> None:

@@ -1,4 +1,4 @@
-"""Graph files made by hand, and every way to get one wrong with the mistakes that are listed."""
+"""Graph files made by hand, and broken ones with the mistakes that are listed."""
 
 from typing import Any
 

@@ -43,14 +43,14 @@ def _of_bytes(content: bytes, draw: Random) -> bytes:
     for _ in range(draw.randint(1, 4)):
         place = draw.randrange(len(changed) + 1)
         end = place + draw.randint(1, 50)
-        way = draw.random()
-        if way < 0.4:
+        chance = draw.random()
+        if chance < 0.4:
             changed[place : place + 1] = bytes([draw.randrange(256)])
-        elif way < 0.55:
+        elif chance < 0.55:
             changed[place:place] = draw.choice(_BYTES)
-        elif way < 0.75:
+        elif chance < 0.75:
             del changed[place:end]
-        elif way < 0.9:
+        elif chance < 0.9:
             target = draw.randrange(len(changed) + 1)
             changed[target:target] = changed[place:end]
         else:
@@ -65,14 +65,14 @@ def _of_value(value: Any, draw: Random) -> Any:
         if not places:
             break
         (container, key), (other, other_key) = draw.choice(places), draw.choice(places)
-        way = draw.random()
-        if way < 0.5:
+        chance = draw.random()
+        if chance < 0.5:
             container[key] = draw.choice(_JUNK)
-        elif way < 0.65:
+        elif chance < 0.65:
             container[key] = copy.deepcopy(other[other_key])
-        elif way < 0.8 and isinstance(container, list):
+        elif chance < 0.8 and isinstance(container, list):
             container.append(copy.deepcopy(container[key]))
-        elif way < 0.9 and isinstance(container, dict):
+        elif chance < 0.9 and isinstance(container, dict):
             container[draw.choice(("zz", "id", "", "time_s"))] = draw.choice(_JUNK)
         else:
             del container[key]

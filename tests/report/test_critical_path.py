@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.check import violations
-from dlplacer.check.violation import tolerance_s
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
@@ -148,7 +147,7 @@ def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology])
     """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
     plan = place(*problem, method="list", workers=1).plan
     path = critical_path(plan)
-    slack = Fraction(tolerance_s(plan))
+    slack = Fraction(plan.tolerance_s)
     assert abs(path[0].start_s) <= slack
     assert path[-1].end_s == plan.makespan_s
     assert all(abs(before.end_s - after.start_s) <= slack for before, after in pairwise(path))

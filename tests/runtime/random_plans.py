@@ -1,4 +1,4 @@
-"""Plans with random placement, valid by construction, and short ways to run them."""
+"""Plans with random placement, valid by construction, and short calls that run them."""
 
 import random
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.job import loss_in
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
-from dlplacer.runtime.devices.cpu import usable_cores
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 needs_two_cores = pytest.mark.skipif(

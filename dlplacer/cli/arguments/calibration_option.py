@@ -23,7 +23,7 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 
 
 def calibrated(arguments: argparse.Namespace, graph: "OpGraph", topology: "Topology") -> "tuple[OpGraph, Topology]":
-    """Graph and topology with what the files know; what they cover is told on stderr."""
+    """Graph and topology with the measured times of the files; their coverage is reported on stderr."""
     if not arguments.calibration:
         return graph, topology
     from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times

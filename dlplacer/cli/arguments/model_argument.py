@@ -1,6 +1,7 @@
 """The MODEL argument and the job options that go with it."""
 
 import argparse
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,18 +71,21 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
 def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
     """A job's graph and executable with the rewrites that the options ask for."""
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+    from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
+    from dlplacer.planning.pipeline.micro_batch_names import micro_batch_rewrite
 
     rewrites = default_rewrites(arguments.whole_backward)
     if getattr(arguments, "splits_of", None) is not None:
         rewrites += map(str, splits_in(arguments.splits_of))
-    if getattr(arguments, "micro_batches", None) is not None:
-        from dlplacer.measure.splitting.traced_step import TracedStep
-
-        if arguments.micro_batches < 2:
-            raise InputError(f"--micro-batches is {arguments.micro_batches}; it must be at least 2")
-
-        rewrites += map(str, TracedStep.of(job, rewrites).micro_batches(arguments.micro_batches))
-    return capture_job(job, rewrites, arguments.colocate_backward)
+    micro_batches = getattr(arguments, "micro_batches", None)
+    if micro_batches is None:
+        return capture_job(job, rewrites, arguments.colocate_backward)
+    if micro_batches < 2:
+        raise InputError(f"--micro-batches is {micro_batches}; it must be at least 2")
+    captured = capture_job(job, [*rewrites, micro_batch_rewrite(micro_batches)], arguments.colocate_backward)
+    for warning in mixing_warnings(captured.graph, micro_batches):
+        print(f"dlplacer: {warning}", file=sys.stderr)
+    return captured
 
 
 def build_fake_job(arguments: argparse.Namespace) -> "Job":
@@ -103,7 +107,7 @@ def build_job(arguments: argparse.Namespace) -> "Job":
     Raises
     ------
     InputError
-        If the module or callable is not there, or it returns neither a Job nor a Module.
+        If the module or callable does not exist, or it returns neither a Job nor a Module.
     """
     if getattr(arguments, "dim", None):
         raise InputError(f"--dim is for ONNX files; {arguments.model!r} takes --batch-size or --input")

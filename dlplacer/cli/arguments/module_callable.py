@@ -1,4 +1,4 @@
-"""``module:callable``: import what the user named, call it, and tell his mistakes from dlplacer's."""
+"""``module:callable``: import and call the user's code, and report its errors as the user's, not dlplacer's."""
 
 import contextlib
 import importlib
@@ -38,7 +38,7 @@ def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str]
     Raises
     ------
     InputError
-        If the module or callable is not there, or it returns neither a Job nor a Module.
+        If the module or callable does not exist, or it returns neither a Job nor a Module.
     UserCodeError
         If it raises.
     """
@@ -99,7 +99,7 @@ def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> An
 
 
 def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:
-    """A bare module has no example inputs of its own."""
+    """A bare module comes without example inputs."""
     empty, kinds = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(module.forward).parameters.values()
     needed = [one.name for one in parameters if one.kind in kinds and one.default is empty]
@@ -127,11 +127,12 @@ def _example(spec: str) -> Any:
 
 @contextlib.contextmanager
 def _user_code(what: str) -> Iterator[None]:
-    """Whatever the user's code raises, `sys.exit` among it, is told with its place; it is no error of dlplacer's."""
+    """Whatever the user's code raises, `sys.exit` included, is reported with its location as the user's error."""
     try:
         yield
     except DlplacerError:
         raise
+    # SystemExit too: a script that parses its own arguments when it is imported would end dlplacer without a word.
     except (Exception, SystemExit) as error:
         text = (str(error).splitlines() or [""])[0][:_LONGEST_MESSAGE]
         raise UserCodeError(

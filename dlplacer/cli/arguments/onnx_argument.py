@@ -76,7 +76,7 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
 
 
 def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
-    """``dlplacer run`` of a plan of an ONNX file: cut by device, beside the whole model on one core."""
+    """``dlplacer run`` of a plan of an ONNX file: cut by device, alternating with the whole model on one core."""
     from dlplacer.frontend.onnx.onnx_file import read_onnx
     from dlplacer.runtime.onnx.run_cut_model import run_onnx
 

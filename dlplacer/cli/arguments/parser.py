@@ -1,4 +1,4 @@
-"""The parser of the command line: a wrong argument is told in one message."""
+"""The parser of the command line: a wrong argument is reported in one message."""
 
 import argparse
 from typing import NoReturn

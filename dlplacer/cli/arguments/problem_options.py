@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.options import CHOICES, Options
+from dlplacer.core.options import ASSUMPTIONS, CHOICES, Options
 from dlplacer.core.units import parse_quantity
 
 CAPTURE_OPTIONS = (
@@ -19,15 +19,6 @@ CAPTURE_OPTIONS = (
     "micro_batches",
 )
 """Names of the options that say how a model in torch is captured."""
-
-_MEANING = {
-    "contention": "whether a link direction carries one transfer at a time",
-    "delay": "how a tensor passes a router",
-    "routing": "any simple path, or the one of least delay",
-    "transfers": "once for every device that reads a tensor, or for every edge",
-    "memory": "the peak of what is alive, or the sum of footprints",
-    "step": "with the host's barrier at the loss, or as the joint step runs",
-}
 
 
 def add_subject_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +39,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     """What is planned, and the assumptions."""
     add_subject_arguments(parser)
     for name, values in CHOICES.items():
-        parser.add_argument(f"--{name}", choices=values, help=f"{_MEANING[name]} ({values[0]})")
+        parser.add_argument(f"--{name}", choices=values, help=f"{ASSUMPTIONS[name].decides} ({values[0]})")
     parser.add_argument("--paper", action="store_true", help="assume what the paper's equations 7-13 assume")
 
 
@@ -99,6 +90,6 @@ def quantity_of(option: str, text: str, dimension: str) -> float:
 
 
 def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of the options that the user gave, as he wrote them: ``--batch-size``."""
+    """Those of the options that the user gave, as written: ``--batch-size``."""
     values = {name: getattr(arguments, name, None) for name in names}
     return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and value is not False]

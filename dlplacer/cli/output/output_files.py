@@ -1,12 +1,9 @@
-"""Files to write: refused before any work if they cannot be written, and told once they are."""
+"""Files to write: rejected before any work if they cannot be written, and reported once they are."""
 
 import argparse
 import os
 import sys
 from pathlib import Path
-
-from dlplacer.core.errors import InputError
-from dlplacer.report.plot.style.formats import picture_format
 
 
 def output_file(text: str) -> Path:
@@ -15,7 +12,7 @@ def output_file(text: str) -> Path:
     Raises
     ------
     argparse.ArgumentTypeError
-        If it is a folder, or lies in a folder that is missing or read-only.
+        If it is a folder, or in a folder that is missing or read-only.
     """
     path = Path(text)
     folder = path.resolve().parent
@@ -32,17 +29,8 @@ def output_file(text: str) -> Path:
     return path
 
 
-def picture_file(text: str) -> Path:
-    """As `output_file`, for a picture: the suffix must be one of its formats."""
-    try:
-        picture_format(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return output_file(text)
-
-
 def tell_written(*paths: Path | None) -> None:
-    """Say on stderr what was written; None stands for what was not asked for."""
+    """Report on stderr what was written; None for what was not requested."""
     for path in paths:
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)

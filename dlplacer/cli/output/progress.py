@@ -2,8 +2,8 @@
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import TYPE_CHECKING
 
 from dlplacer.core.units import format_seconds
@@ -14,53 +14,43 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; a second one interrupts at once."""
-    stop = threading.Event()
-    with stop_on_interrupt(stop, _announce):
+def interruptible(announcement: str = "stopping with the best plan so far; once more to give up") -> Iterator[Event]:
+    """An event that the first Ctrl-C sets, with an announcement; a second one interrupts at once."""
+    stop = Event()
+    with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
         yield stop
+
+
+def giving_up() -> contextlib.AbstractContextManager[Event]:
+    """As `interruptible`, for what has no plan before it ends: after the first Ctrl-C nothing new is begun."""
+    return interruptible("giving up after the solve at hand; once more to give up at once")
 
 
 @contextlib.contextmanager
-def giving_up() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, after which nothing new is begun; a second one interrupts at once."""
-    stop = threading.Event()
+def _line(first: str) -> Iterator[Callable[[str], None]]:
+    """A function that replaces the text of one line of a terminal; silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.status import Status
 
-    def say() -> None:
-        print("\ndlplacer: giving up after the solve at hand; once more to give up at once", file=sys.stderr)
-
-    with stop_on_interrupt(stop, say):
-        yield stop
-
-
-def _announce() -> None:
-    print("\ndlplacer: stopping with the best plan so far; once more to give up", file=sys.stderr)
+    with Status(first, console=Console(stderr=True)) as status:
+        yield status.update
 
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[["Progress"], None]]:
     """A function that shows incumbent, bound and gap on one line of a terminal; silent elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    from rich.console import Console
-    from rich.status import Status
-
-    with Status("solving", console=Console(stderr=True)) as status:
-        yield lambda progress: status.update(_text(progress))
+    with _line("solving") as show:
+        yield lambda progress: show(_text(progress))
 
 
 @contextlib.contextmanager
 def count_line(what: str) -> Iterator[Callable[[int, int], None]]:
     """A function that shows how many of all are done on one line of a terminal; silent elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.status import Status
-
-    with Status(what, console=Console(stderr=True)) as status:
-        yield lambda done, total: status.update(f"{done} of {total} {what}")
+    with _line(what) as show:
+        yield lambda done, total: show(f"{done} of {total} {what}")
 
 
 def _text(progress: "Progress") -> str:

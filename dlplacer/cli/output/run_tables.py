@@ -8,10 +8,9 @@ from dlplacer.core.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlplacer.measure.fidelity.ranks_report import RanksReport
     from dlplacer.measure.fidelity.run_report import DeviceUse, Offender, RunReport
 
-DRAWS = {
+_DRAWS = {
     "none": "",
     "same": " (with the same random draws)",
     "different": " (random ops drew other numbers: says nothing)",
@@ -20,21 +19,25 @@ DRAWS = {
 
 def print_run(report: "RunReport") -> None:
     """Step time, devices and the worst predicted ops, predicted and measured side by side."""
-    table = new_table("", "predicted", "measured")
+    replicas = f"{report.replicas} replica{'' if report.replicas == 1 else 's'}, {report.ranks} ranks"
+    table = new_table(replicas if report.over_ranks else "", "predicted", "measured")
     table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
-    table.add_row("step time, as planned earlier", format_seconds(report.plan_makespan_s), "")
-    table.add_row("speedup over one device", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
+    if not report.over_ranks:
+        table.add_row("step time, as planned earlier", format_seconds(report.plan_makespan_s), "")
+    speedup = "samples per second" if report.over_ranks else "speedup over one device"
+    table.add_row(speedup, f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
     table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
     if report.eager_all_cores_s is not None:
         table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
     table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
-    table.add_row("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}{DRAWS[report.draws]}")
+    other = "one process" if report.over_ranks else "PyTorch"
+    table.add_row(f"largest difference to {other}", "", f"{report.max_abs_error:.3g}{_DRAWS[report.draws]}")
+    if report.full_batch_error is not None:
+        table.add_row("largest difference to the full batch", "", f"{report.full_batch_error:.3g}")
+    if report.buckets:
+        line = f"{format_seconds(report.all_reduce_latency_s)} + {report.all_reduce_s_per_byte * 1e9:.3g} s/GB"
+        table.add_row(f"{report.buckets} all-reduces of the gradients", "", line)
     print_table(table)
-    print_details(report)
-
-
-def print_details(report: "RunReport | RanksReport") -> None:
-    """Busy and idle time of every device, and the worst predicted ops."""
     _print_devices(report.use)
     _print_offenders(report.offenders)
 

@@ -17,7 +17,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 
 _SLACK = 1e-12
-"""Relative rounding that sums of thousands of layers may leave between two ways to the same makespan."""
+"""Relative rounding that sums of thousands of layers may leave between two computations of one makespan."""
 
 
 def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ def fewest_groups(chain: LayerChain, within_s: float, cap_bytes: int | None = No
     """The fewest groups of at most this makespan: every group as long as its arrival leaves time for what follows.
 
     A grouping keeps to the makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
-    group leaves the later ones fewer messages and less computation, so taking the longest is never wrong.
+    group leaves the later ones fewer messages and less computation, so taking the longest loses nothing.
 
     Raises
     ------
@@ -37,6 +37,7 @@ def fewest_groups(chain: LayerChain, within_s: float, cap_bytes: int | None = No
         If no grouping is that short.
     """
     cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
+    # Among groupings of one makespan the fewest messages depend least on the start-up cost being what was fitted.
     while cuts[-1] < chain.layer_count:
         start = cuts[-1]
         latest_s = within_s - len(cuts) * chain.startup_s - chain.compute_after_s[start]
@@ -71,6 +72,7 @@ def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
         while window and rest_s[added] + sent_s[added] <= rest_s[window[-1]] + sent_s[window[-1]]:
             window.pop()
         window.append(added)
+        # S_j grows and W does not rise as j falls, so that this end only moves to the left: O(L) over all starts.
         while high - 1 > start and rest_s[high - 1] <= after_s[start]:
             high -= 1
         while window and window[0] > min(high - 1, reach[start]):
@@ -80,17 +82,4 @@ def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
             candidates.append(high)
         value_s = min(sent_s[last] + max(after_s[start], rest_s[last]) for last in candidates)
         rest_s[start] = chain.startup_s - sent_s[start] + value_s
-    return rest_s[0]
-
-
-def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
-    """W(0) in O(L²), as the recurrence is written: the oracle for `least_makespan_s`."""
-    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
-    reach = chain.reach(cap_bytes)
-    rest_s = [0.0] * (count + 1)
-    for start in reversed(range(count)):
-        rest_s[start] = min(
-            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
-            for last in range(start + 1, reach[start] + 1)
-        )
     return rest_s[0]

@@ -1,4 +1,4 @@
-"""Replays a grouping message by message: the oracle of the solvers, and what a user compares measurements with."""
+"""The schedule of a grouping, message by message: the makespan that policies are compared by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ways to group layers, one interface: what people use, what the paper proposes, and the optimum."""
+"""Policies that group layers: those in use, those that the paper proposes, and the optimum."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ def by_bytes(chain: LayerChain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int
     """
     if not chain.bytes:
         raise InputError("groups by bytes need the bytes of every layer; give LayerChain(bytes=...)")
+    # DDP's first bucket is smaller (1 MiB), so that the exchange starts early; that is left out of the comparison.
     cuts, filled = [chain.layer_count], 0
     for layer in range(chain.layer_count, 0, -1):
         if filled and filled + chain.bytes[layer - 1] > cap_bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError, InputError, first_line
 
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""
@@ -23,14 +23,14 @@ class OnnxFile:
     Attributes
     ----------
     model
-        The ModelProto; every node has a name of its own, every input a fixed shape.
+        The ModelProto; node names are unique, input shapes fixed.
     path, sha256
         Where it comes from, and the hash of the file's bytes.
     dims
         The axes that the user bound.
     """
 
-    model: Any
+    model: onnx.ModelProto
     path: Path
     sha256: str
     dims: Mapping[str, int]
@@ -58,7 +58,7 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise FileFormatError(str(where), [f"no ONNX model: {_first_line(error)}"]) from error
+        raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)
     _load_external(model, where)
     _require_valid(model, where)
@@ -68,13 +68,13 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
     return OnnxFile(model, where, hashlib.sha256(content).hexdigest(), bindings)
 
 
-def data_inputs(model: Any) -> list[Any]:
+def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs that a caller gives: those without an initializer of the same name."""
     held = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in held]
 
 
-def _load_external(model: Any, where: Path) -> None:
+def _load_external(model: onnx.ModelProto, where: Path) -> None:
     """Read tensors kept in other files, after making sure that these lie in the model's folder."""
     from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -93,12 +93,12 @@ def _load_external(model: Any, where: Path) -> None:
         try:
             load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:
-            raise FileFormatError(str(where), [f"external data: {_first_line(error)}"]) from error
+            raise FileFormatError(str(where), [f"external data: {first_line(error)}"]) from error
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
 
 
-def _tensors(*graphs: Any) -> Iterator[Any]:
+def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
     """All tensors that graphs and functions hold: initializers, and constants of their nodes and subgraphs."""
     for graph in graphs:
         yield from getattr(graph, "initializer", ())
@@ -134,10 +134,10 @@ def _require_valid(model: Any, where: Path) -> None:
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise FileFormatError(str(where), [_first_line(error)]) from error
+        raise FileFormatError(str(where), [first_line(error)]) from error
 
 
-def _with_supported_opset(model: Any, where: Path) -> Any:
+def _with_supported_opset(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     if version is None or version >= OLDEST_OPSET:
         return model
@@ -147,12 +147,12 @@ def _with_supported_opset(model: Any, where: Path) -> Any:
         return version_converter.convert_version(model, CONVERTED_OPSET)
     except Exception as error:
         raise FileFormatError(
-            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {_first_line(error)}"]
+            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {first_line(error)}"]
         ) from error
 
 
 def _name_nodes(graph: Any) -> None:
-    """Give every node a name of its own; names that are unique stay."""
+    """Make the names of nodes unique; those that already are stay."""
     taken = {node.name for node in graph.node} | {value.name for value in (*graph.input, *graph.initializer)}
     seen: set[str] = set()
     for number, node in enumerate(graph.node):
@@ -191,8 +191,3 @@ def _bind(graph: Any, bindings: Mapping[str, int], where: Path) -> None:
     if open_axes:
         listed = ", ".join(dict.fromkeys(open_axes))
         raise InputError(f"{where}: axes {listed} have no size; bind them, as in --dim {open_axes[0]}=1")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from dlplacer.core.errors import FileFormatError
+from dlplacer.core.errors import FileFormatError, first_line
 from dlplacer.core.graph import TensorSpec
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 
@@ -47,8 +47,7 @@ def values_of(file: OnnxFile) -> Values:
     try:
         inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True)
     except Exception as error:
-        message = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise FileFormatError(str(file.path), [f"shape inference: {message}"]) from error
+        raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
     graph: Any = inferred.graph
     try:
         specs = _specs(graph)
@@ -76,7 +75,7 @@ def values_of(file: OnnxFile) -> Values:
     return Values(specs, constant)
 
 
-def _specs(graph: Any) -> dict[str, TensorSpec]:
+def _specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
     specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         found = _of_value_info(value)
@@ -95,7 +94,7 @@ def _unplaceable(kind: str | None, maker: Any) -> str:
     return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
 
-def reads(node: Any) -> list[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
     """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
@@ -113,7 +112,7 @@ def _free(graph: Any) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in own)
 
 
-def _constant(model: Any) -> frozenset[str]:
+def _constant(model: onnx.ModelProto) -> frozenset[str]:
     given = {value.name for value in data_inputs(model)}
     constant = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:

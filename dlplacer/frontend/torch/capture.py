@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.op_graph_of_fx import build
@@ -21,10 +22,12 @@ from dlplacer.frontend.torch.optimizer import add_updates
 from dlplacer.frontend.torch.refusals import require_traceable
 from dlplacer.frontend.torch.splitting.names import is_split
 from dlplacer.frontend.torch.tracing import joint
+from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.step_module import fake_step, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
+from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,16 @@ def default_rewrites(whole_backward: bool = False) -> list[str]:
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
     """The graph and the executable of a job, with the named rewrites applied in order."""
     require_known(rewrites)
-    return rewritten(job, trace_job(job), rewrites, colocate_backward)
+    return rewritten(job, trace_job(job, micro_batches_of(rewrites)), rewrites, colocate_backward)
 
 
-def trace_job(job: Job) -> joint.Traced:
-    """The ATen graph of a job's step, before any rewrite."""
+def trace_job(job: Job, micro_batches: int = 1) -> joint.Traced:
+    """The ATen graph of a job's step, or of one of its micro-batches, before any rewrite."""
     trains = job.mode == "train"
+    if micro_batches > 1:
+        if not trains:
+            raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
+        job = part_of(job, 0, micro_batches)
     with undisturbed():
         require_traceable(job, _input_names(job))
         step, inputs = fake_step(job, FakeTensorMode())
@@ -100,6 +107,9 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
             "drop colocate_backward or the splits"
         )
     apply_passes(traced.module.graph, rewrites)
+    if (count := micro_batches_of(rewrites)) > 1:
+        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        traced = in_micro_batches(traced, leaves, count)
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from dlplacer.core.errors import first_line
+
 _TORCHS_MODULES = Path(torch.__file__).parent / "nn" / "modules"
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
 _REASONS = (
@@ -52,7 +54,7 @@ def _reason(error: Exception, text: str) -> str:
         found = re.search(form, text)
         if found and "no exception handler" not in found[1]:
             return found[1].strip().rstrip(".")
-    return next((line.strip().rstrip(".") for line in text.splitlines() if line.strip()), type(error).__name__)
+    return first_line(error).rstrip(".")
 
 
 def _frames(error: Exception) -> list[tuple[str, str, str]]:

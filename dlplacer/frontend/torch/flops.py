@@ -24,8 +24,12 @@ def flops_of(node: fx.Node) -> int:
     if name in _PRODUCTS:
         factor, left, right = _PRODUCTS[name]
         return factor * _product_flops(args[left].shape, args[right].shape)
+    # torch's formula for the weight gradient ignores groups: a depthwise convolution would be charged channels times
+    # over.
     if packet is aten.convolution_backward:
         return _convolution_backward_flops(args)
+    # Captured on the CPU, attention is this kernel, which the registry does not know (pytorch#195460): it would be
+    # free.
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:

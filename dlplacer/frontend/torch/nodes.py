@@ -16,7 +16,6 @@ _CHECKS = (
     aten._assert_async.msg,
     aten._functional_assert_async.msg,
 )
-_UNANNOTATED_VIEWS = (aten._unsafe_view.default, aten.detach.default)
 
 
 def is_folded(node: fx.Node) -> bool:
@@ -28,7 +27,8 @@ def is_view(node: fx.Node) -> bool:
     """Whether a call returns its first argument's storage under another shape."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if node.target in _UNANNOTATED_VIEWS:
+    # It shares memory although its schema declares no alias: functionalization uses it where nothing is written.
+    if node.target is aten._unsafe_view.default:
         return True
     aliases = [result.alias_info for result in node.target._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
@@ -84,6 +84,7 @@ def written(value: Any) -> Any:
         return [written(entry) for entry in value]
     if isinstance(value, dict):
         return {str(key): written(entry) for key, entry in value.items()}
+    # JSON has no infinities, with which attention masks are filled.
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

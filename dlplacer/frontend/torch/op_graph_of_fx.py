@@ -23,7 +23,7 @@ _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
 
 @dataclass
 class _Builder:
-    """Collects ops in trace order; `home` tells which op and output a value comes from."""
+    """Collects ops in trace order; `home` maps a value to the op and output that it comes from."""
 
     traced: Traced
     input_names: Sequence[str]
@@ -71,6 +71,7 @@ class _Builder:
         """Attach tuple unpacking or a view to the op whose result it reads."""
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
+        # Unpacking a split or unbind picks a view of the same output of the op, not another output.
         if node.target is operator.getitem and not nodes.is_view(source):
             output = nodes.picked_output(node)
         self.home[node.name] = op_id, output
@@ -129,7 +130,7 @@ class _Builder:
         return tuple(node.name for node in read)
 
     def _phase(self, node: fx.Node) -> str:
-        """Torch does not tag the backward of a custom autograd.Function; what it reads tells."""
+        """Torch does not tag the backward of a custom autograd.Function; it is inferred from what the node reads."""
         reads_backward = any(self.ops[self.home[read.name][0]].phase == "backward" for read in node.all_input_nodes)
         return "backward" if joint.is_backward(node) or reads_backward else "forward"
 
@@ -169,6 +170,7 @@ def build(
     for node, slot in traced.outputs:
         if slot.role in _SUFFIX:
             builder.add_sink(node, slot)
+    # Order-only edges come last: they must not make an op count as read, or dead inputs would be kept for their sake.
     edges = [*builder.edges, *write_after_read(builder.codes, builder.edges)]
     ordered = sorted(((slot.position, node.name) for node, slot in traced.outputs if slot.role == "output"))
     used = {edge.source for edge in builder.edges} | {code.op for code in builder.codes.values() if code.reads}

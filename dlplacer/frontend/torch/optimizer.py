@@ -30,6 +30,8 @@ def add_updates(
         update = Op(
             f"{code.name}.update",
             f"update.{optimizer.kind}",
+            # Weight decay and step take two operations per element, each state tensor about four; reads and writes
+            # likewise: weight and gradient in, weight out, each state in and out.
             flops=(2 + 4 * optimizer.states) * math.prod(weight.outputs[0].shape),
             bytes_accessed=(3 + 2 * optimizer.states) * size,
             dtype=weight.outputs[0].dtype,

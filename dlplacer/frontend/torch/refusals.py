@@ -1,4 +1,4 @@
-"""What tracing cannot follow and can be told beforehand, with the module or input that is the reason."""
+"""Jobs that cannot be traced, recognised before tracing: the error names the module, tensor or input."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +30,6 @@ class AlphaBeta:
             if not 0 <= value <= sys.float_info.max:
                 raise InputError(f"α-β line: {name} is {value}; it must be finite and at least 0")
 
-    @classmethod
-    def of_link(cls, link: Link) -> "AlphaBeta":
-        """The line of a message over one link, all bonded links together."""
-        return cls(link.latency_s, 1 / link.total_bytes_per_s)
-
-    @classmethod
-    def of_rate(cls, latency_s: float, bytes_per_s: float) -> "AlphaBeta":
-        """The line of this latency and this rate.
-
-        Raises
-        ------
-        InputError
-            If the rate is not positive.
-        """
-        if not bytes_per_s > 0:
-            raise InputError(f"α-β line: bytes_per_s is {bytes_per_s}; it must be positive")
-        return cls(latency_s, 1 / bytes_per_s)
-
     def time_s(self, size_bytes: float) -> float:
         """Seconds for this many bytes.
 
@@ -68,13 +49,6 @@ class AlphaBeta:
     def __add__(self, other: "AlphaBeta") -> "AlphaBeta":
         """One after the other, over the same bytes."""
         return AlphaBeta(self.latency_s + other.latency_s, self.s_per_byte + other.s_per_byte)
-
-    @property
-    def half_rate_bytes(self) -> float:
-        """α ÷ β: the message that spends half its time on latency; infinite where bytes are free."""
-        if self.s_per_byte:
-            return self.latency_s / self.s_per_byte
-        return float("inf") if self.latency_s else 0.0
 
 
 FREE = AlphaBeta(0.0, 0.0)

@@ -97,6 +97,7 @@ def calibration_of(
             if op.bytes_accessed <= _SMALL_BYTES and not op.flops:
                 small.append(times_s[op.id])
     entries = {name: Entry(median(times), len(times)) for name, times in found.items()}
+    # The call itself is all that an op of a few bytes costs; without such ops the shortest op bounds it from above.
     overhead_s = median(small) if small else min((entry.time_s for entry in entries.values()), default=0.0)
     return Calibration(device_type, dict(versions), overhead_s, entries)
 

@@ -1,32 +1,120 @@
-"""Costs of collectives over devices that are all joined alike: closed forms of the α-β model.
+"""Algorithms of collectives: each as rounds of messages and as a closed form of the α-β model.
 
-Every function takes the line of one message between two devices and the number of devices, and returns the line of the
-whole collective over the bytes of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter
-starts from, and one device sends in an all-to-all (its own part included). A device sends one message and receives one
-at a time. Reductions themselves cost nothing. `dlplacer.machines.costs.message_routes` gives the same for the links of
-a real machine.
+An algorithm is added here: its two functions and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read.
+The rounds are what `dlplacer.machines.costs.collectives_on_links` lays over the links of a machine. The closed form is
+the literature's: what the rounds must cost where every pair of devices is joined alike and a device sends one message
+and receives one at a time.
+
+Bytes are those of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter starts from, and
+one device sends in an all-to-all (its own part included). Reductions themselves cost nothing.
 
 Sources: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005
 ("Thakur"); P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009
 ("Patarasuk"); both are cited by the paper for its ring all-reduce.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+
+Message = tuple[int, int, float]
+"""Rank of the sender, rank of the receiver, share of the full vector."""
+
+NCCL, GLOO, MPI = LIBRARIES = ("nccl", "gloo", "mpi")
+"""Communication libraries; torch's process groups use NCCL on GPUs and gloo on CPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Messages that start together, and how many rounds that load the links alike follow each other.
+
+    A round starts when all messages of the round before have arrived.
+    """
+
+    steps: tuple[Message, ...]
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveAlgorithm:
+    """An algorithm of a collective over N devices.
+
+    Attributes
+    ----------
+    rounds
+        N → its rounds.
+    closed_form
+        (line of one message between two devices, N) → its line.
+    libraries
+        Those of `LIBRARIES` that have it.
+    ring_passes
+        How many times parts of the vector go once around a ring; 0 where there is no ring. On a machine the ring takes
+        the widest order of the devices instead of their ranks.
+    """
+
+    collective: str
+    name: str
+    rounds: Callable[[int], tuple[Round, ...]]
+    closed_form: Callable[[AlphaBeta, int], AlphaBeta]
+    libraries: tuple[str, ...] = LIBRARIES
+    ring_passes: int = 0
+
+
+def ring_pass_rounds(devices: int) -> tuple[Round, ...]:
+    """Reduce-scatter, or all-gather, around a ring: everybody passes 1/N to the next, N − 1 times."""
+    require_devices(devices)
+    if devices == 1:
+        return ()
+    return (Round(tuple((i, (i + 1) % devices, 1 / devices) for i in range(devices)), devices - 1),)
+
+
+def ring_pass(channel: AlphaBeta, devices: int) -> AlphaBeta:
+    """N − 1 messages of 1/N of the vector (Thakur, sections 4.1 and 4.2)."""
+    require_devices(devices)
+    return channel.times(devices - 1, 1 / devices)
+
+
+def ring_all_reduce_rounds(devices: int) -> tuple[Round, ...]:
+    """Reduce-scatter, then all-gather, around a ring."""
+    return ring_pass_rounds(devices) * 2
 
 
 def ring_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """2 (N − 1) messages of 1/N of the vector: reduce-scatter, then all-gather (Patarasuk, section 3)."""
+    """2 (N − 1) messages of 1/N of the vector (Patarasuk, section 3)."""
+    return ring_pass(channel, devices).times(2)
+
+
+def tree_rounds(devices: int) -> tuple[Round, ...]:
+    """All-reduce over a binomial tree: sums up to device 0, then down again."""
     require_devices(devices)
-    return channel.times(2 * (devices - 1), 1 / devices)
+    up = [
+        tuple((i, i - width, 1.0) for i in range(width, devices, 2 * width))
+        for width in (1 << level for level in range(ceil_log2(devices)))
+    ]
+    down = [tuple((parent, child, share) for child, parent, share in steps) for steps in reversed(up)]
+    return tuple(Round(steps) for steps in (*up, *down))
 
 
 def tree_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
     """2 ⌈log₂ N⌉ messages of the whole vector: binomial reduce, then broadcast (Thakur, sections 4.1 and 4.5)."""
     require_devices(devices)
     return channel.times(2 * ceil_log2(devices))
+
+
+def halving_doubling_rounds(devices: int) -> tuple[Round, ...]:
+    """All-reduce by recursive halving and doubling among a power of two; the others hand in first and get back last."""
+    require_devices(devices)
+    core = floor_power_of_two(devices)
+    extra = range(core, devices)
+    halving = [
+        tuple((i, i ^ distance, distance / core) for i in range(core))
+        for distance in (core >> (level + 1) for level in range(ceil_log2(core)))
+    ]
+    into = [tuple((i, i - core, 1.0) for i in extra)] if extra else []
+    back = [tuple((i - core, i, 1.0) for i in extra)] if extra else []
+    return tuple(Round(steps) for steps in (*into, *halving, *reversed(halving), *back))
 
 
 def halving_doubling_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
@@ -42,72 +130,105 @@ def halving_doubling_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
     return inner if core == devices else inner + channel.times(2)
 
 
-def ring_reduce_scatter(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """N − 1 messages of 1/N of the vector: the first half of the ring all-reduce (Thakur, section 4.2)."""
+def doubling_gather_rounds(devices: int) -> tuple[Round, ...]:
+    """All-gather by Bruck's algorithm: to the device 2^k before, what has been gathered so far."""
     require_devices(devices)
-    return channel.times(devices - 1, 1 / devices)
-
-
-def ring_all_gather(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """N − 1 messages of 1/N of the vector: the second half of the ring all-reduce (Thakur, section 4.1)."""
-    return ring_reduce_scatter(channel, devices)
+    widths = [1 << level for level in range(ceil_log2(devices))]
+    return tuple(
+        Round(tuple((i, (i - width) % devices, min(width, devices - width) / devices) for i in range(devices)))
+        for width in widths
+    )
 
 
 def doubling_all_gather(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """⌈log₂ N⌉ messages that double, (N − 1)/N of the vector together: Bruck's algorithm (Thakur, section 4.1)."""
+    """⌈log₂ N⌉ messages that double, (N − 1)/N of the vector together (Thakur, section 4.1)."""
     require_devices(devices)
     return AlphaBeta(ceil_log2(devices) * channel.latency_s, (devices - 1) / devices * channel.s_per_byte)
 
 
-def pairwise_all_to_all(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """N − 1 messages of 1/N of what a device holds, each to another partner (Thakur, section 4.4)."""
-    return ring_reduce_scatter(channel, devices)
+def pairwise_rounds(devices: int) -> tuple[Round, ...]:
+    """All-to-all in pairs: in round s to the device s further on.
+
+    Round N − s sends over the routes of round s in the opposite direction, and is counted with it.
+    """
+    require_devices(devices)
+    half = devices // 2
+    times = {shift: 1 if 2 * shift == devices else 2 for shift in range(1, half + 1)}
+    return tuple(
+        Round(tuple((i, (i + shift) % devices, 1 / devices) for i in range(devices)), count)
+        for shift, count in times.items()
+    )
+
+
+# Libraries: NCCL's src/device and NCCL_ALGO list rings and trees, and neither recursive halving nor Bruck; torch's gloo
+# process group calls gloo::allreduce, whose default is the ring. NCCL's tree is a double one and pipelined, so that the
+# binomial tree here is an upper bound for large vectors.
+ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
+    CollectiveAlgorithm("all-reduce", "ring", ring_all_reduce_rounds, ring_all_reduce, ring_passes=2),
+    CollectiveAlgorithm("all-reduce", "tree", tree_rounds, tree_all_reduce, (NCCL, MPI)),
+    CollectiveAlgorithm("all-reduce", "halving-doubling", halving_doubling_rounds, halving_doubling_all_reduce, (MPI,)),
+    CollectiveAlgorithm("all-gather", "ring", ring_pass_rounds, ring_pass, ring_passes=1),
+    CollectiveAlgorithm("all-gather", "doubling", doubling_gather_rounds, doubling_all_gather, (MPI,)),
+    CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_pass, ring_passes=1),
+    CollectiveAlgorithm("all-to-all", "pairwise", pairwise_rounds, ring_pass),
+)
+"""Every algorithm whose rounds depend on the number of devices alone."""
+
+
+def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
+    """All-reduce composed of rings: reduce-scatter inside each island, all-reduce of each part across, all-gather.
+
+    Parameters
+    ----------
+    islands
+        Ranks of each island; all have the same size.
+    """
+    size, count = len(islands[0]), len(islands)
+    inside = tuple(Round(_over(islands, once.steps, 1.0), once.times) for once in ring_pass_rounds(size))
+    columns = [[island[part] for island in islands] for part in range(size)]
+    across = tuple(Round(_over(columns, once.steps, 1 / size), once.times) for once in ring_all_reduce_rounds(count))
+    return inside + across + inside
+
+
+def _over(groups: Sequence[Sequence[int]], steps: Sequence[Message], scale: float) -> tuple[Message, ...]:
+    return tuple((group[a], group[b], scale * share) for group in groups for a, b, share in steps)
+
+
+def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, islands: int, size: int) -> AlphaBeta:
+    """The line of `hierarchical_rounds` where islands of `size` devices are joined by `inner`, and by `outer`.
+
+    The devices of an island exchange their parts with the other islands side by side, each over a channel of its own:
+    where they share one, `outer` is its rate divided by the size of the island.
+    """
+    across = ring_all_reduce(outer, islands)
+    return ring_all_reduce(inner, size) + AlphaBeta(across.latency_s, across.s_per_byte / size)
+
+
+def push_rounds(workers: int, servers: int) -> tuple[Round, ...]:
+    """Every worker's vector to parameter servers that each hold 1/S of it; workers are numbered first, then servers."""
+    require_devices(workers)
+    require_devices(servers)
+    turns = max(workers, servers)
+    return tuple(
+        Round(
+            tuple(
+                (w, workers + (w + turn) % turns, 1 / servers) for w in range(workers) if (w + turn) % turns < servers
+            )
+        )
+        for turn in range(turns)
+    )
 
 
 def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBeta:
-    """Push of gradients and pull of weights over servers that each hold 1/S of them.
+    """A push and the pull back: max(W, S) messages of 1/S of the vector each.
 
-    Each way takes max(W, S) messages of 1/S of the vector: a server receives one message at a time, a worker sends one
-    at a time. The servers are machines of their own. With W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of
-    Lemma 3.2 in Zou et al., Distributed training large-scale deep architectures, 2017.
-
-    Raises
-    ------
-    InputError
-        If there are no workers or no servers.
+    A server receives one message at a time, a worker sends one at a time. The servers are machines of their own. With
+    W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of Lemma 3.2 in Zou et al., Distributed training
+    large-scale deep architectures, 2017.
     """
     require_devices(workers)
-    if servers < 1:
-        raise InputError(f"{servers} parameter servers; there must be at least 1")
+    require_devices(servers)
     return channel.times(2 * max(workers, servers), 1 / servers)
-
-
-def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, groups: int, group_size: int) -> AlphaBeta:
-    """Reduce-scatter inside each group, all-reduce of each part across groups, all-gather inside.
-
-    The devices of a group exchange their parts with the other groups side by side, each over a channel of its own:
-    where they share one, `outer` is its rate divided by the size of the group. Both levels are rings.
-    """
-    require_devices(groups)
-    require_devices(group_size)
-    within = ring_reduce_scatter(inner, group_size) + ring_all_gather(inner, group_size)
-    across = ring_all_reduce(outer, groups)
-    return within + AlphaBeta(across.latency_s, across.s_per_byte / group_size)
-
-
-ALL_REDUCE: Mapping[str, Callable[[AlphaBeta, int], AlphaBeta]] = {
-    "ring": ring_all_reduce,
-    "tree": tree_all_reduce,
-    "halving-doubling": halving_doubling_all_reduce,
-}
-"""Algorithm of an all-reduce → its cost over equal channels."""
-
-
-def best_all_reduce(channel: AlphaBeta, devices: int, size_bytes: float) -> tuple[str, AlphaBeta]:
-    """The fastest algorithm of `ALL_REDUCE` for a vector of this size, and its line."""
-    lines = {name: cost(channel, devices) for name, cost in ALL_REDUCE.items()}
-    name = min(lines, key=lambda each: lines[each].time_s(size_bytes))
-    return name, lines[name]
 
 
 def ceil_log2(count: int) -> int:
@@ -121,26 +242,6 @@ def floor_power_of_two(count: int) -> int:
 
 
 def require_devices(devices: int) -> None:
-    """An InputError unless a collective can have this many devices."""
+    """Raise InputError unless a collective can have this many devices."""
     if devices < 1:
         raise InputError(f"a collective over {devices} devices; there must be at least 1")
-
-
-__all__ = [
-    "ALL_REDUCE",
-    "FREE",
-    "AlphaBeta",
-    "best_all_reduce",
-    "ceil_log2",
-    "doubling_all_gather",
-    "floor_power_of_two",
-    "halving_doubling_all_reduce",
-    "hierarchical_all_reduce",
-    "pairwise_all_to_all",
-    "parameter_server",
-    "require_devices",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "tree_all_reduce",
-]

@@ -1,20 +1,22 @@
 """What collectives cost on the devices of a real machine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.machines.costs.collective_rounds import (
+from dlplacer.machines.costs.collectives import (
+    ALGORITHMS,
+    GLOO,
+    NCCL,
+    CollectiveAlgorithm,
     Round,
-    all_to_all_rounds,
-    doubling_gather_rounds,
-    halving_doubling_rounds,
     hierarchical_rounds,
-    ring_half,
-    server_rounds,
-    tree_rounds,
+    push_rounds,
+    ring_pass_rounds,
 )
 from dlplacer.machines.costs.gradient_exchange import CollectiveCosts
 from dlplacer.machines.costs.message_routes import Wiring
@@ -35,7 +37,7 @@ class MachineCosts:
     shares
         What part of the whole vector each group holds; they add up to 1.
     islands
-        The first group's places, parted into sets of equal size that are joined better inside than outside; with fewer
+        The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
         than two sets, or sets of one, there is no hierarchical algorithm.
     """
 
@@ -67,12 +69,19 @@ class MachineCosts:
             total += self.wiring.round(messages).times(each.times)
         return total
 
+    def line(self, algorithm: CollectiveAlgorithm) -> AlphaBeta:
+        """The line of an algorithm, whether or not the library of these devices has it."""
+        if algorithm.ring_passes:
+            return self.ring_pass.times(algorithm.ring_passes)
+        return self.rounds(algorithm.rounds(self.devices))
+
     @cached_property
-    def ring_half(self) -> AlphaBeta:
-        """Reduce-scatter or all-gather: over one ring per group, or over several where one group has the machine."""
+    def ring_pass(self) -> AlphaBeta:
+        """Once around: over one ring per group, or over several where one group has the machine to itself."""
         if self.devices == 1:
             return FREE
-        plain = self.rounds(ring_half(self.devices))
+        # Groups that run at the same time share links, which the search for rings of one group does not see.
+        plain = self.rounds(ring_pass_rounds(self.devices))
         if len(self.groups) > 1:
             return plain
         found = rings(self.wiring, self.groups[0])
@@ -80,34 +89,29 @@ class MachineCosts:
         return AlphaBeta(steps * max(ring.latency_s for ring in found), steps / self.devices / rate)
 
     @cached_property
-    def all_reduces(self) -> Mapping[str, AlphaBeta]:
-        """Algorithm → line."""
-        return dict(self._all_reduces())
+    def algorithms(self) -> Mapping[str, Mapping[str, AlphaBeta]]:
+        """Collective → algorithm → line, for the algorithms that the library of these devices has.
 
-    def _all_reduces(self) -> Iterator[tuple[str, AlphaBeta]]:
-        yield "ring", self.ring_half + self.ring_half
-        yield "tree", self.rounds(tree_rounds(self.devices))
-        yield "halving-doubling", self.rounds(halving_doubling_rounds(self.devices))
+        The hierarchical all-reduce is composed of rings inside and across islands, which every library has.
+        """
+        library = library_of(self.wiring.topology)
+        found: dict[str, dict[str, AlphaBeta]] = defaultdict(dict)
+        for algorithm in ALGORITHMS:
+            if library in algorithm.libraries:
+                found[algorithm.collective][algorithm.name] = self.line(algorithm)
         if len(self.islands) > 1 and len(self.islands[0]) > 1:
-            yield "hierarchical", self.rounds(hierarchical_rounds(self.islands))
+            found["all-reduce"]["hierarchical"] = self.rounds(hierarchical_rounds(self.islands))
+        return found
 
-    def all_reduce(self, size_bytes: float) -> tuple[str, AlphaBeta]:
-        """The algorithm that is fastest for a vector of this size, and its line."""
-        name = min(self.all_reduces, key=lambda each: self.all_reduces[each].time_s(size_bytes))
-        return name, self.all_reduces[name]
-
-    @cached_property
-    def all_to_all(self) -> AlphaBeta:
-        """In pairs, each device to every other."""
-        return self.rounds(all_to_all_rounds(self.devices))
-
-    @cached_property
-    def doubling_gather(self) -> AlphaBeta:
-        """All-gather by Bruck's algorithm."""
-        return self.rounds(doubling_gather_rounds(self.devices))
+    def collectives(self, size_bytes: float) -> CollectiveCosts:
+        """Every collective by its fastest algorithm for a vector of this size."""
+        return {
+            collective: min(lines.values(), key=lambda line: line.time_s(size_bytes))
+            for collective, lines in self.algorithms.items()
+        }
 
     def served(self, servers: Sequence[str]) -> CollectiveCosts:
-        """Push to parameter servers, and pull from them; the servers are devices beside the groups.
+        """Push to parameter servers, and pull from them; the servers are devices outside the groups.
 
         A pull is the push with all messages turned round, over the same links, and takes as long.
 
@@ -121,28 +125,10 @@ class MachineCosts:
         if both:
             raise InputError(f"device {both[0]!r} is both worker and parameter server; give it one role")
         whole = replace(self, groups=tuple((*group, *servers) for group in self.groups), islands=())
-        turns = server_rounds(self.devices, len(servers))
-        line = whole.rounds(turns[: len(turns) // 2])
+        line = whole.rounds(push_rounds(self.devices, len(servers)))
         return {"push": line, "pull": line}
 
-    def collectives(self, size_bytes: float) -> CollectiveCosts:
-        """Every collective by its fastest algorithm for a vector of this size."""
-        gather = min((self.ring_half, self.doubling_gather), key=lambda line: line.time_s(size_bytes))
-        return {
-            "all-reduce": self.all_reduce(size_bytes)[1],
-            "all-gather": gather,
-            "reduce-scatter": self.ring_half,
-            "all-to-all": self.all_to_all,
-        }
 
-
-def server_line(wiring: Wiring, workers: Sequence[str], servers: Sequence[str]) -> AlphaBeta:
-    """Push to parameter servers and pull back, over the links of a machine; servers are devices that do nothing else.
-
-    Raises
-    ------
-    InputError
-        If a device is both worker and server.
-    """
-    lines = MachineCosts(wiring, (tuple(workers),)).served(servers)
-    return lines["push"] + lines["pull"]
+def library_of(topology: Topology) -> str:
+    """The library of torch's process groups on these devices: gloo where all are CPU cores, else NCCL."""
+    return GLOO if all(device.type.startswith("cpu") for device in topology.devices) else NCCL

@@ -2,12 +2,12 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.topology import Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
 
 Message = tuple[str, str, float]
@@ -21,7 +21,7 @@ class Wiring:
     """The routes between the devices of a topology.
 
     A message takes the route of the highest rate through routers, among those the one of least latency; only where
-    routers join two devices in no way do other devices relay. Both directions take the same route.
+    no routers join two devices do other devices relay. Both directions take the same route.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -51,6 +51,7 @@ class Wiring:
         for name in (source, target):
             if name not in self.topology.device_index:
                 raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+        # One search serves both directions, and the rounds of a pull are those of the push turned round.
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]
         if source not in self._routes_from:
@@ -75,9 +76,7 @@ class Wiring:
         """The link directions that a message occupies."""
         if (source, target) not in self._directions:
             hops = pairwise(self.route(source, target))
-            self._directions[source, target] = tuple(
-                link_direction(hop, self.topology.link_between[hop]) for hop in hops
-            )
+            self._directions[source, target] = tuple(self.topology.link_between[hop].direction(hop) for hop in hops)
         return self._directions[source, target]
 
     def round(self, messages: Iterable[Message]) -> AlphaBeta:
@@ -150,16 +149,3 @@ class Wiring:
 
     def _forwards(self, node: str, source: str, relay: bool) -> bool:
         return relay or node == source or node not in self.topology.device_index
-
-
-def link_direction(hop: tuple[str, str], link: Link) -> LinkDirection:
-    """The link direction of a hop over a link."""
-    return hop if link.duplex == "full" else (min(hop), max(hop))
-
-
-def narrowest_pair(wiring: Wiring, devices: Sequence[str]) -> AlphaBeta:
-    """The line of the worst pair of these devices: the lowest rate and the largest latency of any; free for one."""
-    lines = [wiring.channel(a, b) for a in devices for b in devices if a != b]
-    return AlphaBeta(
-        max((line.latency_s for line in lines), default=0.0), max((line.s_per_byte for line in lines), default=0.0)
-    )

@@ -1,4 +1,4 @@
-"""Rings through the devices of a real machine: the widest one, and those that still fit beside it."""
+"""Rings through the devices of a real machine: the widest one, and others at the same time on what it leaves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Ring:
 def widest_ring(
     wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
 ) -> Ring | None:
-    """The ring of the highest rate through these devices, beside what is used already; None if nothing is left.
+    """The ring of the highest rate through these devices, on what others leave; None if that is nothing.
 
     Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
     the order given. Two devices form a ring of two hops.
@@ -82,6 +82,7 @@ class _Search:
         self.wiring, self.devices, self.used = wiring, tuple(devices), used
         self.best: tuple[str, ...] | None = None
         self.best_rate = 0.0
+        # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
         self.loads: dict[LinkDirection, int] = defaultdict(int)
 
@@ -102,6 +103,7 @@ class _Search:
             following = choices.pop()
             self._load(path[-1], following, 1)
             longer = (*path, following)
+            # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
             if self._narrowest(path[-1], following) <= self.best_rate:
                 self._load(path[-1], following, -1)
             elif len(longer) == len(self.devices):

@@ -106,7 +106,7 @@ def rates_of_type(device_type: str) -> Rates | None:
 
 
 def rates_of(device: Device) -> Rates | None:
-    """The rates of a device, or None if neither the topology nor the device table tells any.
+    """The rates of a device, or None if neither the topology nor the device table gives any.
 
     What the topology says goes before the table: one number replaces all rates of the type, an object only those of the
     dtypes that it lists.

@@ -54,7 +54,7 @@ def required_time_s(op: Op, device_type: str) -> float:
     Raises
     ------
     InputError
-        If the graph does not tell it.
+        If the graph does not give it.
     """
     time_s = op.time_on(device_type)
     if time_s is None:

@@ -15,12 +15,14 @@ MAX_BYTES = 64 * 2**20
 
 
 def import_topology(path: Path, device_type: str | None = None) -> Topology:
-    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph, told by its content.
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph.
+
+    The content decides which it is; a format is added here and in a module of its own.
 
     Parameters
     ----------
     device_type
-        Type of the GPUs, where the file does not tell (``nvidia-smi topo -m``).
+        Type of the GPUs, where the file does not say (``nvidia-smi topo -m``).
 
     Raises
     ------

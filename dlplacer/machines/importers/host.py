@@ -7,6 +7,7 @@ from pathlib import Path
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.importers.rates import SOCKET_LATENCY_S
+from dlplacer.machines.usable_cores import usable_cores
 
 CORE = "cpu-core"
 _AT_ONCE_BYTES_PER_S = 1e15
@@ -28,7 +29,7 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     cores
         Numbers of the cores; None takes those of this process.
     """
-    usable = _usable_cores() if cores is None else cores
+    usable = usable_cores() if cores is None else cores
     nodes = _numa_nodes(root, usable)
     rates = DEVICE_TABLE[CORE]
     names = {core: f"cpu{position}" for position, core in enumerate(usable)}
@@ -48,14 +49,8 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     return Topology(devices, routers, links, name=os.uname().nodename, source=source, meta=meta)
 
 
-def _usable_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 def _numa_nodes(root: Path, cores: list[int]) -> dict[str, list[int]]:
-    """Node name → its usable cores; one node where the system does not tell."""
+    """Node name → its usable cores; one node where the system does not say."""
     found: dict[str, list[int]] = {}
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
         try:

@@ -44,7 +44,8 @@ def fit_line(times_s: Mapping[int, float]) -> Fit:
     rows = np.stack([1 / times, sizes / times], axis=1)
     (latency_s, slope), *_ = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)
     if latency_s < 0:
-        latency_s, slope = 0.0, float(np.mean(times / sizes))
+        # The median: a mean of times ÷ sizes would be that of the 4-byte copy, whose time is all latency.
+        latency_s, slope = 0.0, float(np.median(times / sizes))
     if slope <= 1 / NO_COPY_BYTES_PER_S or slope * sizes.max() < 0.2 * latency_s:
         latency_s, slope = float(np.median(times)), 1 / NO_COPY_BYTES_PER_S
     residual = float(np.max(np.abs(latency_s + slope * sizes - times) / times))
@@ -55,7 +56,7 @@ def measured(topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZE
     """The topology with what was measured in place of what was assumed.
 
     A link between two devices takes the fit of copies between them. Devices that reach each other through routers alone
-    are timed to the host, which fits the first link of that way; links between routers keep their rates.
+    are timed to the host, which fits the first link of their route; links between routers keep their rates.
     """
     ids = set(topology.device_index)
     links = [_measured_link(link, ids, timer, sizes_bytes) for link in topology.links]

@@ -10,7 +10,7 @@ _GPU = re.compile(r"GPU\d+")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|[a-z]+\d*_\d+)")
 _CELL = re.compile(r"X|NV[0-9]{1,4}|PIX|PXB|PHB|NODE|SYS|SOC")
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""Ways over PCIe, nearest first."""
+"""Routes over PCIe, nearest first."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
     columns = _columns(header[1])
     rows: dict[str, tuple[int, list[str]]] = {}
     for number, line in lines[header[0] :]:
-        fields = _fields(line)
+        fields = line.split()
         if not fields:
             if rows:
                 break
@@ -107,17 +107,13 @@ def _checked(
 
 
 def _is_header(line: str) -> bool:
-    fields = _fields(line)
+    fields = line.split()
     return bool(fields) and bool(_GPU.fullmatch(fields[0])) and not any(_CELL.fullmatch(field) for field in fields[1:])
 
 
 def _columns(line: str) -> list[str]:
     """Names of the columns; the last ones, ``CPU Affinity`` and the like, consist of two words."""
     return re.findall(r"GPU NUMA ID|(?:CPU|NUMA) Affinity|\S+", line)
-
-
-def _fields(line: str) -> list[str]:
-    return line.split()
 
 
 def _numa(rest: list[str]) -> str | None:

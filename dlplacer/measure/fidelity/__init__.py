@@ -1,1 +1,1 @@
-"""A plan run beside its prediction and beside plain PyTorch."""
+"""A plan run and compared with its prediction and with plain PyTorch."""

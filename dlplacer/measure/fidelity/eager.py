@@ -1,15 +1,16 @@
 """Plain PyTorch, the baseline: the job's own module, loss and backward, without any plan."""
 
 import copy
-import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.base import RuntimeDevice
 
 
@@ -18,36 +19,61 @@ class EagerStep:
 
     Parameters
     ----------
+    parts
+        The job; or several jobs of the same model, of whose losses and gradients the step takes the mean.
     module
         A copy of the job's module, so that both keep their own gradients and statistics.
     """
 
-    def __init__(self, job: Job, module: nn.Module, device: torch.device) -> None:
-        self._job = job
+    def __init__(self, parts: Sequence[Job], module: nn.Module, device: torch.device) -> None:
+        job = parts[0]
         self.module = module.to(device)
         if job.mode == "infer" or not module.training:
             self.module.train(job.mode == "train")
         self._loss = copy.deepcopy(job.loss).to(device) if isinstance(job.loss, nn.Module) else job.loss
-        self._args = _moved(job.args, device)
-        self._kwargs = _moved(dict(job.kwargs), device)
-        self._targets = _moved(job.targets, device)
+        self._parts = [
+            replace(
+                part,
+                args=_moved(part.args, device),
+                kwargs=_moved(dict(part.kwargs), device),
+                targets=_moved(part.targets, device),
+            )
+            for part in parts
+        ]
         self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
-    def __call__(self) -> torch.Tensor:
-        """The loss when training, else the first output tensor; gradients are left in ``.grad``."""
+    def __call__(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
+        """The loss when training, else the first output tensor; gradients are left in ``.grad``.
+
+        Parameters
+        ----------
+        draws
+            [part] → context in which it runs, if any.
+        """
         self.module.zero_grad(set_to_none=True)
-        if self._job.mode == "infer":
-            with torch.no_grad(), autocast_of(self._job, self._device):
-                return _first_tensor(self.module(*self._args, **self._kwargs))
-        with autocast_of(self._job, self._device):
-            if self._loss is None:
-                loss = loss_in(self.module(*self._args, *self._targets, **self._kwargs))
-            else:
-                loss = self._loss(self.module(*self._args, **self._kwargs), *self._targets)
-        loss.backward()
+        losses = []
+        for part, context in zip(self._parts, draws or [nullcontext()] * len(self._parts), strict=True):
+            with context:
+                losses.append(self._pass(part))
+        if len(losses) > 1:
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(len(losses))
         if self._optimizer is not None:
             self._optimizer.step()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def _pass(self, job: Job) -> torch.Tensor:
+        if job.mode == "infer":
+            with torch.no_grad(), autocast_of(job, self._device):
+                return _first_tensor(self.module(*job.args, **job.kwargs))
+        with autocast_of(job, self._device):
+            if self._loss is None:
+                loss = loss_in(self.module(*job.args, *job.targets, **job.kwargs))
+            else:
+                loss = self._loss(self.module(*job.args, **job.kwargs), *job.targets)
+        loss.backward()
         detached: torch.Tensor = loss.detach()
         return detached
 
@@ -83,12 +109,11 @@ class EagerOnDevice:
     eager: EagerStep
     device: RuntimeDevice
 
-    def step(self, context: AbstractContextManager[object] | None = None) -> torch.Tensor:
-        """A step on the device's thread, in a context if one is given."""
+    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
+        """A step on the device's thread; `draws` as in `EagerStep`."""
 
         def step() -> torch.Tensor:
-            with context or nullcontext():
-                loss = self.eager()
+            loss = self.eager(draws)
             self.device.synchronize()
             return loss
 
@@ -98,7 +123,7 @@ class EagerOnDevice:
     def step_on_all_cores(self) -> torch.Tensor:
         """A step with as many threads as this process has cores."""
         before = torch.get_num_threads()
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        torch.set_num_threads(len(usable_cores()))
         try:
             return self.eager()
         finally:

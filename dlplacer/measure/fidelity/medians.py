@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
+# The first two to six steps are up to 2.5 times slower while every thread fills its own arena of the heap; some models
+# never get steady to 3 %, and are timed as they are after twelve.
 _SETTLED = 0.03
 _MOST_WARMUP = 12
 _SHORT_S = 1.0
@@ -16,7 +18,7 @@ def measured_medians(
     timed: Callable[[Callable[[], object]], float] | None = None,
     before: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, float]:
-    """Name → median seconds of a step; the variants take turns, in alternating order.
+    """Name → median seconds of a step; the variants alternate, and so does their order.
 
     Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at
     most twelve. Where the last of these took less than a second, an untimed step precedes every timed one: the variant

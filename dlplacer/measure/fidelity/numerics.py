@@ -1,46 +1,69 @@
-"""The numbers of a placed step against those of plain PyTorch."""
+"""The numbers of a placed step against those of plain PyTorch in one process."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.draws import SameDraws, random_ops
-from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.measure.fidelity.process_group import OneProcess
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.distributed.rank_module import seed_of
 
 
-def compare_once(
-    placed: PlacedModule,
-    plain: nn.Module,
-    placed_step: Callable[[], torch.Tensor],
-    plain_step: Callable[[AbstractContextManager[object]], torch.Tensor],
-    updated: bool,
-) -> tuple[float, str]:
-    """Run both steps once; returns the largest absolute difference, and ``none``, ``same`` or ``different`` draws.
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The largest of all processes; as the attributes of `RunReport`."""
+
+    max_abs_error: float
+    full_batch_error: float | None
+    draws: str
+
+
+def compare_with_eager(
+    placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
+) -> Differences:
+    """Take one placed step, and the same in plain PyTorch: part by part, and with the whole batch at once.
+
+    Compared are the loss and the gradients, or the parameters where the step has updated them, of this process.
 
     Parameters
     ----------
-    plain_step
-        Runs plain PyTorch inside a context that it is given.
-    updated
-        Whether the step updates the parameters, so that these are compared and not the gradients.
+    reference
+        The job's module as it was before the step; it is left alone.
     """
-    ours = placed_step()
+    ours = placed.step()
+    updated = placed.job.update is not None
+    parameters = dict(placed.placed.named_parameters())
+
+    # A copy each: batch norm's statistics and the optimizer change the module.
+    def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
+        eager = EagerStep(jobs, copy.deepcopy(reference), device.torch_device)
+        theirs = EagerOnDevice(eager, device).step(draws)
+        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
+        for name, other in eager.module.named_parameters():
+            mine = parameters[name]
+            if not mine.is_meta:  # it lives on another process
+                pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
+        return max(map(float, group.gathered(_largest_difference(pairs))))
+
     ops = random_ops(placed.captured.executable)
-    device = next(iter(placed.devices.values())).torch_device
-    draws = SameDraws(ops, placed.seed, placed.steps_done, device) if ops else None
-    theirs = plain_step(nullcontext() if draws is None else draws)
-    told = "none" if draws is None else "same" if draws.complete else "different"
-    return largest_difference(ours, theirs, placed, plain, updated), told
+    if not ops:
+        error = worst(placed.parts, ())
+        return Differences(error, None if placed.whole is None else worst([placed.whole], ()), "none")
+    replicas, steps_done = range(len(placed.parts)), placed.placed.steps_done
+    draws = [SameDraws(ops, seed_of(replica), steps_done, device.torch_device) for replica in replicas]
+    error = worst(placed.parts, draws)
+    return Differences(error, None, "same" if all(part.complete for part in draws) else "different")
 
 
-def largest_difference(
-    ours: torch.Tensor, theirs: torch.Tensor, placed: nn.Module, plain: nn.Module, updated: bool
-) -> float:
-    """Of the loss and of gradients, or of the parameters where the step has updated them."""
-    pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
-    for mine, other in zip(placed.parameters(), plain.parameters(), strict=True):
-        pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
-    differences = [(a.cpu().float() - b.cpu().float()).abs().max() for a, b in pairs if a is not None and b is not None]
-    return float(max(differences))
+def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
+    """Of the pairs in which both are there."""
+    return float(
+        max((a.cpu().float() - b.cpu().float()).abs().max() for a, b in pairs if a is not None and b is not None)
+    )

@@ -1,17 +1,20 @@
-"""A plan's step time under what this machine measures: op times in whole steps, links, what the host costs."""
+"""A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
+
+from torch import nn
 
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.distributed.collective_ops import EXCHANGE
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
-from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
-from dlplacer.runtime.profile.op_times import OpTimes, Profiler, StepSample, typical, with_measured_times
+from dlplacer.runtime.profile.op_times import Profiler, with_measured_times
+from dlplacer.runtime.profile.statistic import OpTimes, typical
 
 
 @dataclass(frozen=True)
@@ -21,15 +24,16 @@ class Prediction:
     Attributes
     ----------
     step_s
-        Median over the samples of the replayed plan, and what the host adds.
+        Median over the samples of the replayed plan, and the host overhead.
     plan
-        The plan as in the sample nearest to it, without what the host adds.
+        The plan as in the sample nearest to it, without the host overhead.
     typical
         The plan under the typical times of its ops.
     serial_s
-        All ops one after another on the first device; median over the samples.
+        All ops of one replica one after another on the first device of a process; median over the samples, mean of all
+        processes.
     host_s
-        Seconds of a step before the devices start and after they end.
+        Seconds of a step before the devices start and after they end; the mean of all processes.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -43,61 +47,95 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts a plan from steps that every device runs by itself: one sample for each of those steps.
+    """Predicts a plan from whole steps that every device runs alone: one sample for each of those steps.
 
     A sample is the plan, replayed with every op's time in that step on the device where it is planned. A replay of
     averages would lose that devices wait for the slower one, and that which one is slower changes within a step.
-    Whoever compares a prediction with a measurement should let the steps of both take turns: then what changes in the
+    Replicas wait for each other at every collective, so the slowest replica of a sample is what counts.
+    Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
     machine changes both.
 
     Parameters
     ----------
-    devices
-        Those that stand for the plan's, in order. Links between them are timed here.
+    reference
+        The job's module with all of its data; it is left alone.
     """
 
-    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
+    def __init__(self, placed: PlacedJob, reference: nn.Module, group: OneProcess) -> None:
+        plan = placed.placed.plan
         # What runs is the joint program, whatever step the plan was made for.
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
-        self._job, self._captured, self._devices = job, captured, tuple(devices)
-        self._profiler = Profiler(job, captured, devices)
-        self._topology = measured_topology(devices)
-        self._handover_s = handover_time_s(devices)
-        self._samples: list[tuple[StepSample, ...]] = []
+        self._job, self._captured = replace(placed.job, module=reference), placed.captured
+        self._group, self._devices = group, placed.devices
+        self._types = {device.type for device in group.topology.devices}
+        self._profiler = Profiler(self._job, self._captured, list(self._devices.values()))
+        self._exchange = {op.id for op in plan.graph.ops if op.kind in EXCHANGE}
+        self._samples: list[dict[str, float]] = []
+        self._serial_s: list[float] = []
+        self._host_s: list[float] = []
 
     def untimed_step(self) -> None:
-        """Run the whole step on every device and keep nothing."""
+        """Run the whole step on every device of this process and keep nothing."""
         self._profiler.step()
 
     def step(self) -> None:
-        """Run the whole step on every device and keep its times."""
-        self._samples.append(self._profiler.step())
+        """Run the whole step on every device of this process, and keep the time of each op that is planned there."""
+        found = self._profiler.step()
+        self._host_s.append(median(sample.host_s for sample in found))
+        first = found[0].op_times_s
+        self._serial_s.append(sum(seconds for op, seconds in first.items() if op not in self._exchange))
+        by_device = {name: sample.op_times_s for name, sample in zip(self._devices, found, strict=True)}
+        placement = self._plan.placement.items()
+        self._samples.append({op: by_device[device][op] for op, device in placement if device in by_device})
 
     def predict(self, count: int) -> Prediction:
-        """From the last steps that were kept, so many."""
-        kept = self._samples[-count:]
-        times = [self._on_planned_devices(samples) for samples in kept]
-        usual = typical(times)
+        """From the last `count` steps that were kept; the same on all processes."""
+        own = [self._samples[-count:], median(self._serial_s[-count:]), median(self._host_s[-count:])]
+        everyone = self._group.gathered(own)
+        samples = joined_samples([theirs for theirs, _, _ in everyone], [names.replica for names in self._group.names])
+        usual = typical([times for together in samples for times in together])
         dispatch_s = self._dispatch_s(usual)
-        replays = [self._replay(sample, dispatch_s) for sample in times]
-        makespan_s = float(median(plan.makespan_s for plan in replays))
+        replays = [max((self._replay(times, dispatch_s) for times in together), key=_length_s) for together in samples]
+        makespan_s = float(median(map(_length_s, replays)))
         nearest = min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s))
-        host_s = float(median(sample.host_s for samples in kept for sample in samples))
-        serial_s = float(median(sum(samples[0].op_times_s.values()) for samples in kept)) + host_s
-        return Prediction(makespan_s + host_s, nearest, self._replay(usual, dispatch_s), serial_s, host_s, dispatch_s)
-
-    def _on_planned_devices(self, samples: Sequence[StepSample]) -> dict[str, float]:
-        """Every op's time on the device where it is planned."""
-        by_device = dict(zip((device.id for device in self._plan.topology.devices), samples, strict=True))
-        return {op: by_device[device].op_times_s[op] for op, device in self._plan.placement.items()}
+        serial_s = fmean(serial_s for _, serial_s, _ in everyone)
+        host_s = fmean(host_s for _, _, host_s in everyone)
+        return Prediction(
+            makespan_s + host_s, nearest, self._replay(usual, dispatch_s), serial_s + host_s, host_s, dispatch_s
+        )
 
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
-        graph = with_measured_times(self._plan.graph, {device.type: times for device in self._devices})
-        return replay_plan(self._plan, graph, self._topology, dispatch_s, self._handover_s)
+        # No device of this process runs collectives: the group knows their times.
+        known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
+        graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
+        return replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
 
     def _dispatch_s(self, times: OpTimes) -> float:
         """Of the first device that is fed by the process; cores are not."""
-        for device in self._devices:
-            if device.torch_device.type != "cpu":
+        if self._group.all_reduce is not None:
+            return 0.0  # a replay knows one process that feeds all devices; of several each feeds its own
+        for device in self._devices.values():
+            if not in_host_memory((device,)):
                 return dispatch_time_s(self._job, self._captured, device, times)
         return 0.0
+
+
+def joined_samples(samples: Sequence[Sequence[OpTimes]], replicas: Sequence[int]) -> list[list[OpTimes]]:
+    """[sample][replica] → op → seconds, put together from [rank][sample], where every rank has its own ops.
+
+    Parameters
+    ----------
+    replicas
+        [rank] → its replica.
+    """
+    found: list[list[OpTimes]] = []
+    for together in zip(*samples, strict=True):
+        of_replica: list[dict[str, float]] = [{} for _ in set(replicas)]
+        for replica, times in zip(replicas, together, strict=True):
+            of_replica[replica].update(times)
+        found.append([*of_replica])
+    return found
+
+
+def _length_s(plan: Plan) -> float:
+    return plan.makespan_s

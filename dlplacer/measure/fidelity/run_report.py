@@ -1,4 +1,4 @@
-"""What a run measured, beside what was predicted."""
+"""What a run measured against what was predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,6 +7,11 @@ from typing import Any
 from dlplacer.core.plan import Plan
 
 _LISTED = 10
+_OF_ONE_PROCESS = ("eager_all_cores_s", "dispatch_s", "beside")
+_OVER_RANKS = (
+    *("replicas", "ranks", "buckets"),
+    *("full_batch_error", "all_reduce_latency_s", "all_reduce_s_per_byte"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,27 @@ class Offender:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a run found of another plan, as the attributes of the same names in `RunReport`."""
+class Figures:
+    """What a run found of one plan: medians in seconds per step.
+
+    Attributes
+    ----------
+    predicted_s
+        Replays of the plan under links, all-reduces and, sample by sample, the op times that all processes measure in
+        the same run, alternating with its steps; the median. `RunReport.host_s` is a part of it.
+    measured_s
+        The placed step, each on its slowest process.
+    predicted_speedup, measured_speedup
+        Samples per second over those of one device: replicas × serial op times ÷ predicted, replicas × baseline ÷
+        measured.
+    prediction_error
+        |predicted − measured| ÷ measured.
+    max_abs_error
+        Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
+        the replicas' parts; with an optimizer, of the loss and of any updated parameter.
+    plan_makespan_s
+        What the plan itself promised, under the costs that it was made with.
+    """
 
     predicted_s: float
     measured_s: float
@@ -50,64 +74,78 @@ class Beside:
     plan_makespan_s: float
 
 
-@dataclass(frozen=True)
-class RunReport:
-    """What a run measured: medians in seconds per step.
+@dataclass(frozen=True, kw_only=True)
+class RunReport(Figures):
+    """What a run measured against what was predicted.
 
     Attributes
     ----------
     baseline_s
-        Eager PyTorch on one of the devices, under the same conditions.
+        Eager PyTorch on one of the devices and one replica's batch, under the same conditions; the mean of all
+        processes.
     eager_all_cores_s
-        Plain PyTorch with all cores of the host; None where the devices are not CPU cores.
-    predicted_s, predicted_speedup
-        Replay of the plan under op times, links and handovers measured in the same run; serial op times ÷ predicted.
-    measured_s, measured_speedup
-        The placed step; baseline ÷ measured.
-    prediction_error
-        |predicted − measured| ÷ measured.
-    max_abs_error
-        Largest difference of the loss and of any gradient against plain PyTorch; with an optimizer, of the loss and of
-        any updated parameter.
+        Plain PyTorch with all cores of the host; None over ranks and where the devices are not CPU cores.
     draws
         ``none`` if no op is random; ``same`` if plain PyTorch drew the same numbers for `max_abs_error`; ``different``
         if it could not be made to, so that `max_abs_error` says nothing.
-    plan_makespan_s
-        What the plan itself promised, under the costs that it was made with.
     host_s
         Seconds of the prediction before the devices start and after they end: inputs are bound, threads woken.
     dispatch_s
-        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
+        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores and over ranks.
     use
-        Per device; the measured figures come from recorded steps.
+        Per device; the measured figures come from recorded steps. Over ranks every rank has its devices, ``rank0/d0``,
+        and its part of the network, where a collective is busy while it waits for the other replicas.
     offenders
-        The ops whose measured time differs most from the predicted one, the worst first.
+        The ops whose measured time, the mean over the replicas, differs most from the predicted one, the worst first.
     beside
-        Name → figures of another plan of the same job, whose steps took turns with those of this one.
+        Name → figures of another plan of the same job, whose steps alternated with those of this one; its speedups are
+        over the serial times of this one.
+    over_ranks
+        Whether the run was one over ranks: then `to_dict` has the fields that follow in place of `eager_all_cores_s`,
+        `dispatch_s` and `beside`.
+    full_batch_error
+        As `max_abs_error`, to one process on the whole batch at once: larger where batch norm sees other batches. None
+        with one replica, where the replicas got one and the same batch, and where ops are random.
+    all_reduce_latency_s, all_reduce_s_per_byte
+        Line of the measured all-reduce; 0 with one replica.
     """
 
     baseline_s: float
     eager_all_cores_s: float | None
-    predicted_s: float
-    measured_s: float
-    predicted_speedup: float
-    measured_speedup: float
-    prediction_error: float
-    max_abs_error: float
     draws: str
-    step: str
-    plan_makespan_s: float
+    step: str = "joint"
     steps: int
     devices: tuple[str, ...]
     host_s: float
     dispatch_s: float
     use: tuple[DeviceUse, ...]
     offenders: tuple[Offender, ...]
-    beside: Mapping[str, "Beside"] = field(default_factory=dict)
+    beside: Mapping[str, Figures] = field(default_factory=dict)
+    over_ranks: bool = False
+    replicas: int = 1
+    ranks: int = 1
+    full_batch_error: float | None = None
+    all_reduce_latency_s: float = 0.0
+    all_reduce_s_per_byte: float = 0.0
+    buckets: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints."""
-        return asdict(self)
+        left_out = {"over_ranks", *(_OF_ONE_PROCESS if self.over_ranks else _OVER_RANKS)}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A report, the plan as in the predicted step nearest to the median, and a recorded step of median length.
+
+    The plans of a run over ranks are those of all ranks, with devices named ``rank0/d0``, ``rank0/network``; see
+    `dlplacer.measure.fidelity.side_by_side`.
+    """
+
+    report: RunReport
+    predicted: Plan
+    measured: Plan
 
 
 def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:

@@ -14,13 +14,14 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
@@ -128,8 +129,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     yield Check("numbers", f"{name} against one device", _difference(ours, alone), _TOLERANCE, "largest difference")
     differing = 0
     for number in range(repeats):
-        hesitant = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = _outcome(build(), plan, captured, hesitant)
+        delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = _outcome(build(), plan, captured, delayed)
         differing += not all(torch.equal(ours[key], again[key]) for key in ours)
     yield Check("races", f"{name}, {repeats} runs with pauses", float(differing), 0.0, "runs that differ")
 
@@ -142,14 +143,8 @@ def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Runtime
 
 
 def _plain_outcome(job: Job, device: RuntimeDevice) -> dict[str, torch.Tensor]:
-    plain = EagerStep(job, job.module, device.torch_device)
-
-    def step() -> torch.Tensor:
-        loss = plain()
-        device.synchronize()
-        return loss
-
-    return _results(device.submit(step).result(), job.module)
+    plain = EagerOnDevice(EagerStep([job], job.module, device.torch_device), device)
+    return _results(plain.step(), job.module)
 
 
 def _results(loss: torch.Tensor, module: nn.Module) -> dict[str, torch.Tensor]:
@@ -171,7 +166,7 @@ def _links(topology: Topology) -> Iterator[Check]:
 
 def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
-    if all(device.torch_device.type == "cpu" for device in devices):
+    if in_host_memory(devices):
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     graph = with_measured_times(captured.graph, profile_ops(job, captured, devices))
     return place(graph, topology, method="heft", time_limit_s=30).plan

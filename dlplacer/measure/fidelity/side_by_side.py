@@ -1,6 +1,6 @@
 """The plan of one replica as all ranks run it together: what a run over ranks is drawn and reported as."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dlplacer.core.graph import Edge, Op, OpGraph
@@ -11,19 +11,32 @@ from dlplacer.runtime.distributed.ranks import NETWORK, Ranks
 
 @dataclass(frozen=True)
 class Names:
-    """What the ops and devices of one replica are called among those of all."""
+    """What the ops and devices of one replica are called among those of all.
 
-    ranks: Ranks
+    Attributes
+    ----------
+    prefix
+        Of every op and tensor: ``replica1/``, or nothing if there is one replica.
+    devices
+        Device of the plan → ``rank2/d0``; and ``network@rank0``, the part of the network that the first rank of a
+        replica runs, → ``rank2/network``.
+    """
+
     replica: int
+    prefix: str
+    devices: Mapping[str, str]
 
     def op(self, op: str) -> str:
-        """An op's or a tensor's: ``replica1/conv``, or its own if there is one replica."""
-        return op if self.ranks.replicas == 1 else f"replica{self.replica}/{op}"
+        """The name of an op or of a tensor."""
+        return self.prefix + op
 
-    def device(self, device: str) -> str:
-        """A device's: ``rank2/d0``, or ``rank2/network`` for ``network@rank0``, that rank's part of the network."""
-        rank = self.ranks.rank_of(device, self.replica)
-        return f"rank{rank}/{NETWORK if device.startswith(f'{NETWORK}@') else device}"
+
+def names_of(ranks: Ranks, replica: int) -> Names:
+    """The names of one of the replicas that run over ranks."""
+    devices = {device: f"rank{owner.rank}/{device}" for device, owner in ranks.owners[replica].items()}
+    for part in map(_part, range(ranks.per_replica)):
+        devices[part] = f"rank{ranks.rank_of(part, replica)}/{NETWORK}"
+    return Names(replica, f"replica{replica}/" if ranks.replicas > 1 else "", devices)
 
 
 def side_by_side(plan: Plan, ranks: Ranks) -> Plan:
@@ -37,7 +50,7 @@ def side_by_side(plan: Plan, ranks: Ranks) -> Plan:
     plan
         On a topology without routers, as one is that was measured from device to device.
     """
-    copies = [_Copy(plan, ranks, Names(ranks, replica)) for replica in range(ranks.replicas)]
+    copies = [_Copy(plan, ranks, names_of(ranks, replica)) for replica in range(ranks.replicas)]
     topology = replace(
         plan.topology,
         devices=tuple(device for copy in copies for device in copy.devices()),
@@ -70,7 +83,7 @@ class _Copy:
             parts = [device.id]
             if device.id == NETWORK:
                 parts = [_part(rank) for rank in range(self.ranks.per_replica)]
-            yield from (replace(device, id=self.names.device(part)) for part in parts)
+            yield from (replace(device, id=self.names.devices[part]) for part in parts)
 
     def op(self, op: Op) -> Op:
         """The op, allowed on any device: those that it names have other names here."""
@@ -89,7 +102,7 @@ class _Copy:
         place = entry.device
         if place == NETWORK:
             place = self._network_near(str(self.plan.graph.op(entry.op).attrs["device"]))
-        return replace(entry, op=self.names.op(entry.op), device=self.names.device(place))
+        return replace(entry, op=self.names.op(entry.op), device=self.names.devices[place])
 
     def transfer(self, entry: Transfer) -> Transfer:
         segments = tuple(replace(part, route=tuple(map(self._hop, part.route))) for part in entry.segments)
@@ -103,7 +116,7 @@ class _Copy:
             source = self._network_near(target)
         elif target == NETWORK:
             target = self._network_near(source)
-        return self.names.device(source), self.names.device(target)
+        return self.names.devices[source], self.names.devices[target]
 
     def _network_near(self, device: str) -> str:
         return _part(self.ranks.rank_of(device, 0))

@@ -12,9 +12,13 @@ from dlplacer.frontend.torch.splitting.rules import patterns_of
 from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
 from dlplacer.measure.splitting.split_axes import neighbours
 
+# How many of the longest ops are tried at once: 4, 6, 9, … In a simulation of Inception-V3 with 5 % overhead per part,
+# 9 splits raise the speedup from 1.75 to 1.88, 36 to 1.92, and 135 lower it again.
 _GROWTH = 1.5
 _FIRST = 4
+# Far below the error of a prediction: smaller gains would be chosen at random.
 _LEAST_GAIN = 0.001
+# Bounds the search; each op below this share of the step could shorten it by less than this.
 _SHORTEST = 0.0005
 
 

@@ -1,27 +1,25 @@
 """Seconds of ops that were never timed, from ops of the same shapes, or from the op that they are part of."""
 
-import json
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import linear_regression, mean, median
-from typing import Any
 
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.calibration import signature
 from dlplacer.runtime.profile.op_times import measured_types
 
-Signature = Hashable
 _JOINS = ("aten.cat", "aten.add")
 
 
 @dataclass
-class TimeTable:
+class MeasuredTimes:
     """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
 
     device_type: str
-    by_op: dict[tuple[str, Signature], float] = field(default_factory=dict)
-    by_signature: dict[Signature, list[float]] = field(default_factory=lambda: defaultdict(list))
+    by_op: dict[tuple[str, str], float] = field(default_factory=dict)
+    by_signature: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     copied: list[tuple[float, float]] = field(default_factory=list)
 
     def learn(self, graph: OpGraph) -> None:
@@ -30,15 +28,15 @@ class TimeTable:
             time_s = op.time_on(self.device_type)
             if time_s is None:
                 continue
-            key = signature(op)
+            key = signature(graph, op)
             self.by_op.setdefault((op.id, key), time_s)
             self.by_signature[key].append(time_s)
             if op.kind in _JOINS and op.bytes_accessed:
                 self.copied.append((op.bytes_accessed, time_s))
 
-    def known(self, op: Op) -> float | None:
+    def known(self, graph: OpGraph, op: Op) -> float | None:
         """Seconds of an op that was timed, or of ops with its signature; None if there is none."""
-        key = signature(op)
+        key = signature(graph, op)
         if (op.id, key) in self.by_op:
             return self.by_op[op.id, key]
         times = self.by_signature.get(key)
@@ -70,13 +68,7 @@ def share(part: Op, whole: Op) -> float:
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
 
 
-def signature(op: Op) -> Signature:
-    """What decides how long an op takes: its kind, the shapes of its results, its work and its other arguments."""
-    shapes = tuple((spec.shape, spec.dtype) for spec in op.outputs)
-    return op.kind, shapes, op.flops, op.bytes_accessed, json.dumps(_unnamed(op.attrs.get("args")))
-
-
-def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[TimeTable], overhead: float) -> OpGraph:
+def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[MeasuredTimes], overhead: float) -> OpGraph:
     """A graph with splits, timed: what is known from the tables, the rest estimated from the graph without them.
 
     Device types for which the whole graph has no times are left to the roofline.
@@ -87,7 +79,7 @@ def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[TimeTable], 
     def timed(op: Op) -> Op:
         times: dict[str, float] = {}
         for table in tables:
-            found = table.known(op)
+            found = table.known(graph, op)
             if found is None and op.origin:
                 found = table.estimate(op, origins.get(op.origin[0]), overhead)
             if found is not None:
@@ -117,7 +109,7 @@ def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
 
 def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float:
     """What the parts of all split ops take beyond what the ops took whole: 0.01 is one percent."""
-    parts_s = wholes_s = 0.0
+    parts_s = 0.0
     origins = {op.origin[0] for op in graph.ops if op.origin}
     for op in graph.ops:
         if op.origin and op.kind == whole.op(op.origin[0]).kind:
@@ -126,12 +118,10 @@ def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float
     return parts_s / wholes_s - 1 if wholes_s else 0.0
 
 
-def tables_of(graph: OpGraph) -> list[TimeTable]:
+def tables_of(graph: OpGraph) -> list[MeasuredTimes]:
     """A table for each device type for which all ops of a graph have times."""
-    types: set[str] = set()
-    for op in graph.ops:
-        types.update(op.time_s if isinstance(op.time_s, Mapping) else ())
-    tables = [TimeTable(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
+    types = {name for op in graph.ops for name in _given(op)}
+    tables = [MeasuredTimes(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
     for table in tables:
         table.learn(graph)
     return tables
@@ -139,9 +129,3 @@ def tables_of(graph: OpGraph) -> list[TimeTable]:
 
 def _given(op: Op) -> dict[str, float]:
     return dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
-
-
-def _unnamed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return "tensor" if "tensor" in value else {key: _unnamed(entry) for key, entry in value.items()}
-    return [_unnamed(entry) for entry in value] if isinstance(value, (list, tuple)) else value

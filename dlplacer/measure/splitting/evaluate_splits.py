@@ -10,7 +10,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.measure.splitting.estimated_times import TimeTable, with_estimates
+from dlplacer.measure.splitting.estimated_times import MeasuredTimes, with_estimates
 from dlplacer.measure.splitting.split_axes import splits_of
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.problem.problem import build_problem
@@ -51,7 +51,7 @@ class Evaluator:
 
     step: TracedStep
     whole: OpGraph
-    tables: list[TimeTable]
+    tables: list[MeasuredTimes]
     topology: Topology
     options: Options
     parts: int

@@ -1,4 +1,4 @@
-"""Along which axis to cut each of a set of ops, so that parts pass their results on without a join."""
+"""The axis along which each op of a set is cut, chosen so that parts feed parts without a join."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -13,11 +13,11 @@ from dlplacer.frontend.torch.splitting.rules import patterns_of
 def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
     """A split for each op of a set that can be cut into that many parts, in graph order.
 
-    An op is cut as the first value that it reads in parts lies: a pool behind a norm that is cut along the channels is
-    cut along them too. Where it reads none, or cannot follow, it is cut along the first axis that its rule names, which
-    is the cheapest.
+    An op is cut along the axis of the first value that it reads in parts: a pool that follows a norm cut along the
+    channels is cut along them too. Where it reads none, or cannot follow, it is cut along the first axis that
+    its rule names, which is the cheapest.
     """
-    lies: dict[str, int] = {}
+    cut_along: dict[str, int] = {}
     found = []
     for name, node in nodes.items():
         if name not in ops:
@@ -25,18 +25,18 @@ def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) ->
         patterns = {axis: pattern for axis, pattern in patterns_of(node).items() if pattern.extent(node) >= parts}
         if not patterns:
             continue
-        axis = next(iter((*_following(node, patterns, lies), *patterns)))
+        axis = next(iter((*_following(node, patterns, cut_along), *patterns)))
         found.append(OpSplit(name, axis, parts))
         first = patterns[axis].outputs
-        lies[name] = next((dim for dim in first if dim is not None), 0)
+        cut_along[name] = next((dim for dim in first if dim is not None), 0)
     return found
 
 
-def _following(node: fx.Node, patterns: Mapping[str, Pattern], lies: Mapping[str, int]) -> Iterable[str]:
-    """Axes along which the first argument is read in the parts in which it lies."""
+def _following(node: fx.Node, patterns: Mapping[str, Pattern], cut_along: Mapping[str, int]) -> Iterable[str]:
+    """Axes along which the first argument can be read in its existing parts."""
     first = node.args[0] if node.args else None
     read = first[0] if isinstance(first, (list, tuple)) and first else first
-    dim = lies.get(_producer(read)) if isinstance(read, fx.Node) else None
+    dim = cut_along.get(_producer(read)) if isinstance(read, fx.Node) else None
     return [axis for axis, pattern in patterns.items() if dim is not None and pattern.inputs.get(0) == dim]
 
 

@@ -4,13 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from torch import fx
 
-from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.torch.job import Job
-from dlplacer.frontend.torch.splitting.micro_batch_axes import micro_batches
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
@@ -45,30 +42,6 @@ class TracedStep:
         traced = self._copy()
         apply_passes(traced.module.graph, self.rewrites)
         return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
-
-    def micro_batches(self, parts: int) -> list[OpSplit]:
-        """The splits that run the step as so many micro-batches with gradient accumulation.
-
-        Inputs of as many samples as the first one are split along them.
-
-        Raises
-        ------
-        CaptureError
-            If an op mixes samples or draws random numbers, or there are fewer samples than parts.
-        """
-        traced = self._copy()
-        graph = traced.module.graph
-        apply_passes(graph, self.rewrites)
-        inputs = [node for node in graph.find_nodes(op="placeholder") if traced.inputs[node.name].role == "input"]
-        counts = {
-            node.name: node.meta["val"].shape[0]
-            for node in inputs
-            if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].dim()
-        }
-        count = next(iter(counts.values()), 0)
-        if count < parts:
-            raise CaptureError(f"the step has {count} samples; they cannot be cut into {parts} micro-batches")
-        return micro_batches(graph, [name for name, size in counts.items() if size == count], parts)
 
     def _copy(self) -> Traced:
         module, graph = self.traced.module, fx.Graph()

@@ -1,4 +1,4 @@
-"""OpGraph → OpGraph: the same step with fewer ops, and the way back."""
+"""OpGraph → OpGraph: the same step with fewer ops, and its plans back in the ops of the original."""
 
 from dlplacer.planning.coarsen.contract import contract
 from dlplacer.planning.coarsen.expand import expanded_order, expanded_plan

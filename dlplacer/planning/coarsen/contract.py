@@ -69,6 +69,7 @@ def _owners(graph: OpGraph, groups: Mapping[str, Sequence[str]]) -> dict[str, st
                 raise InputError(
                     f"op {member!r} is in two groups, {owner[member][1:]!r} and {name!r}; take it out of one"
                 )
+            # No op id starts with a zero byte, so that a group may be called like an op until names are free.
             owner[member] = f"\0{name}"
     return owner
 

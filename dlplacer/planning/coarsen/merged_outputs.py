@@ -15,7 +15,7 @@ class Outputs:
     index
         (Member, its output) → output of the group, for all that is read outside and all that nothing reads.
     specs
-        By output of the group; empty if a member does not tell its own.
+        By output of the group; empty if a member does not give its own.
     """
 
     index: Mapping[tuple[str, int], int]

@@ -54,11 +54,12 @@ def _widest_in_circles(graph: OpGraph, node_of: Mapping[str, Node], depth: Mappi
 
 
 def _depths(graph: OpGraph, node_of: Mapping[str, Node]) -> dict[str, int]:
-    """Op → the most edges between groups on any way to it; an op that reads nothing goes as deep as its readers let."""
+    """Op → the most edges between groups on any path to it; one that reads nothing goes as deep as its readers let."""
     depth: dict[str, int] = {}
     for op_id in graph.topological_order:
         read = graph.edges_into[op_id]
         depth[op_id] = max((depth[edge.source] + _crosses(node_of, edge.source, op_id) for edge in read), default=0)
+    # A weight is at depth 0 by its own reads; beside its reader it spans no depth, and its group is not cut for it.
     for op in graph.ops:
         readers = graph.edges_from[op.id]
         if readers and not graph.edges_into[op.id]:

@@ -1,9 +1,11 @@
-"""When to use what: step time × steps × epochs over every way to use N devices (sections 3–5 of the paper).
+"""When to use what: step time × steps × epochs over every use of N devices (sections 3–5 of the paper).
 
->>> from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work,
-plan_hybrid >>> efficiency = StatisticalEfficiency(EpochsTable({32: 4, 64: 7})) >>> plan =
-plan_hybrid(HybridProblem(Work(step_s=0.1), efficiency, SpeedupTable({2: 1.32})), devices=64) >>>
-round(plan.at(64).against_same_devices, 3) 1.155
+>>> from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work
+>>> from dlplacer.planning.hybrid import plan_hybrid
+>>> efficiency = StatisticalEfficiency(EpochsTable({32: 4, 64: 7}))
+>>> plan = plan_hybrid(HybridProblem(Work(step_s=0.1), efficiency, SpeedupTable({2: 1.32})), devices=64)
+>>> round(plan.at(64).against_same_devices, 3)
+1.155
 """
 
 import lazy_loader

@@ -1,6 +1,4 @@
 from .clusters import cluster as cluster
-from .communication import ClosedForm as ClosedForm
-from .communication import OnMachine as OnMachine
 from .epochs.critical_batch import CriticalBatch as CriticalBatch
 from .epochs.critical_batch import fit_critical_batch as fit_critical_batch
 from .epochs.epochs import EpochsTable as EpochsTable
@@ -12,6 +10,7 @@ from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
 from .pipelined_workers import PipelinedWorkers as PipelinedWorkers
 from .placed_workers import Placed as Placed
+from .placed_workers import PlaceSettings as PlaceSettings
 from .placed_workers import Several as Several
 from .placed_workers import SpeedupTable as SpeedupTable
 from .placed_workers import WorkerSplit as WorkerSplit
@@ -21,8 +20,10 @@ from .scaling_efficiency import ConstantEfficiency as ConstantEfficiency
 from .scaling_efficiency import RingOverhead as RingOverhead
 from .scaling_efficiency import SerialOverhead as SerialOverhead
 from .scaling_fit import fit_scaling as fit_scaling
+from .step_times import ClosedForm as ClosedForm
 from .step_workload import Work as Work
 from .step_workload import work_of as work_of
+from .steps_on_links import OnMachine as OnMachine
 from .sweeps import sweep as sweep
 from .sweeps import sweep_frame as sweep_frame
 from .worker_layout import WorkerLayout as WorkerLayout

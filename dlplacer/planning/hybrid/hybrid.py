@@ -1,16 +1,17 @@
-"""Data parallelism, model parallelism, or both? Every way to use up to N devices, compared by the time to converge."""
+"""Data parallelism, model parallelism, or both? Every use of up to N devices, by the time to converge."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Topology
-from dlplacer.planning.hybrid.communication import ClosedForm, OnMachine, StepTime, StepTimes, Team
 from dlplacer.planning.hybrid.epochs.epochs import StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
 from dlplacer.planning.hybrid.placed_workers import ALONE, ModelParallel, WorkerSplit, splits_of
 from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
+from dlplacer.planning.hybrid.step_times import ClosedForm, StepTime, StepTimes, Team
 from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.steps_on_links import OnMachine
 from dlplacer.planning.hybrid.strategy import Strategy
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
 
@@ -29,7 +30,7 @@ class HybridProblem:
     efficiency
         Epochs per batch, codec and period.
     model_parallel
-        Speedup of M devices, or the ways to split among them.
+        Speedup of M devices, or the possible splits among them.
     topology
         The machine that model-parallel workers are taken from; None where speedups do not depend on it.
     step_times
@@ -67,7 +68,7 @@ def plan_hybrid(
     Parameters
     ----------
     on_progress
-        Told how many device counts of all are done.
+        Called with how many device counts are done, and of how many.
 
     Raises
     ------
@@ -79,7 +80,8 @@ def plan_hybrid(
     search = _Search(problem)
     budgets: list[BestOfDevices] = []
     for count in range(1, devices + 1):
-        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), budgets[-1] if budgets else None))
+        smaller, is_compared = budgets[-1] if budgets else None, problem.efficiency.knows(count)
+        budgets.append(BestOfDevices.of(count, list(search.strategies(count)), smaller, is_compared))
         on_progress(count, devices)
     if budgets[-1].best is None:
         raise InfeasibleError(search.why_nothing(devices))
@@ -94,26 +96,20 @@ def _reference_s(problem: HybridProblem) -> float:
     return problem.work.step_s * (1.0 if epochs is None else epochs)
 
 
-@dataclass
 class _Search:
     """The strategies of one problem, device count by device count."""
 
-    problem: HybridProblem
-    layout: WorkerLayout | None = field(init=False)
-    step_times: StepTimes = field(init=False)
-
-    def __post_init__(self) -> None:
-        topology = self.problem.topology
-        self.layout = None if topology is None else WorkerLayout(topology)
-        chosen = self.problem.step_times
-        if chosen is None:
-            chosen = ClosedForm(ConstantEfficiency()) if self.layout is None else OnMachine(self.layout)
-        self.step_times = chosen
+    def __init__(self, problem: HybridProblem) -> None:
+        self.problem = problem
+        self.layout = None if problem.topology is None else WorkerLayout(problem.topology)
+        closed: StepTimes = ClosedForm(ConstantEfficiency())
+        self.step_times = problem.step_times or (closed if self.layout is None else OnMachine(self.layout))
 
     def strategies(self, count: int) -> Iterator[Strategy]:
         """Every strategy that uses exactly this many devices."""
         efficiency = self.problem.efficiency
         for degree in (1, *self.problem.degrees):
+            # Up to half of the workers may serve parameters: where even the other half does not converge, nothing does.
             if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
                 continue
             for split in self._splits(count, degree):
@@ -125,14 +121,14 @@ class _Search:
                         yield Strategy(count, degree, split, step, epochs)
 
     def _step_times(self, team: Team) -> Sequence[StepTime]:
-        """Every way to exchange gradients; none where the workers are not joined by links."""
+        """The step with every exchange of gradients; none where the workers are not joined by links."""
         try:
             return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
         except InfeasibleError:
             return ()
 
     def _splits(self, count: int, degree: int) -> tuple[WorkerSplit, ...]:
-        """The ways to split a worker; with a machine those of the slowest worker of the choice."""
+        """The splits of a worker; with a machine those of the slowest worker of the choice."""
         ask = self.problem.alone if degree == 1 else self.problem.model_parallel
         if ask is None:
             return (ALONE,)

@@ -22,6 +22,8 @@ class BestOfDevices:
         The best with at most this many.
     by_degree
         Model-parallel degree → the best with exactly this many.
+    is_compared
+        Whether it is known what data parallelism with this many workers does; no ratio is given where it is not.
     """
 
     devices: int
@@ -30,9 +32,12 @@ class BestOfDevices:
     best_data_parallel: Strategy | None
     best_hybrid: Strategy | None
     by_degree: Mapping[int, Strategy] = field(default_factory=dict)
+    is_compared: bool = True
 
     @classmethod
-    def of(cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None") -> "BestOfDevices":
+    def of(
+        cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None", is_compared: bool
+    ) -> "BestOfDevices":
         """The budget of these strategies, which use all devices, and of what a smaller budget could do."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
@@ -41,7 +46,8 @@ class BestOfDevices:
         alone = by_degree.get(1)
         several = _best([strategy for degree, strategy in by_degree.items() if degree > 1])
         before = (None, None) if smaller is None else (smaller.best_data_parallel, smaller.best_hybrid)
-        return cls(devices, alone, several, _best([before[0], alone]), _best([before[1], several]), by_degree)
+        bests = _best([before[0], alone]), _best([before[1], several])
+        return cls(devices, alone, several, *bests, by_degree, is_compared)
 
     @property
     def best(self) -> Strategy | None:
@@ -56,12 +62,12 @@ class BestOfDevices:
     @property
     def against_same_devices(self) -> float | None:
         """The hybrid's speedup over data parallelism, both on exactly this many devices; above 1 it wins (eq. 6)."""
-        return _ratio(self.data_parallel, self.hybrid)
+        return _ratio(self.data_parallel, self.hybrid) if self.is_compared else None
 
     @property
     def against_best_data_parallel(self) -> float | None:
         """The best strategy's speedup over the best data parallelism at any number of devices up to this."""
-        return _ratio(self.best_data_parallel, self.best)
+        return _ratio(self.best_data_parallel, self.best) if self.is_compared else None
 
 
 @dataclass(frozen=True)

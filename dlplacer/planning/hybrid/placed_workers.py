@@ -1,13 +1,14 @@
 """Model parallelism as the planner sees it: how much faster M devices do one worker's step."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 
 from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.planning.hybrid.worker_layout import signature
 from dlplacer.planning.place import place
@@ -15,7 +16,7 @@ from dlplacer.planning.place import place
 
 @dataclass(frozen=True)
 class WorkerSplit:
-    """One way to share a worker's step among its devices.
+    """How a worker's devices share its step.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class WorkerSplit:
 
 
 ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
-"""(M, the machine of one worker) → its speedup or the ways to split; None or nothing where M devices cannot do it.
+"""(M, the machine of one worker) → its speedup or its possible splits; None or nothing where M devices cannot do it.
 
 The machine is None where the planner was given none.
 """
@@ -77,86 +78,105 @@ class SpeedupTable:
         return WorkerSplit(self.speedups[degree]) if degree in self.speedups else None
 
 
-class Placed:
-    """Speedups from the solver: the graph is placed on the machine that a worker really gets.
-
-    Machines that differ in names alone are solved once. A machine whose memory the graph exceeds, or for which no plan
-    was found in time, has no split.
+class SplitPerMachine:
+    """A source of splits that looks at each kind of machine once: those that differ in names alone are one.
 
     Parameters
     ----------
     single_s
         Step time on one device, to which speedups refer.
-    method, time_limit_s, gap, seed, workers
-        As for `dlplacer.planning.place.place`, for each solve; one device needs no method.
+    """
+
+    def __init__(self, graph: OpGraph, single_s: float) -> None:
+        if not single_s > 0:
+            raise InputError(f"step time on one device is {single_s} s; it must be positive")
+        self.graph, self.single_s = graph, single_s
+        self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
+
+    def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
+        """The split on a worker's machine; None where there is none."""
+        if topology is None:
+            raise InputError("a worker's step is planned on its machine; give the planner a topology")
+        key = signature(topology)
+        if key not in self.solved:
+            self.solved[key] = self._split(degree, topology)
+        return self.solved[key]
+
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """The arguments of `dlplacer.planning.place.place` for each solve.
+
+    The gap and the limit are those of many solves in a row: a percent of a worker's step decides nothing here.
+    """
+
+    options: Options = field(default_factory=Options)
+    method: str = "ilp"
+    time_limit_s: float = 20.0
+    gap: float = 0.01
+    seed: int = 0
+    workers: int | None = None
+
+    def place(self, graph: OpGraph, topology: Topology, method: str | None = None, stop: Event | None = None) -> Result:
+        """The result of one solve, by another method if one is named."""
+        return place(
+            graph,
+            topology,
+            self.options,
+            method=method or self.method,
+            time_limit_s=self.time_limit_s,
+            gap=self.gap,
+            seed=self.seed,
+            workers=self.workers,
+            stop=stop,
+        )
+
+
+class Placed(SplitPerMachine):
+    """Speedups from the solver: the graph is placed on the machine that a worker really gets.
+
+    A machine whose memory the graph exceeds, or for which no plan was found in time, has no split.
+
+    Parameters
+    ----------
+    settings
+        Of each solve; one device needs no method.
     stop
         Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
     """
 
     def __init__(
-        self,
-        graph: OpGraph,
-        single_s: float,
-        options: Options | None = None,
-        *,
-        method: str = "ilp",
-        time_limit_s: float = 20.0,
-        gap: float = 0.01,
-        seed: int = 0,
-        workers: int | None = None,
-        stop: Event | None = None,
+        self, graph: OpGraph, single_s: float, settings: PlaceSettings | None = None, stop: Event | None = None
     ) -> None:
-        if not single_s > 0:
-            raise InputError(f"step time on one device is {single_s} s; it must be positive")
-        self.graph, self.single_s, self.options = graph, single_s, options
-        self.method, self.time_limit_s, self.gap = method, time_limit_s, gap
-        self.seed, self.workers, self.stop = seed, workers, stop
-        self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
+        super().__init__(graph, single_s)
+        self.settings, self.stop = settings or PlaceSettings(), stop
 
-    def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
-        """The placement on a worker's machine as a split, or None."""
-        if topology is None:
-            raise InputError("a placement needs the machine of a worker; give the planner a topology")
-        key = signature(topology)
-        if key not in self.solved:
-            self.solved[key] = self._solve(topology, "single" if degree == 1 else self.method)
-        return self.solved[key]
-
-    def _solve(self, topology: Topology, method: str) -> WorkerSplit | None:
-        split = self._placed(topology, method)
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        try:
+            method = "single" if degree == 1 else self.settings.method
+            plan = self.settings.place(self.graph, topology, method, self.stop).plan
+            split = WorkerSplit(self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
+        except (InfeasibleError, NoPlanError):
+            split = None
+        # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         return split
 
-    def _placed(self, topology: Topology, method: str) -> WorkerSplit | None:
-        try:
-            result = place(
-                self.graph,
-                topology,
-                self.options,
-                method=method,
-                time_limit_s=self.time_limit_s,
-                gap=self.gap,
-                seed=self.seed,
-                workers=self.workers,
-                stop=self.stop,
-            )
-        except (InfeasibleError, NoPlanError):
-            return None
-        return split_of(result.plan, self.single_s)
-
-
-def split_of(plan: Plan, single_s: float) -> WorkerSplit:
-    """A plan as a split: its speedup over the step on one device, and what part of the gradients each device holds."""
-    return WorkerSplit(single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
-
 
 def gradient_shares(plan: Plan) -> tuple[float, ...]:
     """What part of the gradients each device holds, in the order of the topology; empty where there are none."""
-    device_of = {entry.op: entry.device for entry in plan.ops}
-    held = dict.fromkeys(plan.topology.device_index, 0)
-    for op in plan.graph.ops:
-        held[device_of[op.id]] += op.gradient_bytes
+    return shares_of(plan.graph, ((entry.op, entry.device) for entry in plan.ops), plan.topology)
+
+
+def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
+    """What part of the gradients each device holds, by (op, its device); ops without gradients may be left out."""
+    held = dict.fromkeys(topology.device_index, 0)
+    for op, device in placed:
+        held[device] += graph.op(op).gradient_bytes
     total = sum(held.values())
     return tuple(size / total for size in held.values()) if total else ()
 
@@ -168,5 +188,5 @@ class Several:
         self.sources = sources
 
     def __call__(self, degree: int, topology: Topology | None) -> tuple[WorkerSplit, ...]:
-        """All ways of all sources."""
+        """All splits of all sources."""
         return tuple(split for source in self.sources for split in splits_of(source(degree, topology)))

@@ -2,66 +2,45 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
-from dlplacer.planning.hybrid.placed_workers import Placed, WorkerSplit, gradient_shares
+from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, WorkerSplit, gradient_shares
 from dlplacer.planning.hybrid.sweeps import Report, SweepRow, sweep
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, signature, sub_topology
-from dlplacer.planning.place import place
 
 _NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
 
 
 @dataclass(frozen=True)
 class PlacementTask:
-    """A graph to be placed on a machine; the arguments are those of `dlplacer.planning.place.place`.
-
-    Attributes
-    ----------
-    workers
-        Solver threads of this one solve; 1 where the executor keeps all cores busy.
-    """
+    """A graph to be placed on a machine."""
 
     graph: OpGraph = field(repr=False)
     topology: Topology = field(repr=False)
-    options: Options = field(default_factory=Options)
-    method: str = "ilp"
-    time_limit_s: float = 60.0
-    gap: float = 0.0
-    seed: int = 0
-    workers: int = 1
+    settings: PlaceSettings = field(default_factory=lambda: PlaceSettings(time_limit_s=60.0, gap=0.0, workers=1))
 
     @property
     def name(self) -> str:
         """Graph, machine and method."""
         machine = self.topology.name or f"{len(self.topology.devices)} devices"
-        return f"{self.graph.name or 'graph'} on {machine}, {self.method}"
+        return f"{self.graph.name or 'graph'} on {machine}, {self.settings.method}"
 
     def content(self) -> Any:
         """Everything the plan depends on."""
-        settings = [self.method, self.time_limit_s, self.gap, self.seed, self.workers]
-        return [graph_to_dict(self.graph), topology_to_dict(self.topology), self.options.to_dict(), settings]
+        given = self.settings
+        settings = [given.method, given.time_limit_s, given.gap, given.seed, given.workers]
+        return [graph_to_dict(self.graph), topology_to_dict(self.topology), given.options.to_dict(), settings]
 
     def run(self) -> dict[str, Any]:
         """Solve: what ``dlplacer solve --json`` prints, and the share of the gradients that each device holds."""
-        result = place(
-            self.graph,
-            self.topology,
-            self.options,
-            method=self.method,
-            time_limit_s=self.time_limit_s,
-            gap=self.gap,
-            seed=self.seed,
-            workers=self.workers,
-        )
+        result = self.settings.place(self.graph, self.topology)
         return {**result.to_dict(), "gradient_shares": list(gradient_shares(result.plan))}
 
 
@@ -91,11 +70,9 @@ def presolve(
             for worker in layout.kinds(count, degree):
                 machine = sub_topology(topology, worker)
                 machines.setdefault(signature(machine), machine)
-    options = placed.options or Options()
-    tasks = [
-        PlacementTask(placed.graph, machine, options, placed.method, placed.time_limit_s, placed.gap, placed.seed)
-        for machine in machines.values()
-    ]
+    # One solver thread each: the executor keeps the cores busy.
+    settings = replace(placed.settings, workers=1)
+    tasks = [PlacementTask(placed.graph, machine, settings) for machine in machines.values()]
     rows = sweep(tasks, executor, cache, on_progress)
     for key, row in zip(machines, rows, strict=True):
         value = row.value

@@ -106,30 +106,6 @@ class RingOverhead:
         return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))
 
 
-def hybrid_threshold(efficiency: ScalingEfficiency, workers: int, degree: int, epochs: tuple[float, float]) -> float:
-    """SU^M above which N-way data parallelism of M-device workers beats M·N-way data parallelism: eq. 6.
-
-    Parameters
-    ----------
-    workers, degree
-        N and M.
-    epochs
-        E_N and E_MN.
-
-    Raises
-    ------
-    InputError
-        If a count is below 1, or epochs are not positive.
-    """
-    _require_workers(workers)
-    if degree < 1:
-        raise InputError(f"a model-parallel degree of {degree}; it must be at least 1")
-    if not min(epochs) > 0:
-        raise InputError(f"epochs {epochs[0]:g} and {epochs[1]:g}; both must be positive")
-    more = efficiency.efficiency(degree * workers)
-    return degree * more / efficiency.efficiency(workers) * epochs[0] / epochs[1]
-
-
 def _require_workers(workers: int) -> None:
     if workers < 1:
         raise InputError(f"{workers} workers; there must be at least 1")

@@ -8,6 +8,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, ScalingEfficiency, SerialOverhead
 
 _SAME = 1e-9
+_LEAST_SHARE = 0.75
+"""Steps of a busy machine differ by a tenth or two from run to run; strong scaling, a likely mistake, halves them."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,34 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
     for workers, step_s in ordered:
         if not (workers >= 1 and 0 < step_s < math.inf):
             raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
+    _require_growth(ordered)
     fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
     if len({workers for workers, _ in ordered}) > 2:
         fits.append(_fit("ring with latency", ordered, ("bandwidth", "latency")))
+    # What fits equally well is taken as a ring: libraries exchange by rings, whose overhead saturates.
     order = {"ring": 0, "serial": 1, "ring with latency": 2}
     fits.sort(key=lambda fit: (round(min(fit.error, 1e9), 12), order[fit.form]))
     return ScalingFits(tuple(fits), _verdict(fits))
+
+
+def _require_growth(points: Sequence[tuple[int, float]]) -> None:
+    """Raise InputError where a step on more devices is so much shorter that no noise explains it."""
+    slowest = points[0]
+    for workers, step_s in points:
+        if step_s < _LEAST_SHARE * slowest[1]:
+            raise InputError(
+                f"a step takes {step_s:g} s on {workers} devices and {slowest[1]:g} s on {slowest[0]}: every worker "
+                "keeps its mini-batch, so that a step does not get shorter; give seconds per step of one mini-batch "
+                "per device, or measure again"
+            )
+        slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
 
 
 def _fit(form: str, points: Sequence[tuple[int, float]], terms: tuple[str, ...]) -> ScalingFit:
     from scipy.optimize import nnls
 
     grown = {"bandwidth": lambda workers: (workers - 1) / workers, "latency": lambda workers: workers - 1.0}
+    # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
     rows = [[1 / step_s, *(grown[term](workers) / step_s for term in terms)] for workers, step_s in points]
     solution, _ = nnls(rows, [1.0] * len(rows))
     single_s = float(solution[0])

@@ -7,6 +7,7 @@ from functools import cached_property
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.machines.costs.roofline_times import required_time_s
 
 _GRADIENT = "gradient"
@@ -86,7 +87,7 @@ class Work:
 def work_of(graph: OpGraph, device_type: str) -> Work:
     """The step of a captured graph, all ops one after another on one device of a type.
 
-    Gradients are ready when the op that makes them has run. Where the graph does not tell which op makes a parameter's
+    Gradients are ready when the op that makes them has run. Where the graph does not say which op makes a parameter's
     gradient (ops of kind ``gradient`` that are colocated with it), all of them are taken to be ready at the very end.
 
     Raises
@@ -105,6 +106,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
         if op.phase == "optimizer":
             update_s += time_s
             continue
+        # Ops of the backward pass that take no time may stand among the forward ops in a topological order.
         if op.phase == "backward" and time_s > 0 and forward_s is None:
             forward_s = spent_s
         spent_s += time_s
@@ -130,13 +132,6 @@ def fastest_work(graph: OpGraph, topology: Topology) -> Work:
     kinds = topology.device_types
     able = [kind for kind in kinds if all(op.time_on(kind) is not None for op in graph.ops)]
     return min((work_of(graph, kind) for kind in able or kinds[:1]), key=lambda work: work.step_s)
-
-
-def serial_order(graph: OpGraph) -> Sequence[str]:
-    """Op ids as one device runs them: the file's order if it is one that can run, else a topological order."""
-    if all(graph.index[edge.source] < graph.index[edge.target] for edge in graph.edges):
-        return [op.id for op in graph.ops]
-    return graph.topological_order
 
 
 def _layers(ready: Sequence[tuple[float, int]], start_s: float) -> tuple[GradientLayer, ...]:

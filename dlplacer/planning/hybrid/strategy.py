@@ -1,15 +1,15 @@
-"""One way to train on some devices, and how long it takes."""
+"""A strategy to train on some devices, and how long it takes."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from dlplacer.planning.hybrid.communication import StepTime
 from dlplacer.planning.hybrid.placed_workers import WorkerSplit
+from dlplacer.planning.hybrid.step_times import StepTime
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Data-parallel workers of M devices each, exchanging gradients in one way.
+    """Data-parallel workers of M devices each, exchanging gradients by one codec and transport.
 
     Attributes
     ----------
@@ -68,19 +68,11 @@ class Strategy:
         return {
             "devices": self.devices,
             "workers": self.workers,
-            "servers": self.step.servers,
             "model_parallel": self.degree,
             "model_parallel_speedup": self.split.speedup,
             "model_parallel_method": self.split.method,
             "micro_batches": self.split.micro_batches,
-            "codec": self.step.codec,
-            "transport": self.step.transport,
-            "algorithm": self.step.algorithm,
-            "grouping": self.step.grouping,
-            "groups": self.step.groups,
-            "period": self.step.period,
-            "step_s": self.step.step_s,
-            "exposed_s": self.step.exposed_s,
+            **asdict(self.step),
             "epochs": self.epochs,
             "time_s": None if mini_batches is None else self.time_s(mini_batches),
             "speedup": reference_s / self.effort_s,

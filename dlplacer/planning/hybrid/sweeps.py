@@ -74,7 +74,7 @@ def sweep(
     cache
         A folder, made if it is not there; None keeps nothing.
     on_progress
-        Told how many of all tasks are done, and the row just finished; called in the calling thread.
+        Called in the calling thread with how many tasks are done, of how many, and the row just finished.
 
     Raises
     ------
@@ -105,6 +105,7 @@ def sweep(
             key, task = futures[future]
             finish(key, _collected(folder, key, task, future))
     except BaseException:
+        # Ctrl-C or a mistake of a task: an executor would run all that is queued before it lets the program end.
         for future in futures:
             future.cancel()
         raise
@@ -113,6 +114,7 @@ def sweep(
 
 def task_key(task: SweepTask) -> str:
     """Hash over the kind and the content of a task, and the version of dlplacer."""
+    # Another version may find another plan: what it keeps is its own.
     value = [type(task).__name__, __version__, task.content()]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

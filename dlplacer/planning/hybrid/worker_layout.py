@@ -10,7 +10,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.costs.message_routes import Wiring
 
 EXHAUSTIVE_DEVICES = 8
-"""Up to this many devices every choice of workers is looked at; beyond it each worker takes the best that is left."""
+"""Up to this many devices the search is complete; beyond it each worker takes the best devices that are left."""
 
 _ISLAND_SHARE = 0.5
 
@@ -27,8 +27,9 @@ class WorkerLayout:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.wiring = Wiring(topology)
-        self._chosen: dict[tuple[int, int], tuple[Worker, ...]] = {}
 
+    # Caches on methods keep a layout alive; there is one for each plan, and all budgets ask it.
+    @cache  # noqa: B019
     def workers(self, devices: int, degree: int) -> tuple[Worker, ...]:
         """Workers of `degree` devices each, `devices` of the machine in all.
 
@@ -47,10 +48,8 @@ class WorkerLayout:
                 f"{devices} devices are asked for; topology {self.topology.name!r} has {there}: use a larger one, or "
                 "join several over a network"
             )
-        if (devices, degree) not in self._chosen:
-            search = self._best if there <= EXHAUSTIVE_DEVICES else self._greedy
-            self._chosen[devices, degree] = search(devices, degree)
-        return self._chosen[devices, degree]
+        search = self._best if there <= EXHAUSTIVE_DEVICES else self._greedy
+        return search(devices, degree)
 
     def kinds(self, devices: int, degree: int) -> tuple[Worker, ...]:
         """One worker of every kind among `workers`: kinds differ in more than names."""
@@ -92,7 +91,7 @@ class WorkerLayout:
     def _best(self, devices: int, degree: int) -> tuple[Worker, ...]:
         def worth(workers: tuple[Worker, ...]) -> tuple[float, float, float]:
             rates = [self._narrowest(worker) for worker in workers]
-            everyone = tuple(sorted(self._place[name] for worker in workers for name in worker))
+            everyone = tuple(sorted(self.topology.device_index[name] for worker in workers for name in worker))
             return (min(rates), sum(rates) if degree > 1 else 0.0, self._joined(everyone))
 
         choices = (workers for chosen in combinations(self._names, devices) for workers in partitions(chosen, degree))
@@ -118,10 +117,6 @@ class WorkerLayout:
     def _names(self) -> tuple[str, ...]:
         return tuple(self.topology.device_index)
 
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return dict(self.topology.device_index)
-
     @cache  # noqa: B019
     def rate(self, a: str, b: str) -> float:
         """Bytes per second of the route between two devices; 0 where no links join them."""
@@ -138,11 +133,12 @@ class WorkerLayout:
     def _joined(self, places: tuple[int, ...]) -> float:
         names = [self._names[place] for place in places]
         rates = [self.rate(a, b) for a, b in combinations(names, 2)]
+        # In this order: the narrowest pair, which holds up a ring, then the mean, which rings side by side share.
         return min(rates, default=0.0) * 1e6 + sum(rates) / max(1, len(rates))
 
 
 def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]]:
-    """Every route to part devices into sets of a size that divides their number, each once."""
+    """Every partition of devices into sets of a size that divides their number, each once."""
     if not devices:
         yield ()
         return

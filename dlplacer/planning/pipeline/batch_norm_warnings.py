@@ -12,7 +12,7 @@ def mixing_warnings(graph: OpGraph, micro_batches: int) -> tuple[str, ...]:
     Batch norm in training mode takes mean and variance over the samples that it sees: those of one micro-batch. Its
     outputs, gradients and running statistics then differ from those of a step on the whole batch.
     """
-    norms = [op for op in graph.ops if _is_training_batch_norm(op)]
+    norms = list({op.origin or op.id: op for op in graph.ops if _is_training_batch_norm(op)}.values())
     if micro_batches < 2 or not norms:
         return ()
     more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""

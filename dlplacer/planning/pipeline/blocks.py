@@ -4,14 +4,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import Op, OpGraph
+
+if TYPE_CHECKING:
+    from networkx.utils import UnionFind
 
 STAGE_INPUTS = ("input", "constant", "tangent")
 """Kinds of ops that every stage has for itself: data are loaded by the stage that reads them."""
 
 _WEIGHTS = ("parameter", "buffer")
+_CASTS = ("aten._to_copy",)
 _LATER = ("backward", "optimizer")
 _SMALL = 0.001
 
@@ -87,16 +92,18 @@ class Blocks:
 def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks that a pipeline can cut between.
 
-    In one block are: a weight and all forward ops that read it (tied weights too), a colocation group, and an op that
-    needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its first
-    reader. Blocks that wait for each other become one.
+    In one block are: a weight and all forward ops that read it or its cast (tied weights too), a colocation group, and
+    an op that needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its
+    first reader. Blocks that wait for each other become one.
 
     Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
     the gradients that they read.
     """
+    from networkx.utils import UnionFind
+
     forward = [at for at, op in enumerate(graph.ops) if op.phase not in _LATER and op.kind not in STAGE_INPUTS]
-    joined = _Joined(forward)
+    joined = UnionFind(forward)
     _join_weights(graph, joined)
     _join_groups(graph, joined)
     _join_fills(graph, joined)
@@ -106,60 +113,39 @@ def blocks_of(graph: OpGraph) -> Blocks:
     return Blocks(graph, members, backward, before, tuple(_activations(graph, block_of)))
 
 
-class _Joined:
-    """Disjoint sets of ops."""
-
-    def __init__(self, items: Iterable[int]) -> None:
-        self._parent = {item: item for item in items}
-
-    def __contains__(self, item: int) -> bool:
-        return item in self._parent
-
-    def find(self, item: int) -> int:
-        while self._parent[item] != item:
-            self._parent[item] = self._parent[self._parent[item]]
-            item = self._parent[item]
-        return item
-
-    def join(self, items: Sequence[int]) -> None:
-        for item in items[1:]:
-            self._parent[self.find(item)] = self.find(items[0])
-
-    def sets(self) -> list[list[int]]:
-        found: dict[int, list[int]] = defaultdict(list)
-        for item in self._parent:
-            found[self.find(item)].append(item)
-        return list(found.values())
+def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
+    """A weight goes with its readers, and the cast of one, as autocast makes it, with those that read the cast."""
+    weights: set[str] = set()
+    for name in graph.topological_order:
+        at, op = graph.index[name], graph.op(name)
+        of_weight = op.kind in _CASTS and any(edge.source in weights for edge in graph.edges_into[name])
+        if at in joined.parents and (op.kind in _WEIGHTS or of_weight):
+            weights.add(name)
+            readers = (graph.index[edge.target] for edge in graph.edges_from[name])
+            joined.union(at, *(reader for reader in readers if reader in joined.parents))
 
 
-def _join_weights(graph: OpGraph, joined: _Joined) -> None:
-    for at, op in enumerate(graph.ops):
-        if op.kind in _WEIGHTS and at in joined:
-            readers = (graph.index[edge.target] for edge in graph.edges_from[op.id])
-            joined.join([at, *(reader for reader in readers if reader in joined)])
-
-
-def _join_groups(graph: OpGraph, joined: _Joined) -> None:
+def _join_groups(graph: OpGraph, joined: "UnionFind") -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     for at, op in enumerate(graph.ops):
-        if op.colocate is not None and at in joined:
+        if op.colocate is not None and at in joined.parents:
             groups[op.colocate].append(at)
     for group in groups.values():
-        joined.join(group)
+        joined.union(*group)
 
 
-def _join_fills(graph: OpGraph, joined: _Joined) -> None:
+def _join_fills(graph: OpGraph, joined: "UnionFind") -> None:
     longest = [max(times.values(), default=0.0) for times in map(_known_times, graph.ops)]
     small_s = _SMALL * sum(longest)
     for name in reversed(graph.topological_order):
         at = graph.index[name]
-        stage_inputs = not any(graph.index[edge.source] in joined for edge in graph.edges_into[name])
-        if at in joined and stage_inputs and graph.ops[at].kind not in _WEIGHTS and longest[at] <= small_s:
+        stage_inputs = not any(graph.index[edge.source] in joined.parents for edge in graph.edges_into[name])
+        if at in joined.parents and stage_inputs and graph.ops[at].kind not in _WEIGHTS and longest[at] <= small_s:
             readers = sorted(
-                reader for edge in graph.edges_from[name] if (reader := graph.index[edge.target]) in joined
+                reader for edge in graph.edges_from[name] if (reader := graph.index[edge.target]) in joined.parents
             )
             if readers:
-                joined.join([at, readers[0]])
+                joined.union(at, readers[0])
 
 
 def _known_times(op: Op) -> Mapping[str, float]:
@@ -168,11 +154,11 @@ def _known_times(op: Op) -> Mapping[str, float]:
     return {} if op.time_s is None else {"": op.time_s}
 
 
-def _ordered(graph: OpGraph, joined: _Joined) -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:
+def _ordered(graph: OpGraph, joined: "UnionFind") -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:
     """Sets that wait for each other become one; then all in an order in which they can run."""
     import networkx as nx
 
-    sets = joined.sets()
+    sets = list(joined.to_sets())
     set_of = {op: number for number, group in enumerate(sets) for op in group}
     quotient = nx.DiGraph()
     quotient.add_nodes_from(range(len(sets)))
@@ -230,7 +216,8 @@ def _home(
     is_saved = [block_of[at] for at in read if at in block_of]
     if op.module is not None and op.module in modules:
         own = modules[op.module]
-        wanted = max((block for block in is_saved if block in own), default=max(own, key=own.__getitem__))
+        stays = min((block for block in gradients if block in own), default=max(own, key=own.__getitem__))
+        wanted = max((block for block in is_saved if block in own), default=stays)
     elif is_saved:
         wanted = max(is_saved)
     else:

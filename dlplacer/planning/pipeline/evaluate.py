@@ -1,7 +1,8 @@
 """A split with all its numbers: stages timed, schedule played."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.planning.pipeline.action import Order
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.blocks import STAGE_INPUTS
@@ -16,7 +17,10 @@ def evaluated(
 ) -> PipelinePlan:
     """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
     stage_of_block = _stage_of_block(problem, split)
-    stages = tuple(_stage(work, problem, split, stage_of_block, number) for number in range(problem.stages))
+    stage_of_later = _stage_of_later(work, stage_of_block)
+    stages = tuple(
+        _stage(work, problem, split, stage_of_block, stage_of_later, number) for number in range(problem.stages)
+    )
     times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
     timeline = play(order, times, _hops(problem, split))
     return PipelinePlan(
@@ -41,18 +45,43 @@ def _stage_of_block(problem: SplitProblem, split: StageSplit) -> list[int]:
     ]
 
 
+def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> dict[int, int]:
+    """Backward or optimizer op → the stage of its block, or an earlier one that a gradient which it reads comes from.
+
+    Blocks stand in one order of those that there are, so that of two blocks the later one may be in the earlier stage;
+    gradients pass from stage to stage one way alone.
+    """
+    graph = work.graph
+    stage_of: dict[int, int] = {}
+    home = {op: stage for ops, stage in zip(work.blocks.backward, stage_of_block, strict=True) for op in ops}
+    for name in graph.topological_order:
+        op = graph.index[name]
+        if op in home:
+            read = [graph.index[edge.source] for edge in graph.edges_into[name]]
+            free = graph.ops[op].colocate is None
+            stage_of[op] = min([home[op], *(stage_of[at] for at in read if free and at in stage_of)])
+    return stage_of
+
+
 def _stage(
-    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, stage_of_block: list[int], number: int
+    work: PipelineWorkload,
+    problem: SplitProblem,
+    split: StageSplit,
+    stage_of_block: Sequence[int],
+    stage_of_later: Mapping[int, int],
+    number: int,
 ) -> Stage:
     blocks, graph = problem.cuts.blocks, work.graph
     device = problem.chain.devices[number % len(problem.chain.devices)]
     times = work.times(device.type, problem.micro_batches)
     own = [block for block, stage in enumerate(stage_of_block) if stage == number]
     ahead = sorted(op for block in own for op in blocks.members[block])
-    behind = [op for block in own for op in blocks.backward[block]]
+    behind = [op for op, stage in stage_of_later.items() if stage == number]
     backward = [op for op in behind if graph.ops[op].phase == "backward"]
-    stage_of_op = {op: stage for block, stage in enumerate(stage_of_block) for op in blocks.backward[block]}
-    leading = _leading(work, stage_of_op)
+    updates = [op for op in behind if graph.ops[op].phase == "optimizer"]
+    leading = _leading(work, stage_of_later)
+    for_weights = [op for op in backward if op not in leading]
+    later = ([op for op in backward if op in leading], for_weights, updates)
     before = split.borders[number - 1] if number else 0
     behind_border = split.borders[number]
     share = 1 / problem.micro_batches
@@ -62,13 +91,18 @@ def _stage(
         ops=tuple(graph.ops[op].id for op in sorted(ahead, key=work.rank.__getitem__)),
         forward_s=sum(times[op] for op in ahead),
         backward_s=sum(times[op] for op in backward),
-        weight_s=sum(times[op] for op in backward if op not in leading),
-        update_s=sum(times[op] for op in behind if graph.ops[op].phase == "optimizer"),
+        weight_s=sum(times[op] for op in for_weights),
+        update_s=sum(times[op] for op in updates),
         held=problem.held[number],
         memory_bytes=round(problem.memory_bytes(number)[before, behind_border]),
         sends_bytes=0 if last else round(share * problem.cuts.forward_bytes[behind_border]),
         returns_bytes=0 if last else round(share * problem.cuts.backward_bytes[behind_border]),
+        later=_ids(graph, later),
     )
+
+
+def _ids(graph: OpGraph, groups: Iterable[Iterable[int]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(graph.ops[op].id for op in group) for group in groups)
 
 
 def _leading(work: PipelineWorkload, stage_of_op: Mapping[int, int]) -> set[int]:

@@ -44,12 +44,13 @@ def joined_blocks(blocks: Blocks, seconds: Sequence[float], least_s: float) -> l
     a second way from u to v would need just such another. Contracting adds edges at most, so this stays true.
     """
     import networkx as nx
+    from networkx.utils import UnionFind
 
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(blocks.members)))
     graph.add_edges_from((source, target) for target, sources in enumerate(blocks.before) for source in sources)
     length = dict(enumerate(seconds))
-    into: dict[int, int] = {}
+    groups = UnionFind(graph)
     changed = True
     while changed:
         changed = False
@@ -59,13 +60,7 @@ def joined_blocks(blocks: Blocks, seconds: Sequence[float], least_s: float) -> l
                 continue
             if graph.in_degree(target) == 1 or graph.out_degree(source) == 1:
                 length[source] += length.pop(target)
-                into[target] = source
+                groups.union(source, target)
                 nx.contracted_nodes(graph, source, target, self_loops=False, copy=False)
                 changed = True
-    return [_root(into, block) for block in range(len(blocks.members))]
-
-
-def _root(into: dict[int, int], block: int) -> int:
-    while block in into:
-        block = into[block]
-    return block
+    return [groups[block] for block in range(len(blocks.members))]

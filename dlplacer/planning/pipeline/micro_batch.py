@@ -1,9 +1,7 @@
 """What an op costs for a micro-batch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
@@ -17,28 +15,18 @@ WEIGHTS = ("parameter", "buffer")
 class MicroBatchCosts:
     """Seconds of ops when the batch is cut into micro-batches.
 
-    Where the graph was measured at the size of a micro-batch, that counts. Else the op's time shrinks as its roofline
-    does: FLOPs and bytes by the share of the batch, but neither the weights that it reads nor the weight gradients that
-    it makes, nor the least time of an op. Where no rates are known, the time shrinks by the share. Updates do not
-    shrink.
+    An op's time shrinks as its roofline does: FLOPs and bytes by the share of the batch, but neither the weights that
+    it reads nor the weight gradients that it makes, nor the least time of an op. Where no rates are known, the time
+    shrinks by the share. Updates do not shrink.
 
     Attributes
     ----------
     graph
         With times for the whole batch.
-    at
-        Micro-batches per step → the graph with times for one of them; the same ops.
     """
 
     graph: OpGraph
     topology: Topology
-    at: Mapping[int, OpGraph] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for count, graph in self.at.items():
-            if graph.index.keys() != self.graph.index.keys():
-                differs = sorted(graph.index.keys() ^ self.graph.index.keys())[0]
-                raise InputError(f"the graph for {count} micro-batches has other ops: {differs!r} is in one alone")
 
     def times(self, device_type: str, micro_batches: int) -> list[float]:
         """[op] → seconds for one micro-batch on a type of device.
@@ -48,13 +36,8 @@ class MicroBatchCosts:
         InputError
             If an op has no time on it.
         """
-        measured = self.at.get(micro_batches)
         rates = self._rates(device_type)
-        times = []
-        for op in self.graph.ops:
-            known = None if measured is None else measured.op(op.id).time_on(device_type)
-            times.append(self._scaled(op, device_type, rates, micro_batches) if known is None else known)
-        return times
+        return [self._scaled(op, device_type, rates, micro_batches) for op in self.graph.ops]
 
     def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
         whole_s = required_time_s(op, device_type)

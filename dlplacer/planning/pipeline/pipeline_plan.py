@@ -20,6 +20,8 @@ class Stage:
         Seconds per micro-batch; `weight_s` is the part of the backward that is for the weights alone.
     update_s
         Seconds per step of its optimizer ops.
+    later
+        Its backward ops that earlier stages wait for, those for its weights alone, and its optimizer ops.
     held
         Most micro-batches in flight.
     memory_bytes
@@ -38,6 +40,7 @@ class Stage:
     memory_bytes: int
     sends_bytes: int
     returns_bytes: int
+    later: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def to_dict(self) -> dict[str, Any]:
         """As in ``dlplacer pipeline --json``; ops are told by the first, the last and their number."""

@@ -1,6 +1,6 @@
 """The front door of pipelining: graph and machine in, the best pipeline out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -31,7 +31,6 @@ def plan_pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    at_micro_batches: Mapping[int, OpGraph] | None = None,
     most_cuts: int = MOST_CUTS,
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
@@ -44,8 +43,6 @@ def plan_pipeline(
         Parts of the batch; None tries the divisors of the batch up to 16 for each device.
     schedule
         A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
-    at_micro_batches
-        Micro-batches per step → the graph with times measured, or computed, for one of them.
     most_cuts
         Beyond this many cuts, not all are searched.
 
@@ -56,7 +53,7 @@ def plan_pipeline(
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
     """
-    search = Search(graph, topology, at_micro_batches or {}, most_cuts)
+    search = Search(graph, topology, most_cuts)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
     names = [schedule] if schedule is not None else list(SCHEDULES)
     if not search.trains:
@@ -118,11 +115,10 @@ class Search:
         self,
         graph: OpGraph,
         topology: Topology,
-        at: Mapping[int, OpGraph] | None = None,
         most_cuts: int = MOST_CUTS,
         most_chains: int = MOST_CHAINS,
     ) -> None:
-        self.work = PipelineWorkload(graph, topology, at)
+        self.work = PipelineWorkload(graph, topology)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
         self.most_cuts, self.most_chains = most_cuts, most_chains
         self.wiring = Wiring(topology)

@@ -37,8 +37,6 @@ class StageTimes:
         One pass; the backward one for inputs and weights together.
     weight_s
         The part of a backward in two parts that is for the weights.
-    input_s
-        The other part; None means backward − weight.
     update_s
         The optimizer, after the last micro-batch.
     """
@@ -47,11 +45,10 @@ class StageTimes:
     backward_s: float = 0.0
     weight_s: float = 0.0
     update_s: float = 0.0
-    input_s: float | None = None
 
     def of(self, kind: str) -> float:
         """Seconds of an action of this kind."""
-        first_part_s = max(0.0, self.backward_s - self.weight_s) if self.input_s is None else self.input_s
+        first_part_s = max(0.0, self.backward_s - self.weight_s)
         return {"F": self.forward_s, "B": self.backward_s, "I": first_part_s, "W": self.weight_s}[kind]
 
     @property

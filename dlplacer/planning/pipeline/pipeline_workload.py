@@ -1,6 +1,6 @@
 """A graph on a machine as pipelines see it: its blocks, and what its ops take for any number of micro-batches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,17 +14,11 @@ from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
 
 
 class PipelineWorkload:
-    """A graph on a machine, prepared once for all numbers of stages and micro-batches.
+    """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
 
-    Parameters
-    ----------
-    at
-        Micro-batches per step → the graph with times measured for one of them.
-    """
-
-    def __init__(self, graph: OpGraph, topology: Topology, at: Mapping[int, OpGraph] | None = None) -> None:
+    def __init__(self, graph: OpGraph, topology: Topology) -> None:
         self.graph, self.topology = with_times(graph, topology), topology
-        self.costs = MicroBatchCosts(self.graph, topology, dict(at or {}))
+        self.costs = MicroBatchCosts(self.graph, topology)
         self.blocks = blocks_of(self.graph)
         self._times: dict[tuple[str, int], list[float]] = {}
 

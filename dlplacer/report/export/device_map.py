@@ -75,7 +75,7 @@ def _require_whole_modules(plan: Plan) -> None:
 
 
 def _merged(home: Mapping[str, int | str]) -> dict[str, int | str]:
-    """The fewest paths: a module stands for all modules inside it if they are on its device."""
+    """The fewest paths: a module represents all modules inside it if they are on the same device."""
     inside: dict[str, set[int | str]] = defaultdict(set)
     for module, device in home.items():
         for path in _paths(module):

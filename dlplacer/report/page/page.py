@@ -1,29 +1,21 @@
 """A plan as one HTML page."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from matplotlib.axes import Axes
-
+from dlplacer.core.options import ASSUMPTIONS
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.page.summary import busy_s, headline, serial_s, speedup
-from dlplacer.report.plot.gantt import plot_gantt
-from dlplacer.report.plot.memory import plot_memory
-from dlplacer.report.plot.placement import plot_placement
+from dlplacer.report.plot.pictures import Picture, pictures_of
 from dlplacer.report.plot.save import render
 
 Row = tuple[str, ...]
 
 _LONGEST_OPS = 20
-_PICTURES: tuple[tuple[str, str, Callable[..., Axes]], ...] = (
-    ("Schedule", "Devices and links over time; the line below the bars is the critical path.", plot_gantt),
-    ("Placement", "The graph, every op in the colour of its device, its area by its time.", plot_placement),
-    ("Memory", "What is alive on every device over the step.", plot_memory),
-)
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #22262b; margin: 2rem auto; max-width: 100rem; padding: 0 1.5rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
@@ -32,21 +24,6 @@ thead th { border-bottom: 1px solid #8a8f98; } td { border-bottom: 1px solid #ee
 .number { text-align: right; font-variant-numeric: tabular-nums; } img { width: 100%; height: auto; }
 .side { display: flex; flex-wrap: wrap; gap: 0 5rem; } td { overflow-wrap: anywhere; }
 """
-
-_MEANING = {
-    "contention": {
-        "link": "a link direction carries one transfer at a time",
-        "none": "any number of transfers at once",
-    },
-    "delay": {
-        "cut-through": "bytes ÷ the narrowest link + all latencies",
-        "store-and-forward": "the sum over the links of bytes ÷ rate + latency (eq. 11)",
-    },
-    "routing": {"free": "any route without a node twice", "shortest": "the route of least delay for the tensor"},
-    "transfers": {"device": "a tensor goes to a device once", "edge": "a tensor goes to a device once per consumer"},
-    "memory": {"live": "the peak of what is alive", "sum": "the sum of all footprints (eq. 13)"},
-    "step": {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
-}
 
 
 class _Number(str):
@@ -58,7 +35,7 @@ class _Number(str):
 def html_page(plan: Plan) -> str:
     """One HTML page about a plan that needs nothing else: figures, pictures, assumptions and the longest ops."""
     title = escape(headline(plan))
-    assumptions = [(name, value, _MEANING[name][value]) for name, value in plan.options.to_dict().items()]
+    assumptions = [(name, value, ASSUMPTIONS[name].meaning[value]) for name, value in plan.options.to_dict().items()]
     op_head = ("op", "kind", "module", "phase", "device", "start", "time", "of all")
     parts = [
         f"<h1>{title}</h1>",
@@ -72,7 +49,7 @@ def html_page(plan: Plan) -> str:
         _section("Assumptions", _table((), assumptions)),
         "</div>",
         "</div>",
-        *(_section(name, f"<p>{text}</p>{_picture(plan, plot, name)}") for name, text, plot in _PICTURES),
+        *(_picture_section(plan, picture) for picture in pictures_of("plan") if picture.title),
         _section(f"The {_LONGEST_OPS} longest ops", _table(op_head, _longest(plan))),
     ]
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -150,9 +127,10 @@ def _share(part: float, whole: float) -> str:
     return _Number(f"{100 * part / whole:.1f} %" if whole else "")
 
 
-def _picture(plan: Plan, plot: Callable[..., Axes], name: str) -> str:
-    data = b64encode(render(plot, plan, "svg")).decode("ascii")
-    return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">'
+def _picture_section(plan: Plan, picture: Picture) -> str:
+    data, name = b64encode(render(picture.plot, plan, "svg")).decode("ascii"), picture.title
+    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">'
+    return _section(name, f"<p>{picture.caption}</p>{image}")
 
 
 def _section(name: str, content: str) -> str:

@@ -8,3 +8,4 @@ from .run import plot_run as plot_run
 from .run import save_run_picture as save_run_picture
 from .save import recommended_size as recommended_size
 from .save import save_picture as save_picture
+from .topology import plot_topology as plot_topology

@@ -1,4 +1,4 @@
-"""Methods side by side."""
+"""Step times of several methods on one problem."""
 
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ def comparison_size(comparison: "Comparison") -> tuple[float, float]:
 def plot_comparison(comparison: "Comparison", ax: Axes | None = None) -> Axes:
     """A bar per method, the best on top, as long as its step time; returns the Axes, with seconds along x.
 
-    Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. Beside a bar stand the step
-    time, the speedup over the best single device and the gap; beside the name of a method without a plan the reason.
+    Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. A bar is labelled with the
+    step time, the speedup over the best single device and the gap; a method without a plan with the reason.
     """
     ax = axes_or_new(ax, comparison_size(comparison))
     longest = max((row.makespan_s for row in comparison.rows if row.makespan_s is not None), default=0.0)

@@ -5,7 +5,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dlplacer.check.memory import live_bytes
+from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 from dlplacer.report.page.summary import headline
@@ -60,7 +60,7 @@ def _footprints(plan: Plan) -> dict[str, int]:
 
 
 def _mark_peaks(ax: Axes, peaks: dict[str, tuple[float, int]], colors: dict[str, str], top: float) -> None:
-    """A dot on every peak, and beside the highest ones their figures."""
+    """A dot on every peak; the highest ones are labelled."""
     for device, (time_s, peak) in peaks.items():
         ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
     highest = sorted(peaks, key=lambda device: peaks[device][1])[-_FIGURES_SHOWN:]

@@ -34,7 +34,7 @@ def pipeline_size(plan: "PipelinePlan") -> tuple[float, float]:
 def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
     """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
 
-    The colour tells the micro-batch, the height what is done with it: forward, backward, backward for the weights
+    The colour encodes the micro-batch, the height the pass: forward, backward, backward for the weights
     alone. What is left grey in a row is the bubble.
     """
     ax = axes_or_new(ax, pipeline_size(plan))
@@ -73,7 +73,7 @@ def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
 
 
 def _add_legend(ax: Axes, plan: "PipelinePlan", colors: Mapping[str, str]) -> None:
-    """The colours of the micro-batches beside the bars; what bars are labelled with, and their heights, below."""
+    """The colours of the micro-batches, right of the bars; below them, how bars are labelled and what heights mean."""
     names = [str(number) for number in range(plan.micro_batches)]
     named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
     handles = [Patch(color=colors[name], label=f"micro-batch {name}") for name in named]

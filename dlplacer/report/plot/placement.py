@@ -136,7 +136,7 @@ def _draw_edges(ax: Axes, plan: Plan, layout: OpPositions) -> int:
 
 
 def _line(plan: Plan, layout: OpPositions, source: str, target: str) -> list[tuple[float, float]]:
-    """Straight from pass to pass; else along the row of the branch, where no other op stands."""
+    """Straight from pass to pass; else along the row of the branch, which holds no other op."""
     start, end = (layout.x[source], layout.y[source]), (layout.x[target], layout.y[target])
     if _phase(plan, source) == _phase(plan, target) == "forward" and end[0] > start[0] + 1:
         return [start, (end[0] - 1, start[1]), end]

@@ -1,4 +1,4 @@
-"""The measured Gantt chart beneath the planned one, on one time axis."""
+"""The measured Gantt chart below the predicted one, on the same time axis."""
 
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from dlplacer.report.plot.style.formats import picture_format
 def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by: str = "phase") -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
-    Neither shows a critical path: between two ops cores also hand tensors over, which no bar stands for.
+    Neither shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     for plan, ax, name in zip((predicted, measured), axes, ("predicted", "measured"), strict=True):

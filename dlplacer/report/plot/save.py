@@ -13,32 +13,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dlplacer.files.text import write_bytes
-from dlplacer.report.plot.comparison import comparison_size, plot_comparison
-from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.hybrid import hybrid_size, plot_hybrid
-from dlplacer.report.plot.memory import memory_size, plot_memory
-from dlplacer.report.plot.pipeline import pipeline_size, plot_pipeline
-from dlplacer.report.plot.placement import placement_size, plot_placement
+from dlplacer.report.plot.pictures import PICTURES
 from dlplacer.report.plot.style.formats import picture_format
-from dlplacer.report.plot.topology import plot_topology, topology_size
 
 DPI = 110
+_OTHER_SIZE = (12.0, 7.0)
+# matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
 _DATES = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-_SIZES: dict[Callable[..., Axes], Callable[[Any], tuple[float, float]]] = {
-    plot_comparison: comparison_size,
-    plot_gantt: gantt_size,
-    plot_hybrid: hybrid_size,
-    plot_memory: memory_size,
-    plot_pipeline: pipeline_size,
-    plot_placement: placement_size,
-    plot_topology: topology_size,
-}
 
 
 def recommended_size(plot_function: Callable[..., Axes], subject: Any) -> tuple[float, float]:
     """Width and height in inches at which a picture of it is readable."""
-    size = _SIZES.get(plot_function)
-    return (12.0, 7.0) if size is None else size(subject)
+    name = plot_function.__name__.removeprefix("plot_")
+    found = next((picture for picture in PICTURES if picture.name == name and picture.plot is plot_function), None)
+    return _OTHER_SIZE if found is None else found.size(subject)
 
 
 def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], subject: Any, **options: Any) -> None:

@@ -39,8 +39,8 @@ def topology_size(topology: Topology) -> tuple[float, float]:
 def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
-    Links between devices that are not neighbours in the row pass below it. A colour tells rate and latency, as the
-    legend says; where there are more kinds of links than colours can tell, every link is labelled.
+    Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
+    latency, as the legend says; where there are too many kinds of links to distinguish, every link is labelled.
     """
     ax = axes_or_new(ax, topology_size(topology))
     spots = machine_layout(topology)
@@ -69,7 +69,7 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
     shades = matplotlib.colormaps[_SPECTRUM]
     color_of = {name: shades(0.9 * place / max(1, len(names) - 1)) for place, name in enumerate(names)}
     width_of = {name: 1.5 + 3.5 * (rates[name] / rates[names[0]]) ** 0.5 for name in names}
-    told = len(names) <= _MOST_CLASSES
+    in_legend = len(names) <= _MOST_CLASSES
     for link in topology.links:
         name, low = _carries(link), _arc(topology, spots, link)
         (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
@@ -77,16 +77,16 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
         curve = Path([(x0, y0), (middle[0], middle[1] - low), (x1, y1)], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
         style = {"edgecolor": color_of[name], "linewidth": width_of[name], "label": "link"}
         ax.add_patch(PathPatch(curve, facecolor="none", zorder=1, **style))
-        if not told:
+        if not in_legend:
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
             ax.text(*middle, name.replace(", ", "\n"), fontsize=6, color=TEXT, ha="center", va="center", bbox=box)
-    if told and names:
+    if in_legend and names:
         handles = [Line2D([], [], color=color_of[name], linewidth=width_of[name], label=name) for name in names]
         ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False, fontsize=8)
 
 
 def _carries(link: Link) -> str:
-    """Rate, latency and what else tells one kind of link from another."""
+    """Rate, latency and whatever else distinguishes one kind of link from another."""
     count = f"{link.count} × " if link.count > 1 else ""
     duplex = ", half duplex" if link.duplex == "half" else ""
     return f"{count}{format_bytes_per_s(link.bytes_per_s)}, {format_seconds(link.latency_s)}{duplex}"

@@ -1,4 +1,4 @@
-"""The C heap, told to keep what it has, and filled before it is needed.
+"""The C heap, configured to keep freed memory, and grown before the first step.
 
 With glibc's defaults every large tensor is mapped and unmapped, and the page faults of two threads slow each other
 down (two training steps side by side: 4.0 s against 2.8 s alone). One heap that keeps its memory ends that once it has
@@ -13,13 +13,16 @@ import sys
 from typing import Any
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+# No block is mapped separately, nothing is returned at the top of the heap, it grows by 64 MiB at a time, and all
+# threads share one arena, so that what is reserved once serves them all.
 _SETTINGS = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 * 2**20, _M_ARENA_MAX: 1}
+# Other processes of the same run reserve at the same time; more than a quarter each could drive the machine into swap.
 _SHARE_OF_FREE_MEMORY = 0.25
 
 
 @functools.cache
 def keep_heap() -> bool:
-    """Tell glibc to serve all blocks from one heap and to keep freed memory; whether it could be told.
+    """Make glibc serve all blocks from one heap and keep freed memory; returns whether it could be configured.
 
     Calls after the first do nothing. On other C libraries nothing changes.
     """
@@ -47,6 +50,7 @@ def reserve_heap(size_bytes: int) -> None:
         return
     begin = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
     whole_pages = (block + size_bytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+    # One fault per 2 MiB instead of per 4 KiB; whole pages only, since the block need not begin on one.
     library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(whole_pages), getattr(mmap, "MADV_HUGEPAGE", 14))
     ctypes.memset(block, 0, size_bytes)
     library.free(ctypes.c_void_p(block))

@@ -1,18 +1,25 @@
-"""What the executor needs of a device."""
+"""The interface between the executor and a device."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+T = TypeVar("T")
+Value = torch.Tensor | None
+"""What goes from op to op: a tensor, or None along an edge that carries only an order."""
+
+HOST_DEVICE = torch.device("cpu")
+"""Where torch keeps tensors of the host's memory."""
+
 
 class RuntimeDevice(Protocol):
-    """A place where ops run, driven by one thread of its own.
+    """An execution resource for ops, driven by a dedicated thread.
 
     A device that enqueues work on streams also has an attribute ``streams``
-    (`dlplacer.runtime.devices.device_streams.Streams`), and programs say what happens there: its `send` and `receive`
-    only hand over.
+    (`dlplacer.runtime.devices.device_streams.Streams`), and the program says what happens on them: its `send` and
+    `receive` only hand over.
 
     Attributes
     ----------
@@ -21,24 +28,24 @@ class RuntimeDevice(Protocol):
     type
         Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
     torch_device
-        Where its tensors live for torch; ``cpu`` for every CPU device, since torch cannot tell cores apart.
+        Where its tensors live for torch; ``cpu`` for every CPU device, since torch has no name for a single core.
     """
 
     name: str
     type: str
     torch_device: torch.device
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the device's thread, after all that was submitted before."""
 
-    def send(self, tensor: Any, target: "RuntimeDevice") -> Any:
+    def send(self, tensor: Value, target: "RuntimeDevice") -> Value:
         """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
 
-    def receive(self, in_flight: Any) -> Any:
+    def receive(self, in_flight: Value) -> Value:
         """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
 
     def drain(self) -> None:
-        """From any thread: wait for what other threads have given the device."""
+        """From any thread: wait for what other threads have enqueued on the device."""
 
     def synchronize(self) -> None:
         """On this device's thread: wait until all ops have finished."""

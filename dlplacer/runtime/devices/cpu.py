@@ -1,19 +1,22 @@
 """One CPU core as a device: a thread pinned to the core, one torch thread, warm memory."""
 
 import os
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+import platform
+from pathlib import Path
 
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.importers.host import CORE
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.allocator import keep_heap
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.device_kind import DeviceKind
+from dlplacer.runtime.devices.host_device import HostDevice
+
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
-class CpuDevice:
+class CpuDevice(HostDevice):
     """The i-th core that this process may use. Tensors are handed over, not copied: cores share memory."""
 
     def __init__(self, index: int) -> None:
@@ -23,58 +26,43 @@ class CpuDevice:
                 f"device 'cpu:{index}' needs {index + 1} cores; this process may use {len(cores)}; name devices up to "
                 f"cpu:{len(cores) - 1} or start it with more cores"
             )
-        self.name = f"cpu:{index}"
-        self.type = "cpu-core"
-        self.torch_device = torch.device("cpu")
         self._core = cores[index]
         keep_heap()
         threads = torch.get_num_threads()
-        self._worker = Worker(self.name, self._prepare)
+        super().__init__(f"cpu:{index}", CORE, self._prepare)
         torch.set_num_threads(threads)
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
-        """Run a function on the pinned thread."""
-        return self._worker.submit(work)
-
-    def send(self, tensor: Any, target: Any) -> Any:
-        """The tensor itself to another core; a copy to any other device."""
-        if target.torch_device.type == "cpu" or tensor is None:
-            return tensor
-        return tensor.to(target.torch_device)
-
-    def receive(self, in_flight: Any) -> Any:
-        """The tensor: it is ready when it arrives."""
-        return in_flight
-
-    def drain(self) -> None:
-        """Nothing to wait for: other threads' ops have finished when their calls return."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: a CPU op has finished when its call returns."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
-
-    def close(self) -> None:
-        """End the thread."""
-        self._worker.close()
-
     def _prepare(self) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {self._core})
+        pin_thread(self._core)
         # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order
         # changes the first alone once the constructor has put back the second.
         torch.get_num_threads()
         torch.set_num_threads(1)
 
 
-def usable_cores() -> list[int]:
-    """The cores that this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+def pin_thread(core: int) -> None:
+    """Keep the calling thread on a core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def cpu_name() -> str:
+    """The processor's name, as the operating system reports it."""
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+CPU = DeviceKind(
+    torch_type="cpu",
+    open=lambda index, part=None, copies="free": CpuDevice(index),
+    count=lambda: len(usable_cores()),
+    in_host_memory=True,
+    divisible=False,
+    collectives="gloo",
+    generator=lambda index: torch.default_generator,
+    versions=lambda index: {"hardware": cpu_name()},
+)

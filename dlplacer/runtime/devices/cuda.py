@@ -7,11 +7,12 @@ without a GPU.
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.base import RuntimeDevice, T, Value
+from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, CudaStreams
 from dlplacer.runtime.devices.stream_backend import StreamBackend, TorchStreams
 from dlplacer.runtime.devices.worker import Worker
@@ -36,36 +37,39 @@ class CudaDevice:
     ----------
     streams
         The streams by name.
+    torch_type
+        Torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
     """
+
+    torch_type = "cuda"
 
     def __init__(
         self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
     ) -> None:
-        self._backend = backend if backend is not None else TorchStreams()
-        count = self._backend.device_count()
+        self._backend = backend if backend is not None else TorchStreams(self.torch_type)
+        count, whole = self._backend.device_count(), f"{self.torch_type}:{index}"
         if index >= count:
-            found = f"{count} CUDA devices" if count else "no CUDA device"
-            raise InputError(
-                f"device 'cuda:{index}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box"
-            )
+            kind = self.torch_type.upper()
+            found = f"{count} {kind} devices" if count else f"no {kind} device"
+            raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         if copies not in COPIES:
-            raise InputError(f"device 'cuda:{index}': copies is {copies!r}; use {' or '.join(COPIES)}")
-        self.name = f"cuda:{index}" if part is None else f"cuda:{index}/{part}"
+            raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
+        self.name = whole if part is None else f"{whole}/{part}"
         self.type = device_type(self._backend.device_name(index))
-        self.torch_device = torch.device("cuda", index)
+        self.torch_device = torch.device(self.torch_type, index)
         self._index = index
         self.streams = CudaStreams(self._backend, index, copies_here=copies == "forced")
         self._worker = Worker(self.name, self._prepare)
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the thread that feeds the compute stream."""
         return self._worker.submit(work)
 
-    def send(self, tensor: Any, target: Any) -> Any:  # noqa: ARG002
+    def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
         """The tensor itself: what has to happen on streams first are actions of their own."""
         return tensor
 
-    def receive(self, in_flight: Any) -> Any:
+    def receive(self, in_flight: Value) -> Value:
         """The tensor; the program says for what the compute stream waits."""
         return in_flight
 
@@ -77,13 +81,13 @@ class CudaDevice:
         """Wait for the compute stream."""
         self._compute.synchronize()
 
-    def now(self) -> Any:
+    def now(self) -> torch.Event:
         """An event recorded on the compute stream."""
         event = self._backend.event(timed=True)
         event.record(self._compute)
         return event
 
-    def elapsed_s(self, begin: Any, end: Any) -> float:
+    def elapsed_s(self, begin: torch.Event, end: torch.Event) -> float:
         """Seconds between two events."""
         return float(begin.elapsed_time(end)) * 1e-3
 
@@ -96,7 +100,7 @@ class CudaDevice:
         self._worker.close()
 
     @property
-    def _compute(self) -> Any:
+    def _compute(self) -> torch.Stream:
         return self.streams.named(COMPUTE_STREAM)
 
     def _prepare(self) -> None:
@@ -108,3 +112,22 @@ def device_type(product: str) -> str:
     """The type under which times are kept: ``H200`` for "NVIDIA H200", else the product name."""
     words = re.split(r"[\s\-]+", product)
     return next((word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?", word)), product)
+
+
+def _versions(index: int) -> dict[str, str]:
+    # Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
+    hip = getattr(torch.version, "hip", None)
+    software = {"cuda": str(torch.version.cuda)} if hip is None else {"rocm": str(hip)}
+    return {"hardware": torch.cuda.get_device_name(index), **software}
+
+
+CUDA = DeviceKind(
+    torch_type=CudaDevice.torch_type,
+    open=CudaDevice,
+    count=TorchStreams(CudaDevice.torch_type).device_count,
+    in_host_memory=False,
+    divisible=True,
+    collectives="nccl",
+    generator=lambda index: torch.cuda.default_generators[index],
+    versions=_versions,
+)

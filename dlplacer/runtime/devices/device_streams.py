@@ -1,6 +1,6 @@
-"""The streams of a device by name, and what a program does with them."""
+"""The streams of a device by name, and the operations of a program on them."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -12,7 +12,7 @@ COMPUTE_STREAM = "compute"
 
 
 class Streams(Protocol):
-    """What the executor needs of a device with streams, beside `RuntimeDevice`; called on the device's thread.
+    """What a device with streams has in addition to `RuntimeDevice`; called on the device's thread.
 
     Attributes
     ----------
@@ -22,16 +22,16 @@ class Streams(Protocol):
 
     copies_here: bool
 
-    def record(self, stream: str) -> Any:
+    def record(self, stream: str) -> torch.Event:
         """An event that happens once the stream has done what it was given so far."""
 
-    def wait(self, stream: str, event: Any) -> None:
+    def wait(self, stream: str, event: torch.Event) -> None:
         """Let a stream wait for an event, which may be another device's."""
 
-    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done."""
 
-    def hold(self, tensor: Any, stream: str) -> None:
+    def hold(self, tensor: torch.Tensor, stream: str) -> None:
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
 
 
@@ -48,26 +48,26 @@ class CudaStreams:
         self.copies_here = copies_here
         self._backend = backend
         self._index = index
-        self._named: dict[str, Any] = {}
+        self._named: dict[str, torch.Stream] = {}
 
-    def named(self, stream: str) -> Any:
+    def named(self, stream: str) -> torch.Stream:
         """The stream of this name."""
         if stream not in self._named:
             self._named[stream] = self._backend.stream(self._index)
         return self._named[stream]
 
-    def record(self, stream: str) -> Any:
+    def record(self, stream: str) -> torch.Event:
         """See `Streams.record`."""
         return self.named(stream).record_event()
 
-    def wait(self, stream: str, event: Any) -> None:
+    def wait(self, stream: str, event: torch.Event) -> None:
         """See `Streams.wait`."""
         self.named(stream).wait_event(event)
 
-    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
         """See `Streams.copy`."""
         return self._backend.copy(tensor, device, self.named(stream))
 
-    def hold(self, tensor: Any, stream: str) -> None:
+    def hold(self, tensor: torch.Tensor, stream: str) -> None:
         """See `Streams.hold`."""
         self._backend.protect(tensor, self.named(stream))

@@ -1,19 +1,18 @@
-"""A device that hesitates: random pauses wherever devices meet, to bring races to light."""
+"""A device with random delays at every synchronization point, to provoke races."""
 
 import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import RuntimeDevice, T, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
 
 
 class DelayedDevice:
-    """Another device with a pause, as often as not, before it sends or copies and after it receives or waits.
+    """Another device with a pause, with probability ½, before it sends or copies and after it receives or waits.
 
     Where the order of work is not enforced, some other order happens sooner or later. On CUDA the compute stream
     pauses, or the thread does (`RuntimeDevice` with ``pause``).
@@ -30,51 +29,36 @@ class DelayedDevice:
         self._device = device
         self._most_s = most_s
         self._chooser = random.Random(f"{seed}/{device.name}")
-        self.name: str = device.name
-        self.type: str = device.type
-        self.torch_device: torch.device = device.torch_device
+        self.name = device.name
+        self.type = device.type
+        self.torch_device = device.torch_device
+        self.drain = device.drain
+        self.synchronize = device.synchronize
+        self.now = device.now
+        self.elapsed_s = device.elapsed_s
+        self.close = device.close
         streams = streams_of(device)
         self.streams = None if streams is None else _DelayedStreams(streams, self._pause)
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """See `RuntimeDevice.submit`; pauses before the function."""
 
-        def hesitant() -> Any:
+        def hesitant() -> T:
             self._pause()
             return work()
 
         return self._device.submit(hesitant)
 
-    def send(self, tensor: Any, target: RuntimeDevice) -> Any:
+    def send(self, tensor: Value, target: RuntimeDevice) -> Value:
         """See `RuntimeDevice.send`."""
         self._pause()
         return self._device.send(tensor, target)
 
-    def receive(self, in_flight: Any) -> Any:
+    def receive(self, in_flight: Value) -> Value:
         """See `RuntimeDevice.receive`."""
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
-
-    def drain(self) -> None:
-        """See `RuntimeDevice.drain`."""
-        self._device.drain()
-
-    def synchronize(self) -> None:
-        """See `RuntimeDevice.synchronize`."""
-        self._device.synchronize()
-
-    def now(self) -> Any:
-        """See `RuntimeDevice.now`."""
-        return self._device.now()
-
-    def elapsed_s(self, begin: Any, end: Any) -> float:
-        """See `RuntimeDevice.elapsed_s`."""
-        return self._device.elapsed_s(begin, end)
-
-    def close(self) -> None:
-        """See `RuntimeDevice.close`."""
-        self._device.close()
 
     def _pause(self) -> None:
         if self._chooser.random() < 0.5:
@@ -97,12 +81,12 @@ class _DelayedStreams:
         self._streams = streams
         self._pause = pause
 
-    def wait(self, stream: str, event: Any) -> None:
+    def wait(self, stream: str, event: torch.Event) -> None:
         """See `Streams.wait`."""
         self._streams.wait(stream, event)
         self._pause()
 
-    def copy(self, tensor: Any, device: torch.device, stream: str) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
         """See `Streams.copy`."""
         self._pause()
         return self._streams.copy(tensor, device, stream)

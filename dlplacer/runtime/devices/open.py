@@ -1,4 +1,4 @@
-"""RuntimeDevice names → devices."""
+"""Device names → devices."""
 
 import re
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.devices.cuda import COPIES, CudaDevice
+from dlplacer.runtime.devices.cuda import COPIES
+from dlplacer.runtime.devices.kinds import KINDS
 
-_NAME = re.compile(r"(?P<kind>cpu|cuda)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
+_NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,23 @@ class DeviceName:
             If it is none; names the forms that are understood.
         """
         match = _NAME.fullmatch(text.strip())
-        if match is None:
-            raise InputError(
-                f"device {text!r} is not understood; write cpu:0, cpu:1, … or cuda:0, cuda:1, …, or cuda:0/0, cuda:0/1 "
-                "for several on one GPU"
-            )
-        part, copies = match["part"], match["copies"]
-        if match["kind"] == "cpu" and (part or copies):
-            raise InputError(f"device {text!r}: a core is one device, and its tensors are handed over; write cpu:0")
+        if match is None or match["kind"] not in KINDS:
+            forms = " or ".join(f"{kind}:0, {kind}:1, …" for kind in sorted(KINDS))
+            parts = ", or ".join(f"{name}:0/0, {name}:0/1" for name, kind in KINDS.items() if kind.divisible)
+            raise InputError(f"device {text!r} is not understood; write {forms}, or {parts} for several on one GPU")
+        kind, part, copies = match["kind"], match["part"], match["copies"]
+        if not KINDS[kind].divisible and (part or copies):
+            raise InputError(f"device {text!r}: a core is one device, and its tensors are handed over; write {kind}:0")
         if copies is not None and (part is None or copies not in COPIES):
-            raise InputError(f"device {text!r}: write cuda:0/0?copies=forced or ?copies=free for parts of one GPU")
-        return cls(match["kind"], int(match["index"] or 0), None if part is None else int(part), copies or "free")
+            raise InputError(f"device {text!r}: write {kind}:0/0?copies=forced or ?copies=free for parts of one GPU")
+        return cls(kind, int(match["index"] or 0), None if part is None else int(part), copies or "free")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" + ("" if self.part is None else f"/{self.part}")
 
     def open(self) -> RuntimeDevice:
         """The device of this name, started."""
-        if self.kind == "cpu":
-            return CpuDevice(self.index)
-        return CudaDevice(self.index, part=self.part, copies=self.copies)
+        return KINDS[self.kind].open(self.index, part=self.part, copies=self.copies)
 
 
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
@@ -67,6 +64,7 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     try:
         for name in wanted:
             opened.append(name.open())
+    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
     except BaseException:
         for device in opened:
             device.close()
@@ -77,12 +75,12 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
 def _require_distinct(wanted: Sequence[DeviceName]) -> None:
     seen: set[str] = set()
     for name in wanted:
-        gpu = f"cuda:{name.index}"
+        whole, divisible = f"{name.kind}:{name.index}", KINDS[name.kind].divisible
         if str(name) in seen:
-            hint = f", or {gpu}/0, {gpu}/1 for several on one GPU" if name.kind == "cuda" else ""
+            hint = f", or {whole}/0, {whole}/1 for several on one GPU" if divisible else ""
             raise InputError(f"device '{name}' is given twice; every device of a plan needs one of its own{hint}")
-        if name.kind == "cuda" and (
-            gpu in seen if name.part is not None else any(s.startswith(gpu + "/") for s in seen)
-        ):
-            raise InputError(f"device '{gpu}' is given whole and in part; name its parts {gpu}/0, {gpu}/1, … only")
+        if whole in seen if name.part is not None else any(other.startswith(whole + "/") for other in seen):
+            raise InputError(
+                f"device '{whole}' is given whole and in part; name its parts {whole}/0, {whole}/1, … only"
+            )
         seen.add(str(name))

@@ -4,6 +4,8 @@ from typing import Any, Protocol
 
 import torch
 
+# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs. Pauses need no
+# precision.
 _CYCLES_PER_S = 1.5e9
 
 
@@ -19,59 +21,68 @@ class StreamBackend(Protocol):
     def set_device(self, index: int) -> None:
         """Make a device current for the calling thread."""
 
-    def stream(self, index: int) -> Any:
+    def stream(self, index: int) -> torch.Stream:
         """A new stream of a device, with ``wait_event``, ``record_event`` and ``synchronize``."""
 
-    def activate(self, stream: Any) -> None:
+    def activate(self, stream: torch.Stream) -> None:
         """Make a stream current for the calling thread; later ops are enqueued there."""
 
-    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
         """Enqueue a copy to a device, be it the tensor's own."""
 
-    def protect(self, tensor: Any, stream: Any) -> None:
+    def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
 
     def synchronize(self, index: int) -> None:
         """Wait for all streams of a device."""
 
-    def event(self, timed: bool) -> Any:
+    def event(self, timed: bool) -> torch.Event:
         """A new event, with ``record(stream)`` and ``elapsed_time(other)``."""
 
-    def pause(self, stream: Any, pause_s: float) -> None:
+    def pause(self, stream: torch.Stream, pause_s: float) -> None:
         """Enqueue a pause on a stream."""
 
 
 class TorchStreams:
-    """`StreamBackend` on torch.cuda."""
+    """`StreamBackend` on torch's module for a type of device: ``torch.cuda``, or another with the same functions."""
+
+    def __init__(self, torch_type: str) -> None:
+        self._torch: Any = torch.get_device_module(torch_type)
 
     def device_count(self) -> int:
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return int(self._torch.device_count()) if self._torch.is_available() else 0
 
     def device_name(self, index: int) -> str:
-        return torch.cuda.get_device_name(index)
+        return str(self._torch.get_device_name(index))
 
     def set_device(self, index: int) -> None:
-        torch.cuda.set_device(index)
+        self._torch.set_device(index)
 
-    def stream(self, index: int) -> Any:
-        return torch.cuda.Stream(device=index)  # type: ignore[no-untyped-call]
+    def stream(self, index: int) -> torch.Stream:
+        made: torch.Stream = self._torch.Stream(device=index)
+        return made
 
-    def activate(self, stream: Any) -> None:
-        torch.cuda.set_stream(stream)
+    def activate(self, stream: torch.Stream) -> None:
+        self._torch.set_stream(stream)
 
-    def copy(self, tensor: Any, device: torch.device, stream: Any) -> Any:
-        with torch.cuda.stream(stream):
+    def copy(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
+        # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
+        # queued behind it. On a stream of its own a copy delays only what waits for its event.
+        with self._torch.stream(stream):
             return tensor.to(device, non_blocking=True, copy=True)
 
-    def protect(self, tensor: Any, stream: Any) -> None:
+    def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
+        # The caching allocator gives memory back to the stream on which it was allocated as soon as Python drops the
+        # tensor, and knows nothing of kernels that other streams still have to run on it.
         tensor.record_stream(stream)
 
     def synchronize(self, index: int) -> None:
-        torch.cuda.synchronize(index)
+        self._torch.synchronize(index)
 
-    def event(self, timed: bool) -> Any:
-        return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+    def event(self, timed: bool) -> torch.Event:
+        made: torch.Event = self._torch.Event(enable_timing=timed)
+        return made
 
-    def pause(self, stream: Any, pause_s: float) -> None:
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(int(pause_s * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
+    def pause(self, stream: torch.Stream, pause_s: float) -> None:
+        with self._torch.stream(stream):
+            self._torch._sleep(int(pause_s * _CYCLES_PER_S))

@@ -1,7 +1,9 @@
-"""One tensor's way from device to device outside a program, to time links; streams are ordered as a program would."""
+"""A transfer between devices outside any program, to time links; streams are ordered as a program would."""
 
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
@@ -9,13 +11,13 @@ from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 
 @dataclass(frozen=True, slots=True)
 class TensorInFlight:
-    """A tensor on its way, and the event after which it is there; None if it is there already."""
+    """A tensor in flight, and the event of its arrival; None if it has arrived."""
 
     tensor: Any
-    arrived: Any = None
+    arrived: torch.Event | None = None
 
 
-def sent(device: RuntimeDevice, tensor: Any, target: RuntimeDevice) -> TensorInFlight:
+def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> TensorInFlight:
     """On a device's thread: start moving a tensor to another device, and go on."""
     streams = streams_of(device)
     if streams is None:

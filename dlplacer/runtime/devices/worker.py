@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.base import T
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
@@ -20,6 +21,7 @@ class Worker:
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
         self._thread.start()
+        # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
             self.submit(prepare).result()
@@ -27,9 +29,9 @@ class Worker:
             self.close()
             raise
 
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        future: Future[Any] = Future()
+        future: Future[T] = Future()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
@@ -53,5 +55,6 @@ def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
+        # Between tasks the loop's variables would keep the last step's tensors, and its exception's frames, alive.
         del task, future, work
         result = None

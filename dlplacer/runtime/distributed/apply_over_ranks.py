@@ -1,23 +1,23 @@
 """The front door of running a plan over several processes."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.torch.capture import Captured, capture_job
+from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.host_device import HostDevice
+from dlplacer.runtime.devices.kinds import kind_of
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
-from dlplacer.runtime.distributed.network_device import NetworkDevice
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.runtime.placed.apply import of_captured_ops
-from dlplacer.runtime.placed.match import require_same_graph
+from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured
 
 
 def apply_ranks(
@@ -35,7 +35,7 @@ def apply_ranks(
     job
         The job that the plan was captured from, with the inputs of this process's replica.
     devices
-        RuntimeDevice of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
+        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
         `dlplacer.runtime.distributed.ranks`.
     replicas
         How often the plan runs side by side; more than one needs a plan with collectives
@@ -55,22 +55,14 @@ def apply_ranks(
         If the joined programs would hang.
     """
     check_plan(plan)
-    described = plan.graph.capture
-    if described is None or "rewrites" not in described:
-        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    require_captured(plan)
     require_replicas(plan, replicas)
-    group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
-    opened: dict[str, RuntimeDevice] = {}
-    try:
-        opened.update(group.agreed(lambda: open_local(group)))
+    with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
         return apply_in_group(job, plan, group, opened)
-    except BaseException as error:
-        give_up(group, opened, error)
-        raise
 
 
 def require_replicas(plan: Plan, replicas: int) -> None:
-    """Return if a plan exchanges gradients between so many replicas.
+    """Return if a plan exchanges gradients between this number of replicas.
 
     Raises
     ------
@@ -86,18 +78,32 @@ def require_replicas(plan: Plan, replicas: int) -> None:
 
 
 def open_local(group: RankGroup) -> dict[str, RuntimeDevice]:
-    """RuntimeDevice of the plan → device, for those that this process owns."""
+    """Device of the plan → device, for those that this process owns."""
     names = group.ranks.devices_of(group.rank)
     return dict(zip(names, open_devices(list(names.values())), strict=True))
 
 
-def give_up(group: RankGroup, opened: Mapping[str, RuntimeDevice], error: BaseException) -> None:
-    """Close everything, and end the run on the other processes; a mistake in what was given ends them by itself."""
-    if not isinstance(error, InputError):
-        group.failure.fail(error)
-    for device in opened.values():
-        device.close()
-    group.close()
+@contextlib.contextmanager
+def opened_group(
+    plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int, timeout_s: float
+) -> Iterator[tuple[RankGroup, dict[str, RuntimeDevice]]]:
+    """The group of processes that run a plan, and device of the plan → device, for those that this process owns.
+
+    They outlive the context, unless an error leaves it: then they are closed, and the run ends on the other processes
+    too; those find a mistake in what was given (`InputError`) on their own.
+    """
+    group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
+    opened: dict[str, RuntimeDevice] = {}
+    try:
+        opened.update(group.agreed(lambda: open_local(group)))
+        yield group, opened
+    except BaseException as error:
+        if not isinstance(error, InputError):
+            group.failure.fail(error)
+        for device in opened.values():
+            device.close()
+        group.close()
+        raise
 
 
 def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> RankModule:
@@ -114,17 +120,11 @@ def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, 
 
 def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
     """The job with the plan's rewrites and collectives, and the plan in its ops."""
-    described = plan.graph.capture or {}
-    captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
-    if "collectives" not in described:
-        return captured, of_captured_ops(plan, captured.graph)
-    captured = with_collectives(captured, plan)
-    require_same_graph(plan, captured.graph)
-    return captured, plan
+    captured = with_collectives(capture_as_planned(job, plan), plan)
+    return captured, of_captured_ops(plan, captured.graph)
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: on a GPU with a stream of its own there."""
-    if neighbour.torch_device.type == "cuda":
-        return CudaDevice(neighbour.torch_device.index or 0)
-    return NetworkDevice()
+    """A thread for collectives: free to run on any core, or on a GPU with a stream of its own there."""
+    here = neighbour.torch_device
+    return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)

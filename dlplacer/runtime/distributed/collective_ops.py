@@ -57,10 +57,13 @@ class Mean:
         group = self.group
         if group is None:
             return flat
-        stream = torch.cuda.current_stream(flat.device) if flat.is_cuda else None
+        # A thread of its own issues the collective: without this its current stream would be the default one, and the
+        # sum could start before the vector is packed.
+        module: Any = torch.get_device_module(flat.device)
+        stream = module.current_stream(flat.device)
 
         def reduce() -> None:
-            with torch.cuda.stream(stream):
+            with module.stream(stream):
                 dist.all_reduce(flat, dist.ReduceOp.SUM, group=group.peers)
                 flat.div_(group.ranks.replicas)
 

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from dlplacer.core.errors import RunError
+from dlplacer.core.errors import RunError, first_line
 
 _KEY = "dlplacer/failure"
 _POLL_S = 0.1
@@ -71,7 +71,7 @@ class Failure:
             raise error from None
 
     def fail(self, error: BaseException) -> RunError:
-        """End the run here and tell the other processes; returns the error where it began.
+        """End the run here and inform the other processes; returns the error where it began.
 
         It returns once the others had time to read what was posted: this process may hold the store, and end.
         """
@@ -80,7 +80,7 @@ class Failure:
         mine = json.dumps({"rank": self.rank, "message": str(error) or type(error).__name__})
         posted = self._post(mine) if first and self._store is not None else None
         if posted not in (None, mine):
-            return self._end(_told(posted))
+            return self._end(_posted_error(posted))
         ended = self._end(error if isinstance(error, RunError) else RunError(json.loads(mine)["message"]))
         if posted is not None:
             time.sleep(4 * _POLL_S)
@@ -92,7 +92,7 @@ class Failure:
         while self.error is None and not self._closed.is_set() and time.monotonic() < deadline:
             time.sleep(_POLL_S / 2)
         if not self._closed.is_set():
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(". This is typ")[0]
+            reason = first_line(error).partition(". This is typ")[0]
             self.fail(RunError(f"rank {self.rank} failed at {what}; a process has ended or is out of reach: {reason}"))
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Failure:
         while not self._closed.wait(_POLL_S) and self.error is None:
             try:
                 if self._store.check([_KEY]):
-                    self._end(_told(self._store.get(_KEY).decode()))
+                    self._end(_posted_error(self._store.get(_KEY).decode()))
             except Exception:
                 if not self._closed.wait(5 * _POLL_S):
                     self._end(
@@ -138,7 +138,7 @@ class Failure:
                 return
 
 
-def _told(posted: str) -> RunError:
-    told = json.loads(posted)
-    where = f"rank {told['rank']}"
-    return RunError(told["message"] if told["message"].startswith(where) else f"{where}: {told['message']}")
+def _posted_error(posted: str) -> RunError:
+    found = json.loads(posted)
+    where = f"rank {found['rank']}"
+    return RunError(found["message"] if found["message"].startswith(where) else f"{where}: {found['message']}")

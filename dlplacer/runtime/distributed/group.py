@@ -11,18 +11,22 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError, first_line
+from dlplacer.runtime.devices.base import HOST_DEVICE
+from dlplacer.runtime.devices.cpu import CPU
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
-from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport, Transport
+from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport
 from dlplacer.runtime.distributed.messages.wire_format import WireFormat
 from dlplacer.runtime.distributed.ranks import Ranks
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
 HOST: Channel = ("host", "host")
-"""The channel of what processes tell each other beside the program."""
+"""The channel of what processes exchange outside the program."""
 
 
 class RankGroup:
@@ -40,8 +44,10 @@ class RankGroup:
         if not timeout_s > 0:
             raise InputError(f"timeout_s is {timeout_s}; it must be positive")
         self.ranks = ranks
-        on_cuda = [owner.device.startswith("cuda") for owners in ranks.owners for owner in owners.values()]
-        _join("cpu:gloo,cuda:nccl" if any(on_cuda) else "gloo", timeout_s)
+        kinds = [KINDS[DeviceName.parse(owner.device).kind] for owners in ranks.owners for owner in owners.values()]
+        others = {kind.torch_type: kind.collectives for kind in kinds if not kind.in_host_memory}
+        pairs = [f"{kind}:{backend}" for kind, backend in {CPU.torch_type: CPU.collectives, **others}.items()]
+        _join(",".join(pairs) if others else CPU.collectives, timeout_s)
         self.rank, count = dist.get_rank(), dist.get_world_size()
         if count != ranks.count:
             raise InputError(
@@ -51,16 +57,17 @@ class RankGroup:
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
         own = next(iter(ranks.devices_of(self.rank).values()))
-        self.transport: Transport = NcclTransport(torch.device(own)) if all(on_cuda) else HostTransport()
+        through_host = any(kind.in_host_memory for kind in kinds)
+        self.transport: HostTransport = HostTransport() if through_host else NcclTransport(torch.device(own))
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
-        self._pumps: dict[Channel, ChannelThread] = {}
+        self._threads: dict[Channel, ChannelThread] = {}
 
     def thread(self, channel: Channel) -> ChannelThread:
         """The thread of a channel."""
-        if channel not in self._pumps:
-            self._pumps[channel] = ChannelThread(" – ".join(channel), self.failure)
-        return self._pumps[channel]
+        if channel not in self._threads:
+            self._threads[channel] = ChannelThread(" – ".join(channel), self.failure)
+        return self._threads[channel]
 
     def call(self, channel: Channel, what: str, work: Any) -> Any:
         """Run a blocking call on the thread of a channel, and wait for it or for the end of the run."""
@@ -148,12 +155,12 @@ class RankGroup:
     def close(self) -> None:
         """End the threads; the process group of torch stays."""
         self.failure.close()
-        for thread in self._pumps.values():
+        for thread in self._threads.values():
             thread.close()
 
     def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
         """A tensor of one process in the host's memory of all; None on those that get it."""
-        host = torch.device("cpu")
+        host = HOST_DEVICE
         flat = wire.empty(host) if tensor is None else wire.flat(tensor.detach().to(host), host)
         if wire.elements:
             self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
@@ -192,7 +199,6 @@ def _named(what: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RunError(
-            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {reason}"
+            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {first_line(error)}"
         ) from error

@@ -53,6 +53,8 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     RunError
         If a process is still running after the time limit; all are killed then.
     """
+    # Not by torch.multiprocessing: its start_processes returns no results, and of errors only the traceback of the
+    # process that failed first, as text: the error's type, and with it our exit code, would be lost.
     if not hasattr(os, "fork"):
         raise InputError(f"this system cannot fork; start the {count} processes with torchrun --nproc-per-node {count}")
     context = get_context("fork")

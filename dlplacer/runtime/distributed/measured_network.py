@@ -2,7 +2,9 @@
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 
 import torch
@@ -16,6 +18,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.group import HOST, RankGroup
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.statistic import settled
 
 SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
 _REPEATS = 12
@@ -43,7 +46,7 @@ def fitted_line(times: Mapping[int, float]) -> AlphaBeta:
     return AlphaBeta(float(latency_s), max(float(s_per_byte), _NO_TIME_PER_BYTE))
 
 
-def measured_all_reduce(group: RankGroup, sizes_bytes: Sequence[int] = SIZES_BYTES) -> AlphaBeta:
+def measured_all_reduce(group: RankGroup) -> AlphaBeta:
     """The line of an all-reduce between the replicas, as the slowest process sees it; the same on all of them.
 
     Every process takes part; with one replica there is nothing to reduce.
@@ -51,19 +54,12 @@ def measured_all_reduce(group: RankGroup, sizes_bytes: Sequence[int] = SIZES_BYT
     if group.peers is None:
         return AlphaBeta(0.0, 0.0)
     times: dict[int, float] = {}
-    for size in sizes_bytes:
+    for size in SIZES_BYTES:
         flat = torch.zeros(max(1, size // 4))
-
-        def reduce(flat: torch.Tensor = flat) -> float:
-            found = []
-            for _ in range(_REPEATS):
-                begin = time.perf_counter()
-                dist.all_reduce(flat, group=group.peers)
-                found.append(time.perf_counter() - begin)
-            return median(found[_REPEATS // 4 :])
-
+        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=group.peers))
         times[size] = group.call((NETWORK, "replicas"), f"timing an all-reduce of {size} bytes", reduce)
-    return fitted_line({size: max(seconds) for size, seconds in _joined(group, times).items()})
+    everyone = group.gathered(list(times.values()))
+    return fitted_line(dict(zip(times, map(max, zip(*everyone, strict=True)), strict=True)))
 
 
 def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
@@ -72,33 +68,30 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
     Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every
     replica measures its own links at the same time as the others; a link has the median of all replicas.
     """
-    names = list(group.ranks.owners[0])
-    links: dict[str, tuple[float, float]] = {}
-    local = measured_topology(list(opened.values())) if len(opened) > 1 else None
-    by_device = {device.name: name for name, device in opened.items()}
-    for link in () if local is None else local.links:
-        links[_pair(by_device[link.source], by_device[link.target])] = link.latency_s, 1 / link.bytes_per_s
-    between = {}
+    names, rank_of = list(group.ranks.owners[0]), group.ranks.rank_of
+    called = {device.name: name for name, device in opened.items()}
+    own = [
+        (called[link.source], called[link.target], link.latency_s, 1 / link.bytes_per_s)
+        for link in measured_topology(list(opened.values())).links
+    ]
     for first, second in itertools.combinations(range(group.ranks.per_replica), 2):
-        between[first, second] = _between(group, first, second)
-    for source, target in itertools.combinations(names, 2):
-        ranks = tuple(sorted(group.ranks.rank_of(name, 0) for name in (source, target)))
-        line = between.get((ranks[0], ranks[1]))
+        line = _between(group, first, second)
         if line is not None:
-            links[_pair(source, target)] = line.latency_s, line.s_per_byte
-    merged: dict[str, list[tuple[float, float]]] = {}
+            for source, target in itertools.combinations(names, 2):
+                if {rank_of(source, 0), rank_of(target, 0)} == {first, second}:
+                    own.append((source, target, line.latency_s, line.s_per_byte))
+    lines: dict[frozenset[str], list[tuple[float, float]]] = defaultdict(list)
     types: dict[str, str] = {}
-    for theirs, kinds in group.gathered((links, {name: device.type for name, device in opened.items()})):
+    for theirs, kinds in group.gathered((own, {name: device.type for name, device in opened.items()})):
         types.update(kinds)
-        for pair, line in theirs.items():
-            merged.setdefault(pair, []).append(line)
-    devices = tuple(TopologyDevice(name, types[name]) for name in names)
-    found = []
+        for source, target, latency_s, s_per_byte in theirs:
+            lines[frozenset((source, target))].append((latency_s, s_per_byte))
+    links = []
     for source, target in itertools.combinations(names, 2):
-        lines = merged[_pair(source, target)]
-        latency_s, s_per_byte = (median(column) for column in zip(*lines, strict=True))
-        found.append(Link(source, target, 1 / max(s_per_byte, _NO_TIME_PER_BYTE), latency_s))
-    return Topology(devices, (), tuple(found), name="measured", source="timed between processes and threads")
+        latency_s, s_per_byte = map(median, zip(*lines[frozenset((source, target))], strict=True))
+        links.append(Link(source, target, 1 / max(s_per_byte, _NO_TIME_PER_BYTE), latency_s))
+    devices = tuple(TopologyDevice(name, types[name]) for name in names)
+    return Topology(devices, (), tuple(links), name="measured", source="timed between processes and threads")
 
 
 def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
@@ -108,30 +101,24 @@ def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
     if group.rank not in pair:
         return None
     peer = pair[1] if group.rank == pair[0] else pair[0]
+    moves = (dist.send, dist.recv) if group.rank == pair[0] else (dist.recv, dist.send)
+
+    def trip(flat: torch.Tensor) -> None:
+        for move in moves:
+            move(flat, peer)
+
     times = {}
     for size in SIZES_BYTES:
-        flat = torch.zeros(size, dtype=torch.uint8)
-
-        def trips(flat: torch.Tensor = flat) -> float:
-            found = []
-            for _ in range(_REPEATS):
-                begin = time.perf_counter()
-                if group.rank == pair[0]:
-                    dist.send(flat, peer)
-                    dist.recv(flat, peer)
-                else:
-                    dist.recv(flat, peer)
-                    dist.send(flat, peer)
-                found.append(time.perf_counter() - begin)
-            return median(found[_REPEATS // 4 :]) / 2
-
-        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips)
+        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8)))
+        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips) / 2
     return fitted_line(times)
 
 
-def _joined(group: RankGroup, times: Mapping[int, float]) -> dict[int, tuple[float, ...]]:
-    return dict(zip(times, zip(*group.gathered(list(times.values())), strict=True), strict=True))
-
-
-def _pair(source: str, target: str) -> str:
-    return "\n".join(sorted((source, target)))
+def _repeated_s(action: Callable[[], object]) -> float:
+    """Seconds of an action on this thread."""
+    times = []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return settled(times)

@@ -1,4 +1,4 @@
-"""A machine with its network as one more device: collectives run there one at a time, beside all compute.
+"""A machine with its network as one more device: collectives run there one at a time, while all devices compute.
 
 Nothing travels to that device: a collective reads and writes the memory of the devices themselves, so the edges to it
 carry no bytes. Its links only join the graph; both together are slower than any route between two devices, so that no

@@ -10,7 +10,7 @@ from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.channels import RankChannels
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.placed.variant import Variant
+from dlplacer.runtime.placed.variant import Variant, with_constants
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program
 
@@ -38,12 +38,7 @@ class RankVariant(Variant):
             return [loss.to(getattr(torch, spec.dtype))]
         mine = dict(zip(self.captured.executable.outputs, local, strict=True))
         found = self.group.merged(mine)
-        tensors = iter([found[name] for name in executable.outputs])
-        count = len(executable.outputs) + len(executable.constants)
-        return [
-            executable.constants[position] if position in executable.constants else next(tensors)
-            for position in range(count)
-        ]
+        return with_constants(executable, [found[name] for name in executable.outputs])
 
     @property
     def _away_on_device(self) -> bool:

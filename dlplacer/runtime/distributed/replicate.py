@@ -29,7 +29,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
 
     The placement of the plan stays. Its order stays too, and what reads the gradients' means (and the updates, where
     they are part of the step) comes last on every device, in the order of the buckets; or a list schedule on that
-    placement, which hurries the gradients on, if the step is shorter with it.
+    placement, which puts the gradients first, if the step is shorter with it.
 
     Parameters
     ----------
@@ -66,10 +66,10 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
     graph = with_exchange_times(graph, topology, all_reduce)
     kept = _replayed(plan, graph, topology, buckets, ready_s)
-    hurried = _list_scheduled(plan, kept)
-    if hurried is None:
+    earlier = _list_scheduled(plan, kept)
+    if earlier is None:
         return kept
-    other = _replayed(hurried, graph, topology, buckets, _gradients_ready_s(hurried))
+    other = _replayed(earlier, graph, topology, buckets, _gradients_ready_s(earlier))
     return min((kept, other), key=lambda made: made.makespan_s)
 
 

@@ -46,6 +46,8 @@ def compile_op(executable: Executable, op: str, exports: Iterable[str], device: 
     dropped = [result for result in code.results if result not in wanted]
     first = _compile_role(code, updater)
 
+    # The usual case, without loops: whatever the general closure costs more is paid on every op, while holding the
+    # interpreter lock that the threads of all devices share.
     if first is None and len(calls) == 1 and not dropped and not marks and not code.random:
         ((only, only_call),) = calls
 
@@ -59,6 +61,8 @@ def compile_op(executable: Executable, op: str, exports: Iterable[str], device: 
             first(values, inputs)
         for result, call in calls:
             values[result] = call(values)
+        # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as
+        # freed.
         for result in dropped:
             del values[result]
         if marks:
@@ -105,7 +109,7 @@ def _compile_call(instruction: Instruction, device: RuntimeDevice) -> tuple[str,
         )
     count = next((place for place, value in enumerate(args) if not isinstance(value, Value)), len(args))
     if count and not any(map(_has_value, args[count:])):
-        names = [value.name for value in args[:count]]
+        names = [value.name for value in args[:count] if isinstance(value, Value)]
         return instruction.result, _leading(target, names, args[count:], kwargs)
     return instruction.result, lambda values: target(*[_fetch(value, values) for value in args], **kwargs)
 
@@ -125,7 +129,7 @@ def _leading(
     return lambda values: target(*pick(values))
 
 
-def _placed(value: Any, device: RuntimeDevice) -> Any:
+def _placed(value: object, device: RuntimeDevice) -> object:
     if isinstance(value, torch.device):
         return device.torch_device
     if isinstance(value, (list, tuple)):
@@ -133,11 +137,11 @@ def _placed(value: Any, device: RuntimeDevice) -> Any:
     return value
 
 
-def _has_value(value: Any) -> bool:
+def _has_value(value: object) -> bool:
     return isinstance(value, Value) or (isinstance(value, list) and any(_has_value(entry) for entry in value))
 
 
-def _fetch(value: Any, values: Values) -> Any:
+def _fetch(value: object, values: Values) -> Any:
     if isinstance(value, Value):
         return values[value.name]
     return [_fetch(entry, values) for entry in value] if isinstance(value, list) else value

@@ -56,6 +56,7 @@ class DeviceTimeline:
         found = []
         bounds = [first for _, _, first in self._origins[1:]] + [len(self.marks)]
         for (host_ns, origin, first), last in zip(self._origins, bounds, strict=True):
+            # Events of different GPUs cannot be compared; each is related to the host's clock at the program's start.
             offset_s = (host_ns - zero_ns) * 1e-9
             for op, begin, end in self.marks[first:last]:
                 start_s = offset_s + device.elapsed_s(origin, begin)

@@ -3,18 +3,19 @@
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
 from typing import Any
 
 import torch
 
-from dlplacer.core.errors import RunError
+from dlplacer.core.errors import RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
+from dlplacer.runtime.executor.device_run import AbortedError, DeviceRun, Inbox, abort
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
@@ -22,8 +23,6 @@ from dlplacer.runtime.executor.stream_steps import compile_stream_action
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
 from dlplacer.runtime.program.program import Program
 
-_Inbox = queue.SimpleQueue[tuple[str, Any]]
-_ABORT = ""
 _submitting = Lock()
 
 
@@ -34,9 +33,9 @@ class StepState:
     Attributes
     ----------
     values
-        RuntimeDevice name → tensors held.
+        Device name → tensors held.
     timeline
-        RuntimeDevice name → what its ops took, if that is recorded.
+        Device name → when its ops ran, if that is recorded.
     """
 
     inputs: StepInputs
@@ -44,45 +43,7 @@ class StepState:
     timeline: dict[str, DeviceTimeline] | None = None
 
 
-@dataclass
-class _DeviceRun:
-    """One device of one run: its values, what has arrived, and where to send.
-
-    Attributes
-    ----------
-    events
-        Name → event, of all devices of the run.
-    copies
-        (tensor, target) → copy that has not been sent yet.
-    """
-
-    device: RuntimeDevice
-    values: Values
-    state: StepState
-    inboxes: Mapping[str, _Inbox]
-    name: str
-    events: dict[str, Any]
-    copies: dict[tuple[str, str], Any] = field(default_factory=dict)
-    arrived: dict[str, Any] = field(default_factory=dict)
-    timeline: DeviceTimeline | None = None
-
-    def receive(self, tensor: str) -> None:
-        """Wait for a tensor, setting aside others that arrive first."""
-        while tensor not in self.arrived:
-            name, in_flight = self.inboxes[self.name].get()
-            if name == _ABORT:
-                raise _AbortedError
-            self.arrived[name] = in_flight
-        self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
-        if self.timeline is not None:
-            self.timeline.resume(self.device)
-
-
-class _AbortedError(Exception):
-    """Another device failed."""
-
-
-Step = Callable[[_DeviceRun], None]
+Step = Callable[[DeviceRun], None]
 
 
 class Executor:
@@ -123,10 +84,12 @@ class Executor:
         RunError
             If an op fails; names the op, its module and its device. The other devices stop at their next receive.
         """
+        # The caller's thread may have enqueued work on the default stream (inputs, an optimizer's step), which the
+        # devices' own streams do not wait for.
         for device in self._devices.values():
             device.drain()
-        inboxes: dict[str, _Inbox] = {name: queue.SimpleQueue() for name in self._devices}
-        events: dict[str, Any] = {}
+        inboxes: dict[str, Inbox] = {name: queue.SimpleQueue() for name in self._devices}
+        events: dict[str, torch.Event] = {}
         tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
         futures: list[Future[Any]] = []
         if self._links is not None:
@@ -139,7 +102,7 @@ class Executor:
         except BaseException as reason:
             if self._links is not None:
                 self._links.fail(reason)
-            _abort(inboxes)
+            abort(inboxes)
             wait(futures)
             raise
         _end(futures)
@@ -149,25 +112,28 @@ class Executor:
         name: str,
         device: RuntimeDevice,
         state: StepState,
-        inboxes: Mapping[str, _Inbox],
-        events: dict[str, Any],
+        inboxes: Mapping[str, Inbox],
+        events: dict[str, torch.Event],
     ) -> Callable[[], None]:
         steps = self._steps[name]
         timeline = None if state.timeline is None else state.timeline[name]
-        row = _DeviceRun(device, state.values[name], state, inboxes, name, events, timeline=timeline)
+        row = DeviceRun(device, state.values[name], state.inputs, inboxes, name, events, timeline=timeline)
 
         def task() -> None:
             try:
                 if timeline is not None:
                     timeline.begin(device)
+                # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for step in steps:
                         step(row)
+                # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
+                # surface in the step that caused it.
                 device.synchronize()
             except BaseException as error:
-                if self._links is not None and not isinstance(error, _AbortedError):
+                if self._links is not None and not isinstance(error, AbortedError):
                     self._links.fail(error)
-                _abort(inboxes)
+                abort(inboxes)
                 raise
 
         return task
@@ -208,12 +174,12 @@ class Executor:
         if isinstance(action, Send):
             target, device = action.target, self._devices[action.target]
 
-            def send(row: _DeviceRun) -> None:
+            def send(row: DeviceRun) -> None:
                 try:
                     in_flight = row.device.send(row.values[tensor], device)
                 except Exception as error:
                     where = f"from {row.device.name} to {device.name}"
-                    raise RunError(f"sending tensor {tensor!r} {where} failed: {_first_line(error)}") from error
+                    raise RunError(f"sending tensor {tensor!r} {where} failed: {first_line(error)}") from error
                 row.inboxes[target].put((tensor, in_flight))
 
             return send
@@ -228,7 +194,7 @@ class Executor:
     def _memory_of(self, action: StreamAction) -> torch.device:
         """Where the action's copy goes: to other processes through the host's memory."""
         here = self._devices.get(action.target) if isinstance(action, Copy) else None
-        return torch.device("cpu") if here is None else here.torch_device
+        return HOST_DEVICE if here is None else here.torch_device
 
     def _compile_compute(self, name: str, op: str) -> Step:
         exports = {edge.tensor for edge in self._graph.edges_from[op]}
@@ -237,11 +203,11 @@ class Executor:
         module = self._graph.op(op).module
         where = f" of module {module!r}" if module else ""
 
-        def compute(row: _DeviceRun) -> None:
+        def compute(row: DeviceRun) -> None:
             try:
-                run(row.values, row.state.inputs)
+                run(row.values, row.inputs)
             except Exception as error:
-                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {_first_line(error)}") from error
+                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {first_line(error)}") from error
             if row.timeline is not None:
                 row.timeline.finish(op, row.device)
 
@@ -256,9 +222,11 @@ def _end(futures: list["Future[Any]"]) -> None:
     done = error = failure = None
     for done in as_completed(futures):
         error = done.exception()
-        if failure is None and not isinstance(error, _AbortedError):
+        if failure is None and not isinstance(error, AbortedError):
             failure = error
     futures.clear()
+    # An error refers to the frames that it passed, and they to its step: as long as a frame refers to the error, the
+    # cycle keeps the tensors of the failed step until the garbage collector runs.
     done = error = None
     if failure is not None:
         try:
@@ -268,7 +236,7 @@ def _end(futures: list["Future[Any]"]) -> None:
 
 
 def _free_all(tensors: Sequence[str]) -> Step:
-    def free(row: _DeviceRun) -> None:
+    def free(row: DeviceRun) -> None:
         values = row.values
         for tensor in tensors:
             del values[tensor]
@@ -277,33 +245,22 @@ def _free_all(tensors: Sequence[str]) -> Step:
 
 
 def _send_away(links: ProcessLinks, here: str, action: Send) -> Step:
-    def send(row: _DeviceRun) -> None:
+    def send(row: DeviceRun) -> None:
         links.send(action.tensor, here, action.target, row.values[action.tensor])
 
     return send
 
 
 def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
-    def receive(row: _DeviceRun) -> None:
+    def receive(row: DeviceRun) -> None:
         value = links.receive(action.tensor, action.source, here)
         if value is not None and value.device != row.device.torch_device:
             try:
                 value = value.to(row.device.torch_device)
             except Exception as error:
                 where = f"from {action.source} on {row.device.name}"
-                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {_first_line(error)}") from error
+                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {first_line(error)}") from error
         row.values[action.tensor] = value
-        if row.timeline is not None:
-            row.timeline.resume(row.device)
+        row.resume()
 
     return receive
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _abort(inboxes: Mapping[str, _Inbox]) -> None:
-    """Make every device stop at its next receive."""
-    for inbox in inboxes.values():
-        inbox.put((_ABORT, None))

@@ -46,6 +46,7 @@ class Updater:
 
     def _momentum(self, rule: Optimizer, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         if name not in self.state:
+            # As torch.optim.SGD: the first momentum is the gradient itself, without dampening.
             self.state[name] = (gradient.clone(memory_format=torch.preserve_format),)
         else:
             self.state[name][0].mul_(rule.momentum).add_(gradient)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from dlplacer.runtime.devices.kinds import kind_of
+
 _generator_lock = threading.Lock()
 
 
@@ -16,13 +18,11 @@ def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[
 
     CPU devices share one generator, so only one of them draws at a time.
     """
+    # Not hash(): it is salted per process, and ranks must draw the same numbers.
     digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") % 2**63
     with _generator_lock:
-        if device.type == "cuda":
-            generator = torch.cuda.default_generators[device.index or 0]
-        else:
-            generator = torch.default_generator
+        generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
         generator.manual_seed(number)
         try:

@@ -1,39 +1,19 @@
 """Actions on streams → the closures that a device's thread calls."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import torch
 
-from dlplacer.core.errors import InternalError, RunError
+from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.program.actions import Copy, Record, StreamAction, Sync, Wait
 
-
-class StreamContext(Protocol):
-    """What an action on streams needs of a run.
-
-    Attributes
-    ----------
-    events
-        Name → event, of all devices of the run.
-    copies
-        (tensor, target) → copy that has not been sent yet.
-    """
-
-    device: RuntimeDevice
-    values: dict[str, Any]
-    timeline: DeviceTimeline | None
-    events: dict[str, Any]
-    copies: dict[tuple[str, str], Any]
+DeviceStep = Callable[[DeviceRun], None]
 
 
-StreamStep = Callable[[StreamContext], None]
-
-
-def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
     """The function that does what the action says, and names it if it fails.
 
     Parameters
@@ -44,17 +24,16 @@ def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: t
     step = _compile(action, device, memory)
     name = device.name
 
-    def named(row: StreamContext) -> None:
+    def named(row: DeviceRun) -> None:
         try:
             step(row)
         except Exception as error:
-            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise RunError(f"{action} failed on {name}: {first_line}") from error
+            raise RunError(f"{action} failed on {name}: {first_line(error)}") from error
 
     return named
 
 
-def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
+def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
@@ -69,43 +48,42 @@ def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) 
     return _hold(streams, action.tensor, action.stream)
 
 
-def _record(streams: Streams, event: str, stream: str) -> StreamStep:
-    def record(row: StreamContext) -> None:
+def _record(streams: Streams, event: str, stream: str) -> DeviceStep:
+    def record(row: DeviceRun) -> None:
         row.events[event] = streams.record(stream)
 
     return record
 
 
-def _wait(streams: Streams, event: str, stream: str) -> StreamStep:
-    def wait(row: StreamContext) -> None:
+def _wait(streams: Streams, event: str, stream: str) -> DeviceStep:
+    def wait(row: DeviceRun) -> None:
         streams.wait(stream, row.events[event])
-        if row.timeline is not None and stream == COMPUTE_STREAM:
-            row.timeline.resume(row.device)
+        if stream == COMPUTE_STREAM:
+            row.resume()
 
     return wait
 
 
-def _sync(event: str) -> StreamStep:
-    def sync(row: StreamContext) -> None:
+def _sync(event: str) -> DeviceStep:
+    def sync(row: DeviceRun) -> None:
         row.events[event].synchronize()
-        if row.timeline is not None:
-            row.timeline.resume(row.device)
+        row.resume()
 
     return sync
 
 
-def _copy(streams: Streams, action: Copy, memory: torch.device) -> StreamStep:
+def _copy(streams: Streams, action: Copy, memory: torch.device) -> DeviceStep:
     tensor, key, stream = action.tensor, (action.tensor, action.target), action.stream
 
-    def copy(row: StreamContext) -> None:
+    def copy(row: DeviceRun) -> None:
         value = row.values[tensor]
         row.copies[key] = None if value is None else streams.copy(value, memory, stream)
 
     return copy
 
 
-def _hold(streams: Streams, tensor: str, stream: str) -> StreamStep:
-    def hold(row: StreamContext) -> None:
+def _hold(streams: Streams, tensor: str, stream: str) -> DeviceStep:
+    def hold(row: DeviceRun) -> None:
         value = row.values[tensor]
         if value is not None:
             streams.hold(value, stream)

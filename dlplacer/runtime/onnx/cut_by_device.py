@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
@@ -86,7 +86,7 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def sub_model(file: OnnxFile, part: Part) -> Any:
+def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
     """The ModelProto of a part, with the constants that its nodes read."""
     by_name = {node.name: node for node in file.model.graph.node}
     nodes = [by_name[name] for name in part.nodes]
@@ -94,8 +94,12 @@ def sub_model(file: OnnxFile, part: Part) -> Any:
 
 
 def _model(
-    file: OnnxFile, name: str, nodes: Sequence[Any], inputs: Sequence[str], outputs: Sequence[tuple[str, str]]
-) -> Any:
+    file: OnnxFile,
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[str],
+    outputs: Sequence[tuple[str, str]],
+) -> onnx.ModelProto:
     """A ModelProto of some nodes and the constants that they read; outputs are the file's values, newly named."""
     infos = _value_infos(file)
     constants, initializers = _constants(file, nodes)
@@ -115,14 +119,13 @@ def _model(
     )
 
 
-def _renamed(info: Any, name: str) -> Any:
-    copy: Any = onnx.ValueInfoProto()
-    copy.CopyFrom(info)
-    copy.name = name
-    return copy
+def _renamed(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    renamed = deepcopy(info)
+    renamed.name = name
+    return renamed
 
 
-def constant_model(file: OnnxFile) -> Any | None:
+def constant_model(file: OnnxFile) -> onnx.ModelProto | None:
     """The ModelProto of the outputs that depend on no input, which no part makes; None if there are none."""
     constant = values_of(file).constant
     names = [value.name for value in file.model.graph.output if value.name in constant]
@@ -148,7 +151,7 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
     return levels
 
 
-def _in_order(nodes: Sequence[str], by_name: Mapping[str, Any], order: Mapping[str, int]) -> list[str]:
+def _in_order(nodes: Sequence[str], by_name: Mapping[str, onnx.NodeProto], order: Mapping[str, int]) -> list[str]:
     """The planned order, with ops of equal start after what they read: a file lists sources first."""
     from graphlib import TopologicalSorter
 
@@ -168,15 +171,15 @@ def _in_order(nodes: Sequence[str], by_name: Mapping[str, Any], order: Mapping[s
     return found
 
 
-def _constants(file: OnnxFile, nodes: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
     """Constant nodes and initializers that these nodes need, in the file's order."""
     graph = file.model.graph
     maker = {name: node for node in graph.node for name in node.output if name}
     held = {tensor.name: tensor for tensor in graph.initializer}
     own = {name for node in nodes for name in node.output}
     constant = values_of(file).constant
-    needed_nodes: dict[str, Any] = {}
-    needed: dict[str, Any] = {}
+    needed_nodes: dict[str, onnx.NodeProto] = {}
+    needed: dict[str, onnx.TensorProto] = {}
     waiting = [name for node in nodes for name in reads(node)]
     while waiting:
         name = waiting.pop()
@@ -190,6 +193,6 @@ def _constants(file: OnnxFile, nodes: Iterable[Any]) -> tuple[list[Any], list[An
     return [node for node in graph.node if node.name in needed_nodes], list(needed.values())
 
 
-def _value_infos(file: OnnxFile) -> dict[str, Any]:
+def _value_infos(file: OnnxFile) -> dict[str, onnx.ValueInfoProto]:
     inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True).graph
     return {value.name: value for value in (*inferred.value_info, *inferred.input, *inferred.output)}

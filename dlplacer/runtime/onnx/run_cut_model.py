@@ -1,6 +1,5 @@
 """A planned ONNX model on cores of this machine: one pinned thread per device, one session per part."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.core.errors import InputError, MismatchError, RunError
+from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import values_of
+from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.runtime.devices.cpu import pin_thread
 from dlplacer.runtime.onnx.cut_by_device import Part, constant_model, parts_of, sub_model
-from dlplacer.runtime.onnx.session import first_line, open_session, run_session
+from dlplacer.runtime.onnx.session import open_session, run_session
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -46,9 +47,7 @@ class PlacedOnnx:
         self._constants = _constants(file)
         used = list(dict.fromkeys(part.device for part in self.parts))
         chosen = {device: place for place, device in enumerate(used)} if cores is None else dict(cores)
-        usable = (
-            sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-        )
+        usable = usable_cores()
         for device in used:
             if chosen.get(device, len(usable)) >= len(usable):
                 raise InputError(
@@ -56,7 +55,7 @@ class PlacedOnnx:
                     f"{len(usable)} cores: plan for fewer devices or give it more"
                 )
         self._pools = {
-            device: ThreadPoolExecutor(1, f"onnx-{device}", _pin, (usable[chosen[device]],)) for device in used
+            device: ThreadPoolExecutor(1, f"onnx-{device}", pin_thread, (usable[chosen[device]],)) for device in used
         }
 
     def __call__(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
@@ -120,7 +119,7 @@ class OnnxReport:
 def run_onnx(
     file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, cores: Mapping[str, int] | None = None
 ) -> OnnxReport:
-    """Run a plan beside the whole model on random inputs, in turns, and compare outputs and times."""
+    """Run a plan alternating with the whole model on random inputs, and compare outputs and times."""
     inputs = random_inputs(file)
     whole = open_session(file.model)
     placed = PlacedOnnx(file, plan, cores)
@@ -188,11 +187,6 @@ def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> N
 def _part_error(part: Part, error: Exception) -> RunError:
     where = f"part of {len(part.nodes)} nodes on {part.device!r}, starting at {part.nodes[0]!r}"
     return RunError(f"{where}: {first_line(error)}")
-
-
-def _pin(core: int) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
 
 
 def _difference(one: NDArray[Any], other: NDArray[Any]) -> float:

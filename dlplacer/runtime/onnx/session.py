@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, RunError, first_line
 
 
 def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool = True) -> Any:
@@ -15,7 +15,7 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
     profile_prefix
         Start of the name of the trace that the session writes when profiling ends; None: it writes none.
     optimized
-        Whether nodes may be fused and folded; without, every node of the file runs by itself.
+        Whether nodes may be fused and folded; otherwise every node of the file is executed separately.
 
     Raises
     ------
@@ -29,9 +29,11 @@ def open_session(model: Any, profile_prefix: Path | None = None, optimized: bool
     except ImportError as error:
         raise InputError("running ONNX models needs onnxruntime: pip install 'dlplacer[onnx]'") from error
     options = onnxruntime.SessionOptions()
+    # One core per device: by default each session starts a pool of as many threads as there are cores.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not optimized:
+        # Fused nodes have other names in the profile than in the file, and no times of their own.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile_prefix is not None:
         options.enable_profiling = True
@@ -54,8 +56,3 @@ def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, 
         return list(session.run(names, inputs))
     except Exception as error:
         raise RunError(f"onnxruntime cannot run the model: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -4,18 +4,18 @@ import json
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from statistics import quantiles
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile
 from dlplacer.runtime.onnx.run_cut_model import random_inputs
 from dlplacer.runtime.onnx.session import open_session, run_session
+from dlplacer.runtime.profile.statistic import typical
 
 DEVICE_TYPE = "cpu-core"
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
-    """Device type → op id → seconds on one core, the lower quartile over steps, every node run by itself.
+    """Device type → op id → seconds on one core, every node run by itself; see `typical`.
 
     Raises
     ------
@@ -35,9 +35,12 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith("_kernel_time"):
             durations[name.removesuffix("_kernel_time")].append(event["dur"] * 1e-6)
-    times: dict[str, float] = {}
-    for op in graph.ops:
-        # A node that onnxruntime removed or folded takes no time.
-        found = durations.get(str(op.attrs.get("node", "")), [0.0])[-steps:]
-        times[op.id] = quantiles(found, n=4, method="inclusive")[0] if len(found) > 1 else found[0]
-    return {DEVICE_TYPE: times}
+    by_op = {op.id: _per_step(durations.get(str(op.attrs.get("node", "")), []), warmup + steps) for op in graph.ops}
+    samples = [{op: times[number] for op, times in by_op.items()} for number in range(warmup, warmup + steps)]
+    return {DEVICE_TYPE: typical(samples)}
+
+
+def _per_step(times: list[float], count: int) -> list[float]:
+    """[step] → seconds of a node that may run several times in a step; one that was removed or folded takes none."""
+    runs = len(times) // count
+    return [sum(times[number * runs : (number + 1) * runs]) for number in range(count)]

@@ -1,4 +1,4 @@
-"""The front door of running: job and plan in, placed module out."""
+"""The entry point of execution: from a job and a plan to a module that runs as planned."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
@@ -37,13 +37,11 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     """
     check_plan(plan)
     require_unscaled_updates(job)
-    described = plan.graph.capture
-    if described is None or "rewrites" not in described:
-        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+    require_captured(plan)
     names = device_names(plan, devices)
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:
-        captured = capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+        captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         types = {name: device.torch_device.type for name, device in opened.items()}
         require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
@@ -52,6 +50,24 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         for device in opened.values():
             device.close()
         raise
+
+
+def require_captured(plan: Plan) -> None:
+    """Return if the plan is of a torch model.
+
+    Raises
+    ------
+    MismatchError
+        If there is no code for its ops.
+    """
+    if "rewrites" not in (plan.graph.capture or {}):
+        raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
+
+
+def capture_as_planned(job: Job, plan: Plan) -> Captured:
+    """The job captured with the rewrites of the plan; a plan with collectives adds them to it."""
+    described = plan.graph.capture or {}
+    return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
 
 
 def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:

@@ -35,6 +35,7 @@ class PlacedStep(torch.autograd.Function):
             raise InputError(
                 f"{changed[0]!r} was changed between forward and backward, which read it both; step after backward"
             )
+        # The engine keeps ctx as long as the loss lives; the activations must not live as long.
         ctx.state = None
         state.inputs = variant.with_tangent(state.inputs, tangent)
         variant.stages[1].run(state)

@@ -1,4 +1,4 @@
-"""What a step does with the gradients that it computed."""
+"""Accumulation of a step's gradients into ``.grad``."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_h
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Add gradients to ``.grad`` as the autograd engine does: each in memory of its own, laid out like its parameter.
+    """Add gradients to ``.grad`` as the autograd engine does: in separate memory, laid out like the parameter.
 
     Hooks of the parameters are called as the engine calls them.
 
@@ -23,6 +23,8 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
         for hook in gradient_hooks(parameter):
             changed = hook(gradient)
             gradient = gradient if changed is None else changed
+        # Two parameters may get views of one tensor, for example the halves of a concatenation: adding to one ``.grad``
+        # in place must not change the other.
         memory = gradient.untyped_storage().data_ptr()
         if parameter.grad is not None:
             parameter.grad.add_(gradient)

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.quiet import autocast_types
 
 
 def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def require_autocast(job: Job) -> None:
     MismatchError
         Naming both.
     """
-    for device_type in ("cpu", "cuda"):
+    for device_type in autocast_types():
         if torch.is_autocast_enabled(device_type):
             active = str(torch.get_autocast_dtype(device_type)).removeprefix("torch.")
             if active != job.autocast:

@@ -48,10 +48,11 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
 def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
     """An order for the inference graph on the plan's placement.
 
-    An op goes where its group is, or where the plan has the op of the same id; else where it has the forward op of the
-    same module and kind, or of the same module; else to the device of what it reads.
+    An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
+    the forward op of the same module and kind, or of the same module; else to the device of what it reads.
     """
     hints = _placement_hints(plan)
+    made_from = {name: plan.placement[op.id] for op in plan.graph.ops for name in op.origin}
     home: dict[str, str] = {}
     of_group: dict[str | None, str] = {}
     for name in captured.topological_order:
@@ -60,6 +61,7 @@ def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
         home[name] = (
             of_group.get(op.colocate)
             or plan.placement.get(name)
+            or made_from.get(name)
             or hints.get((op.module, op.kind))
             or (hints.get((op.module, None)) if op.module else None)
             or next(read, plan.topology.devices[0].id)

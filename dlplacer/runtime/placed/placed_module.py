@@ -12,7 +12,7 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
-from dlplacer.frontend.torch.splitting.names import is_split
+from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
@@ -44,11 +44,13 @@ class PlacedModule(nn.Module):
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
-        RuntimeDevice name in the plan → what the last recorded step took there.
+        Device name in the plan → what the last recorded step took there.
     """
 
     def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
         super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
         for name in _SHARED:
             self.__dict__[name] = job.module.__dict__[name]
         self._job = job
@@ -155,7 +157,8 @@ class PlacedModule(nn.Module):
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
         variant = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
-        leaves = pytree.tree_leaves((args, called.kwargs))
+        # A plan captured in inference has the job's targets as inputs that nothing reads.
+        leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
         state = self._run(variant, variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
@@ -174,10 +177,10 @@ class PlacedModule(nn.Module):
         return self._variants[key]
 
     def _capture(self, job: Job) -> Captured:
-        """The job's graph with the plan's rewrites; splits name ops of the plan's mode only."""
+        """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
-        rewrites = [name for name in described["rewrites"] if same_mode or not is_split(name)]
+        rewrites = [name for name in described["rewrites"] if same_mode or name in PASSES]
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
@@ -197,4 +200,5 @@ class PlacedModule(nn.Module):
             if code.role in ("parameter", "buffer"):
                 tensor = tensors[code.name]
                 require_data(code.name, tensor)
+                # Through .data, so that optimizers which hold the Parameter keep holding the same object.
                 tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.executable import OpCode
+from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
@@ -32,9 +32,9 @@ class Variant:
     Attributes
     ----------
     order
-        RuntimeDevice name in the plan → op ids; every op of the graph once.
+        Device name in the plan → op ids; every op of the graph once.
     devices
-        RuntimeDevice name in the plan → device.
+        Device name in the plan → device.
     layouts
         Strides of the flat inputs at capture, None for one that is no tensor.
     """
@@ -82,6 +82,8 @@ class Variant:
         for code in self.captured.executable.codes.values():
             if code.role in ("parameter", "buffer", "mutation"):
                 require_home(code.name, tensors[code.name], self._torch_device(code.op))
+                # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees
+                # them.
                 bound[code.op] = tensors[code.name].detach()
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
@@ -108,12 +110,9 @@ class Variant:
     def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
         executable = self.captured.executable
-        tensors = (state.values[self.home[executable.producer[name]]][name] for name in executable.outputs)
-        count = len(executable.outputs) + len(executable.constants)
-        return [
-            executable.constants[position] if position in executable.constants else next(tensors)
-            for position in range(count)
-        ]
+        return with_constants(
+            executable, [state.values[self.home[executable.producer[name]]][name] for name in executable.outputs]
+        )
 
     def gradients(self, state: StepState) -> dict[str, torch.Tensor]:
         """Parameter name → gradient, on the parameter's device."""
@@ -148,6 +147,7 @@ class Variant:
         made = {op: set(code.results) for op, code in codes.items()}
         empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
         lowered = with_streams(programs, spaces, empty)
+        # Again: the passes that add and drop stream actions are checked, not trusted.
         dry_run(graph, lowered)
         require_no_races(graph, lowered, spaces, empty)
         return lowered
@@ -162,6 +162,13 @@ class Variant:
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device
+
+
+def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
+    """What a step returns: the given tensors, with its constants at their positions."""
+    found, constants = iter(tensors), executable.constants
+    count = len(tensors) + len(constants)
+    return [constants[position] if position in constants else next(found) for position in range(count)]
 
 
 def layouts_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...] | None, ...]:

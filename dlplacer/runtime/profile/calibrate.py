@@ -1,6 +1,5 @@
 """Calibrations of this machine's devices, from a profile of a model."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
 from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import kind_of
 from dlplacer.runtime.profile.link_times import measured_topology
-
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def calibrate(
@@ -25,7 +23,7 @@ def calibrate(
     Parameters
     ----------
     times_s
-        RuntimeDevice type → op id → seconds.
+        Device type → op id → seconds.
     devices
         The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
 
@@ -51,19 +49,6 @@ def calibrate(
 
 
 def versions_of(device: RuntimeDevice) -> dict[str, str]:
-    """What times measured on a device are valid for: hardware, torch, and CUDA where it is used."""
-    versions = {"torch": str(torch.__version__), "hardware": cpu_name()}
-    if device.torch_device.type == "cuda":
-        versions["hardware"] = torch.cuda.get_device_name(device.torch_device)
-        versions["cuda"] = str(torch.version.cuda)
-    return versions
-
-
-def cpu_name() -> str:
-    """The processor's name as the system tells it."""
-    try:
-        lines = _CPU_INFO.read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
+    """What times measured on a device are valid for: torch, the hardware, and CUDA where it is used."""
+    here = device.torch_device
+    return {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}

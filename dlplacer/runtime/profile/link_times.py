@@ -4,16 +4,18 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.transfer import received, sent
+from dlplacer.runtime.profile.statistic import settled
 
 _SIZES_BYTES = (4, 2**20, 2**24)
 _ROUND_TRIPS = 40
@@ -36,7 +38,7 @@ def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
     Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
     all CPU cores: others are fed by a host, whose time per op is `dispatch_time_s`.
     """
-    if len(devices) < 2 or any(device.torch_device.type != "cpu" for device in devices):
+    if len(devices) < 2 or not in_host_memory(devices):
         return 0.0
     first, second = devices[:2]
     all_in_flight: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -50,7 +52,7 @@ def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
         values[name] = second.receive(in_flight)
 
     sent = first.submit(lambda: _times_s(send)).result()
-    return fmean((median(sent), median(second.submit(lambda: _times_s(receive)).result())))
+    return fmean((settled(sent), settled(second.submit(lambda: _times_s(receive)).result())))
 
 
 def _times_s(move: Callable[[int], None]) -> list[float]:
@@ -65,7 +67,7 @@ def _times_s(move: Callable[[int], None]) -> list[float]:
 
 
 def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
-    """(device, device or ``host``, bytes) → seconds of one copy, the median of repeated ones.
+    """(device, device or ``host``, bytes) → seconds of one copy.
 
     Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
     thread to thread; to the host it is the copy of a CUDA device.
@@ -88,13 +90,13 @@ def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
         for _ in range(_ROUND_TRIPS):
             device.synchronize()
             begin = device.now()
-            tensor.to("cpu", non_blocking=True)
+            tensor.to(HOST_DEVICE, non_blocking=True)
             end = device.now()
             device.synchronize()
             times.append(device.elapsed_s(begin, end))
         return times
 
-    return max(1e-9, float(median(device.submit(copies).result()[_ROUND_TRIPS // 4 :])))
+    return max(1e-9, settled(device.submit(copies).result()))
 
 
 def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
@@ -109,13 +111,13 @@ def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
-    if first.torch_device.type == second.torch_device.type == "cpu":
+    if in_host_memory((first, second)):
         return _woken_s(first, second, size_bytes)
     return _round_trip_s(first, second, size_bytes) / 2
 
 
 def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Median seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
+    """Seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
 
     As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
     trip in which nothing else happens is quicker by half.
@@ -142,11 +144,11 @@ def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> fl
 
     answer = second.submit(receive_all)
     first.submit(send_all).result()
-    return 1e-9 * float(median(answer.result()[_ROUND_TRIPS // 4 :]))
+    return 1e-9 * settled(answer.result())
 
 
 def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Median round trip of a tensor, thread to thread."""
+    """Round trip of a tensor, thread to thread."""
     there: queue.SimpleQueue[Any] = queue.SimpleQueue()
     back: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -169,4 +171,4 @@ def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) 
     answer = second.submit(pong)
     times = first.submit(ping).result()
     answer.result()
-    return float(median(times[_ROUND_TRIPS // 4 :]))
+    return settled(times)

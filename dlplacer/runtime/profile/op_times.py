@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,9 +19,7 @@ from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of
-
-OpTimes = Mapping[str, float]
-"""Op id → seconds, in one step on one device."""
+from dlplacer.runtime.profile.statistic import OpTimes, typical
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class StepSample:
 class Profiler:
     """A job's whole step on every device at the same time, timed op by op.
 
-    Every device runs the step by itself on a copy of the job's tensors, all devices side by side: caches, heap, memory
+    Every device runs the whole step on its own copy of the job's tensors, all devices at once: caches, heap, memory
     bandwidth and the interpreter are as busy as when a plan runs. An op's time goes from the end of the op before it to
     its own end, so that the times sum up to the step.
 
@@ -57,8 +54,8 @@ class Profiler:
     def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self.devices = tuple(devices)
         self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        self._copies = [copied_tensors(job, captured, device) for device in devices]
-        self._variants = [whole_step(job, captured, device, self._leaves) for device in devices]
+        self._copies = [_copied_tensors(job, captured, device) for device in devices]
+        self._variants = [_whole_step(job, captured, device, self._leaves) for device in devices]
         self._steps_done = 0
 
     def step(self) -> tuple[StepSample, ...]:
@@ -68,7 +65,7 @@ class Profiler:
             found = list(pool.map(self._run, self._variants, self._copies))
         samples = []
         for device, (state, wall_s) in zip(self.devices, found, strict=True):
-            times = _op_times(device, state)
+            times = recorded_times(device, state)
             samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
         return tuple(samples)
 
@@ -84,7 +81,7 @@ class Profiler:
 def profile_ops(
     job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int = 7, warmup: int = 2
 ) -> dict[str, dict[str, float]]:
-    """RuntimeDevice type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
     profiler = Profiler(job, captured, devices)
     for _ in range(warmup):
         profiler.step()
@@ -93,19 +90,6 @@ def profile_ops(
         for device, sample in zip(devices, profiler.step(), strict=True):
             found[device.type].append(sample.op_times_s)
     return {kind: typical(samples) for kind, samples in found.items()}
-
-
-def typical(samples: Sequence[OpTimes]) -> dict[str, float]:
-    """Op id → mean seconds over the middle half of the steps by length, so that the times sum up to a median step.
-
-    What now and then delays an op (another thread holds the interpreter, a core is interrupted) is part of a step and
-    is kept in proportion; a step that was disturbed as a whole is left out. An op's own median or quartile would miss
-    what is rare for an op but certain for a step: on recurrent models of many small ops a sixth of the time.
-    """
-    by_length = sorted(samples, key=lambda times: sum(times.values()))
-    cut = len(by_length) // 4
-    middle = by_length[cut : len(by_length) - cut]
-    return {op: fmean(times[op] for times in middle) for op in middle[0]}
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
@@ -119,17 +103,17 @@ def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]
 
 
 def measured_types(graph: OpGraph) -> tuple[str, ...]:
-    """RuntimeDevice types whose times in the graph were measured."""
+    """Device types whose times in the graph were measured."""
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
+def _whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
     """All ops of a step on one device, which the program calls ``all``."""
     order = {"all": [op.id for op in captured.graph.ops]}
     return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
 
 
-def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
+def _copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
@@ -140,6 +124,7 @@ def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[
     return copies
 
 
-def _op_times(device: RuntimeDevice, state: StepState) -> dict[str, float]:
+def recorded_times(device: RuntimeDevice, state: StepState) -> dict[str, float]:
+    """Op id → seconds, of a recorded step of a program on one device, which it calls ``all``."""
     assert state.timeline is not None
     return {span.op: span.end_s - span.start_s for span in state.timeline["all"].spans(device)}

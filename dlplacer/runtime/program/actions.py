@@ -1,128 +1,113 @@
-"""What a device does, one action a line: the text form of a plan that is ready to run.
+"""The instructions of a device, one per line: the text form of a plan that is ready to run.
 
-COMPUTE, SEND, RECV and FREE say it for every device. A device with streams gets, by a lowering pass, the actions below
-them too: the order of its streams and the lifetime of what they use is then part of the program.
+COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
+that the order of its streams and the lifetime of the memory that they use are part of the program.
 """
 
 import json
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dlplacer.core.errors import InputError
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """``COMPUTE op``: run an op whose inputs are all here."""
+class _Line:
+    """An action's text: its form, with its fields in place of their names."""
 
-    op: str
+    __slots__ = ()
+    form: ClassVar[str]
 
     def __str__(self) -> str:
-        return f"COMPUTE {quoted(self.op)}"
+        values = {name: quoted(getattr(self, name)) for name in re.findall(r"{(\w+)}", self.form)}
+        return self.form.format_map(values)
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class Compute(_Line):
+    """``COMPUTE op``: run an op whose inputs are all on the device."""
+
+    form: ClassVar[str] = "COMPUTE {op}"
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send(_Line):
     """``SEND tensor -> device``: start moving a tensor, and go on."""
 
+    form: ClassVar[str] = "SEND {tensor} -> {target}"
     tensor: str
     target: str
 
-    def __str__(self) -> str:
-        return f"SEND {quoted(self.tensor)} -> {quoted(self.target)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Recv:
-    """``RECV tensor <- device``: wait until a tensor is here."""
+class Recv(_Line):
+    """``RECV tensor <- device``: wait until a tensor has arrived."""
 
+    form: ClassVar[str] = "RECV {tensor} <- {source}"
     tensor: str
     source: str
 
-    def __str__(self) -> str:
-        return f"RECV {quoted(self.tensor)} <- {quoted(self.source)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Free:
-    """``FREE tensor``: forget a tensor that nothing here needs any more."""
+class Free(_Line):
+    """``FREE tensor``: drop the reference to a tensor that this device no longer needs."""
 
+    form: ClassVar[str] = "FREE {tensor}"
     tensor: str
 
-    def __str__(self) -> str:
-        return f"FREE {quoted(self.tensor)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(_Line):
     """``COPY tensor -> device ON stream``: enqueue the copy that the SEND behind it hands over."""
 
+    form: ClassVar[str] = "COPY {tensor} -> {target} ON {stream}"
     tensor: str
     target: str
     stream: str
 
-    def __str__(self) -> str:
-        return f"COPY {quoted(self.tensor)} -> {quoted(self.target)} ON {quoted(self.stream)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(_Line):
     """``RECORD event ON stream``: the event has happened once the stream has done what it was given so far."""
 
+    form: ClassVar[str] = "RECORD {event} ON {stream}"
     event: str
     stream: str
 
-    def __str__(self) -> str:
-        return f"RECORD {quoted(self.event)} ON {quoted(self.stream)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(_Line):
     """``WAIT event ON stream``: the stream goes on once the event has happened; the thread goes on at once."""
 
+    form: ClassVar[str] = "WAIT {event} ON {stream}"
     event: str
     stream: str
 
-    def __str__(self) -> str:
-        return f"WAIT {quoted(self.event)} ON {quoted(self.stream)}"
-
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(_Line):
     """``SYNC event``: the thread goes on once the event has happened."""
 
+    form: ClassVar[str] = "SYNC {event}"
     event: str
-
-    def __str__(self) -> str:
-        return f"SYNC {quoted(self.event)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(_Line):
     """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for what the stream has by then."""
 
+    form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str
     stream: str
-
-    def __str__(self) -> str:
-        return f"HOLD {quoted(self.tensor)} FOR {quoted(self.stream)}"
 
 
 StreamAction = Copy | Record | Wait | Sync | Hold
 Action = Compute | Send | Recv | Free | StreamAction
 
 _NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
-_FORMS = {
-    "COMPUTE": (Compute, re.compile(f"COMPUTE {_NAME}")),
-    "SEND": (Send, re.compile(f"SEND {_NAME} -> {_NAME}")),
-    "RECV": (Recv, re.compile(f"RECV {_NAME} <- {_NAME}")),
-    "FREE": (Free, re.compile(f"FREE {_NAME}")),
-    "COPY": (Copy, re.compile(f"COPY {_NAME} -> {_NAME} ON {_NAME}")),
-    "RECORD": (Record, re.compile(f"RECORD {_NAME} ON {_NAME}")),
-    "WAIT": (Wait, re.compile(f"WAIT {_NAME} ON {_NAME}")),
-    "SYNC": (Sync, re.compile(f"SYNC {_NAME}")),
-    "HOLD": (Hold, re.compile(f"HOLD {_NAME} FOR {_NAME}")),
-}
+_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, Record, Wait, Sync, Hold)
+_FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NAME, kind.form))) for kind in _ACTIONS}
 
 
 def parse_action(line: str) -> Action:

@@ -1,12 +1,12 @@
-"""What the lowering for streams needs to know of the devices: where tensors live, and who works in streams."""
+"""What the lowering for streams needs to know of devices: their memory, and whether they have streams."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 
-HOST_MEMORY = "cpu"
+HOST_MEMORY = str(HOST_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class DeviceMemorySpace:
 
 
 MemorySpaces = Mapping[str, DeviceMemorySpace]
-"""RuntimeDevice name in the program → its site."""
+"""Device name in the program → its memory space."""
 
 
 def memory_spaces(
     devices: Mapping[str, RuntimeDevice], names: Iterable[str], away_on_device: bool = False
 ) -> MemorySpaces:
-    """The sites of a program's devices; those that are not among `devices` belong to other processes.
+    """The memory spaces of a program's devices; those that are not among `devices` belong to other processes.
 
     Parameters
     ----------

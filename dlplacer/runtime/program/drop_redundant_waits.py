@@ -17,6 +17,8 @@ Place = tuple[str, int]
 def without_redundancy(program: Program, spaces: MemorySpaces) -> Program:
     """The program without them, its events numbered by the device that records them."""
     before = None
+    # To a fixed point: without a wait two records may be adjacent on their stream, and sharing one event makes further
+    # waits redundant.
     while program != before:
         before = program
         program = _with_shared_records(program)

@@ -7,8 +7,13 @@ from dlplacer.runtime.program.actions import Action, Recv, Send
 from dlplacer.runtime.program.program import Program
 
 
-def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
+def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, int, Action]]:
     """(device, position, action) for all actions; a RECV comes after its SEND.
+
+    Parameters
+    ----------
+    in_step
+        Take one action of every device at a time; else every device goes on as far as it can.
 
     Raises
     ------
@@ -30,6 +35,8 @@ def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
                 yield device, position[device], action
                 position[device] += 1
                 moved = True
+                if in_step:
+                    break
     stuck = [program.where(name, position[name]) for name in position if position[name] < len(program.actions[name])]
     if stuck:
         raise InternalError(f"the program would hang at {'; '.join(stuck)}")

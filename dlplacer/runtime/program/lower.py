@@ -67,6 +67,7 @@ class _State:
                 yield from (Send(tensor, target) for target in self._targets(op, tensor, device))
             for tensor in read:
                 self.uses_left[tensor, device] -= 1
+            # What is made and read by nobody here (sent only, or not at all) is freed right behind its producer.
             for tensor in (*read, *made):
                 if not self.uses_left[tensor, device] and tensor not in self.keep:
                     yield Free(tensor)

@@ -34,7 +34,7 @@ def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Colle
 
 
 def _with_every_order(program: Program, spaces: MemorySpaces, empty: frozenset[str]) -> Program:
-    """The program with all orders said, needed or not."""
+    """The program with every ordering made explicit, redundant or not."""
     lowering = _Lowering(spaces, empty)
     return Program(
         {
@@ -46,14 +46,14 @@ def _with_every_order(program: Program, spaces: MemorySpaces, empty: frozenset[s
 
 @dataclass
 class _Lowering:
-    """Turns one action after another into those that also say the order of streams."""
+    """Lowers one action after another to actions that make the order of streams explicit."""
 
     spaces: MemorySpaces
     empty: frozenset[str]
     recorded: dict[str, int] = field(default_factory=dict)
 
     def action(self, device: str, action: Action) -> Iterator[Action]:
-        """What stands for an action of a device."""
+        """The actions that replace an action of a device."""
         if isinstance(action, Send) and self.spaces[device].has_streams:
             yield from self._send(device, action)
         elif isinstance(action, Recv):
@@ -87,7 +87,7 @@ class _Lowering:
         yield Hold(action.tensor, stream)
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
-        """A tensor that crosses processes is there when it is received: its transport sees to that."""
+        """A tensor from another process has arrived when it is received: its transport guarantees that."""
         here, source = self.spaces[device], self.spaces[action.source]
         if here.away or source.away:
             return

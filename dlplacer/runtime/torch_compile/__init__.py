@@ -1,4 +1,4 @@
-"""The shortest way in: ``import dlplacer.runtime.torch_compile; torch.compile(model, backend="dlplacer")``."""
+"""The shortest entry point: ``import dlplacer.runtime.torch_compile; torch.compile(model, backend="dlplacer")``."""
 
 from dlplacer.runtime.torch_compile.backend import CompileOptions, dlplacer
 

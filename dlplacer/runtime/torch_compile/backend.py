@@ -14,7 +14,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import usable_cores
+from dlplacer.runtime.devices.kinds import default_names
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
 
@@ -32,7 +32,7 @@ class CompileOptions:
     devices
         Names of devices, a list or as one text with commas; by default the CUDA devices, or else the cores.
     topology
-        A topology, a file, or the name of one that ships: its devices stand for `devices` in order. By default the
+        A topology, a file, or the name of one that ships: its devices correspond to `devices` in order. By default the
         links are timed.
     method
         How a graph is planned: a key of `dlplacer.solvers.methods.METHODS`.
@@ -70,13 +70,15 @@ class CompileOptions:
             return tuple(self.devices.split(","))
         if self.devices is not None:
             return tuple(self.devices)
-        if torch.cuda.is_available():
-            return tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
-        return tuple(f"cpu:{index}" for index in range(min(len(usable_cores()), _MOST_CORES)))
+        return default_names(_MOST_CORES)
 
 
 def dlplacer(
-    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+    module: fx.GraphModule,
+    inputs: Sequence[object],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """A Dynamo backend: the module's graph, placed.
 
@@ -94,7 +96,7 @@ def dlplacer(
     chosen = CompileOptions.of(options or {})
     _require_fixed_shapes(inputs)
 
-    def compiled(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    def compiled(graph: fx.GraphModule, _: Sequence[object]) -> Callable[..., Any]:
         return _boxed(GraphRunner(graph, _devices(chosen.names), _planning(chosen)))
 
     found: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(module, inputs)
@@ -115,7 +117,7 @@ def _planning(options: CompileOptions) -> dict[str, Any]:
 def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
     """Called with a list that it empties, so that inputs do not outlive their last reader: the form autograd wants."""
 
-    def boxed(inputs: list[Any]) -> Any:
+    def boxed(inputs: list[object]) -> Any:
         given = tuple(inputs)
         inputs.clear()
         return run(*given)
@@ -131,7 +133,7 @@ def _devices(names: tuple[str, ...]) -> list[RuntimeDevice]:
     return _OPENED[names]
 
 
-def _require_fixed_shapes(inputs: Sequence[Any]) -> None:
+def _require_fixed_shapes(inputs: Sequence[object]) -> None:
     for value in inputs:
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
         if any(isinstance(size, (torch.SymInt, torch.SymFloat)) for size in sizes):

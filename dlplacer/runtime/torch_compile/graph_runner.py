@@ -1,10 +1,8 @@
 """One traced graph, profiled and planned at its first call, and then run as planned."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import quantiles
 from threading import Lock
 from typing import Any
 
@@ -24,8 +22,11 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import recorded_times, with_measured_times
+from dlplacer.runtime.profile.statistic import OpTimes, typical
 
-_PROFILED = 3
+_PROFILED = 4
+"""The fewest steps of which `typical` leaves out one that was disturbed."""
 _ASSUMED = Options(contention="none", memory="sum", step="joint")
 
 
@@ -49,7 +50,7 @@ class GraphRunner:
         self._variant: Variant | None = None
         self.plan: Plan | None = None
 
-    def __call__(self, *inputs: Any) -> list[Any]:
+    def __call__(self, *inputs: object) -> list[object]:
         """The outputs of the graph, each on the device where it was traced."""
         with self._first:
             if self._variant is None:
@@ -61,7 +62,7 @@ class GraphRunner:
             for value, home in zip(outputs, self._outputs_on, strict=True)
         ]
 
-    def _run(self, variant: Variant, inputs: Sequence[Any]) -> list[Any]:
+    def _run(self, variant: Variant, inputs: Sequence[object]) -> list[object]:
         state = variant.joint.start(variant.bind({}, inputs, self._drawn_seed(), 0))
         variant.joint.run(state)
         return variant.outputs(state)
@@ -72,10 +73,10 @@ class GraphRunner:
             return 0
         return int(torch.randint(2**62, ()))
 
-    def _planned(self, inputs: Sequence[Any]) -> Plan:
+    def _planned(self, inputs: Sequence[object]) -> Plan:
         options = dict(self._planning)
         topology = options.pop("topology") or measured_topology(self._devices)
-        graph = _with_times(self.captured.graph, self._op_times(inputs, topology))
+        graph = with_measured_times(self.captured.graph, self._op_times(inputs, topology))
         return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
 
     def _named(self, topology: Topology) -> dict[str, RuntimeDevice]:
@@ -86,23 +87,21 @@ class GraphRunner:
             )
         return {node.id: device for node, device in zip(topology.devices, self._devices, strict=True)}
 
-    def _op_times(self, inputs: Sequence[Any], topology: Topology) -> dict[str, dict[str, float]]:
+    def _op_times(self, inputs: Sequence[object], topology: Topology) -> dict[str, dict[str, float]]:
         """Type in the topology → op → seconds, on the first device of each type."""
         first: dict[str, RuntimeDevice] = {}
         for node in topology.devices:
             first.setdefault(node.type, self._named(topology)[node.id])
         return {kind: self._timed(inputs, device) for kind, device in first.items()}
 
-    def _timed(self, inputs: Sequence[Any], device: RuntimeDevice) -> dict[str, float]:
+    def _timed(self, inputs: Sequence[object], device: RuntimeDevice) -> dict[str, float]:
         variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
-        times: dict[str, list[float]] = defaultdict(list)
+        samples: list[OpTimes] = []
         for _ in range(1 + _PROFILED):
             state = variant.joint.start(variant.bind({}, inputs, 0, 0), record=True)
             variant.joint.run(state)
-            assert state.timeline is not None
-            for span in state.timeline["all"].spans(device):
-                times[span.op].append(span.end_s - span.start_s)
-        return {op: quantiles(found[1:], n=4, method="inclusive")[0] for op, found in times.items()}
+            samples.append(recorded_times(device, state))
+        return typical(samples[1:])
 
     def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)
@@ -127,7 +126,7 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
     return list(module.graph.find_nodes(op="placeholder"))
 
 
-def _returned(module: fx.GraphModule) -> Sequence[Any]:
+def _returned(module: fx.GraphModule) -> Sequence[object]:
     returned = module.graph.output_node().args[0]
     assert isinstance(returned, (tuple, list))
     return returned
@@ -137,19 +136,12 @@ def _stand_in(node: fx.Node) -> Any:
     return node.meta.get("val")
 
 
-def _device_of(entry: Any) -> torch.device | None:
+def _device_of(entry: object) -> torch.device | None:
     value = _stand_in(entry) if isinstance(entry, fx.Node) else None
     return value.device if isinstance(value, torch.Tensor) else None
 
 
-def _with_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    return replace(
-        graph,
-        ops=tuple(replace(op, time_s={kind: by_op[op.id] for kind, by_op in times.items()}) for op in graph.ops),
-    )
-
-
-def _near_inputs(graph: OpGraph, inputs: Sequence[Any], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
+def _near_inputs(graph: OpGraph, inputs: Sequence[object], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
     """Inputs are where the caller has them: only a device that holds them can bring them in for nothing."""
     find = partial(_homes, devices=devices)
     ops, position = [], 0

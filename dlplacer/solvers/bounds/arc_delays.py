@@ -19,7 +19,7 @@ class Summary(NamedTuple):
 
 
 class ArcDelays:
-    """Summaries of an instance's arcs, each reckoned once for the instance."""
+    """Summaries of an instance's arcs, each computed once for the instance."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance

@@ -12,12 +12,33 @@ from numpy.typing import NDArray
 
 from dlplacer.solvers.instance.instance import Instance
 
-_PRICE_UNITS = 2**10
-_ROUNDS = 100
 _NO_PRICE = 1e-9
+"""Stands for a price of 0 where forbidden devices, of infinite duration, would make that undefined."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PriceParams:
+    """The search for prices by multiplicative weights (Arora, Hazan and Kale 2012).
+
+    Attributes
+    ----------
+    units
+        Whole units of the dearest price: prices are integers, so that bounds are exact, and round to 0.1 %.
+    rounds
+        Steps; the excess falls as one over the root of their number. Any prices give a valid bound.
+    step
+        Factor on the load in the exponent, divided by the root of the step's number. A guess, never tuned.
+    """
+
+    units: int = 2**10
+    rounds: int = 100
+    step: float = 4.0
+
+
+PARAMS = PriceParams()
 
 
 @dataclass(frozen=True)
@@ -64,7 +85,7 @@ def _search_prices(instance: Instance) -> Ints:
     price = np.full(instance.device_count, 1.0 / instance.device_count)
     best, best_value = _whole(price), -1.0
     scale = max(1.0, float(sum(instance.longest)))
-    for number in range(_ROUNDS):
+    for number in range(PARAMS.rounds):
         whole = _whole(price)
         spent = duration * np.maximum(whole, _NO_PRICE)
         value = float(spent.min(axis=1).sum()) / float(whole.sum())
@@ -74,11 +95,11 @@ def _search_prices(instance: Instance) -> Ints:
         load = np.bincount(
             cheapest, weights=duration[np.arange(len(duration)), cheapest], minlength=instance.device_count
         )
-        price = price * np.exp(4.0 * load / scale / np.sqrt(number + 1.0))
+        price = price * np.exp(PARAMS.step * load / scale / np.sqrt(number + 1.0))
         price /= price.sum()
     return best
 
 
 def _whole(price: Floats) -> Ints:
-    whole: Ints = np.rint(price / price.max() * _PRICE_UNITS).astype(np.int64)
+    whole: Ints = np.rint(price / price.max() * PARAMS.units).astype(np.int64)
     return whole

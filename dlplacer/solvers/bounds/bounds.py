@@ -12,8 +12,27 @@ from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
 from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.instance.instance import Instance
 
-_MULTIPLICATIONS_PER_S = 2e9
-_MOST_PIVOTS = 3000
+
+@dataclass(frozen=True)
+class BoundParams:
+    """How many pivots `interval_areas` gets.
+
+    Attributes
+    ----------
+    multiplications_per_s
+        Products and sums of the matrix product that a slow core manages, from which the time is foretold.
+    most_pivots
+        Three matrices of pivots × pivots in 8 bytes each then take 216 MB.
+    most_thresholds
+        Tails that `_window_area` tries; each costs a pass over all ops. Never tuned.
+    """
+
+    multiplications_per_s: float = 2e9
+    most_pivots: int = 3000
+    most_thresholds: int = 500
+
+
+PARAMS = BoundParams()
 
 
 @dataclass(frozen=True)
@@ -67,9 +86,9 @@ def lower_bounds(
     prices = best_prices(instance)
     head, tail = heads(instance, head), tails(instance, tail)
     working = sum(ticks > 0 for ticks in instance.longest)
-    affordable = int((3 * max(0.0, seconds) * _MULTIPLICATIONS_PER_S / max(1, working)) ** 0.5)
+    affordable = int((3 * max(0.0, seconds) * PARAMS.multiplications_per_s / max(1, working)) ** 0.5)
     if working and affordable > 1:
-        intervals = interval_areas(instance, prices, min(affordable, _MOST_PIVOTS))
+        intervals = interval_areas(instance, prices, min(affordable, PARAMS.most_pivots))
         head = heads(instance, raised_heads(instance, intervals, head))
         tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
     longest = max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
@@ -89,7 +108,7 @@ def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:
     starts, ends, cost = starts[late], ends[late], prices.cost[late]
     best = 0
     thresholds = np.unique(ends)
-    for threshold in thresholds[:: max(1, len(thresholds) // 500)]:
+    for threshold in thresholds[:: max(1, len(thresholds) // PARAMS.most_thresholds)]:
         ticks = prices.ticks(np.cumsum(np.where(ends >= threshold, cost, 0)))
         best = max(best, int((np.where(ends >= threshold, starts, -threshold) + ticks).max()) + int(threshold))
     return best

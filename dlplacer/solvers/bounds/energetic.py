@@ -10,7 +10,10 @@ from dlplacer.solvers.bounds.area import Ints, Prices
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _COLUMNS = 256
+"""Pivots per matrix product: bounds the memory of the product, and lets each leave out the ops after its columns."""
+
 _UNREACHED = -(2**40)
+"""Ticks between pivots that no path joins: less than any horizon below 0."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
     the device. The same holds backwards from v. So all used devices but one lose the sum of the two delays.
     """
     order = np.array(instance.order)
+    # Ops of no time have no energy, and captured graphs have many of them.
     working = order[np.array([instance.longest[op] > 0 for op in instance.order], dtype=bool)]
     chosen = np.unique(np.linspace(0, len(working) - 1, min(len(working), most_pivots)).round().astype(np.int64))
     pivots = working[chosen]

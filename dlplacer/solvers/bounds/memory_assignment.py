@@ -29,7 +29,7 @@ _DEAR = 10.0
 
 
 @dataclass(frozen=True)
-class MemoryAssignmentParameters:
+class MemoryAssignmentParams:
     """Limits of the linear programs.
 
     Attributes
@@ -57,11 +57,11 @@ class _Group:
     is_on_path: bool
 
 
-def memory_assignment_bound(instance: Instance, parameters: MemoryAssignmentParameters | None = None) -> int:
+def memory_assignment_bound(instance: Instance, parameters: MemoryAssignmentParams | None = None) -> int:
     """A makespan in ticks that no schedule beats; 0 where memory binds nowhere or the program is too large."""
     if not instance.memory_binds:
         return 0
-    parameters = parameters or MemoryAssignmentParameters()
+    parameters = parameters or MemoryAssignmentParams()
     path = _longest_path(instance)
     groups = _groups(instance, path)
     if len(groups) * instance.device_count > parameters.most_variables:

@@ -1,1 +1,1 @@
-"""Parts of a problem solved by themselves, put together again, and a master problem over what they share."""
+"""Decomposition: segments, suffixes, windows and device subsets as subproblems, and a master problem over segments."""

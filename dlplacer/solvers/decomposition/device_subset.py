@@ -1,18 +1,46 @@
-"""A plan on few well-connected devices, as a start on a machine of many.
+"""A plan on a subset of well-connected devices, as a start on a machine of many.
 
 On many devices with contended links the heuristics spread work over links that then hold it up, and searching takes
-longer. What is found on a few devices, with no other one as a relay, is a plan of the whole machine; bounds found there
+longer. What is found on a subset, with no other device as a relay, is a plan of the whole machine; bounds found there
 are none.
 """
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
-SUBSET_SIZE = 4
+
+@dataclass(frozen=True)
+class SubsetParams:
+    """What is searched on the subset.
+
+    Attributes
+    ----------
+    size
+        Devices. Up to four, all routes are looked at; forward graphs with branches gain nothing beyond about three.
+    bound_share, restart_share, restarts
+        As in the default method.
+    segments
+        Transfers get all the time: bounds of the subset are none, so proofs are of no use.
+    """
+
+    size: int = 4
+    bound_share: float = 0.1
+    restart_share: float = 0.1
+    restarts: int = 150
+    segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=1.0))
+
+
+PARAMS = SubsetParams()
 
 
 class SubsetIncumbent(Incumbent):
@@ -31,8 +59,23 @@ class SubsetIncumbent(Incumbent):
         return better
 
 
-def on_device_subset(instance: Instance, count: int = SUBSET_SIZE) -> Instance | None:
-    """The instance limited to its best-connected devices; None if all are few, or they differ."""
+def search_device_subset(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
+    """Offer schedules on the subset, if there is one: a list schedule, then what segments and restarts make of it."""
+    subset = on_device_subset(instance)
+    if subset is None:
+        return
+    known = SubsetIncumbent(incumbent, time.monotonic() + seconds)
+    known.offer(construct(subset, list_schedule))
+    if known.best is None:
+        return
+    bounds = lower_bounds(subset, PARAMS.bound_share * known.budget.left_s)
+    known.raise_bound(bounds.makespan)
+    solve_segments(subset, bounds, known, PARAMS.segments)
+    improve(subset, known, PARAMS.restart_share * known.budget.left_s, PARAMS.restarts)
+
+
+def on_device_subset(instance: Instance, count: int = PARAMS.size) -> Instance | None:
+    """The instance limited to its best-connected devices; None if it has no more of them, or they differ."""
     if instance.device_count <= count or not instance.uniform:
         return None
     chosen = best_connected(instance, count)

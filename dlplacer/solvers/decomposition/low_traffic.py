@@ -1,8 +1,7 @@
-"""Of the best schedules of a chain's series those that send little, one series after another.
+"""Communication-minimising subproblems: of the best schedules of each series the one that sends least.
 
-Many placements give a segment its best time. What they differ in is what has to be sent beside it: tensors that
-segments long after it read, and inputs of ops outside all segments. Links that carry one transfer at a time make that
-matter.
+Many placements give a segment its best time. They differ in what else has to be sent: tensors that later segments read,
+and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the segments.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.variables import Variables
 from dlplacer.solvers.instance.schedule import Schedule
 
-_SECONDS = 5.0
+_MOST_S = 5.0
+"""Seconds per series, should the deterministic limit fail."""
 
 
 def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int) -> list[Schedule]:
@@ -77,6 +77,7 @@ class _LowTraffic:
         ops = self._positions(series)
         upper = best.makespan + int(slack * best.makespan)
         bounds = self.chain.bounds[series.instance]
+        # Earlier series have named the devices, so they are no longer interchangeable.
         model, variables = build_model(series.instance, bounds, upper, with_transfers=True, symmetric=False)
         known: dict[int, int] = {}
         for op, position in ops.items():
@@ -86,7 +87,7 @@ class _LowTraffic:
         terms = [*self._inside(variables), *self._outside(ops, series, variables)]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
-        solver = new_solver(budget.workers, self.seed, min(_SECONDS, budget.left_s))
+        solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
         solver.parameters.max_deterministic_time = work
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return read_schedule(variables, series.instance, solver.boolean_value, solver.value)

@@ -1,6 +1,6 @@
 """Placing the blocks that series share: a master problem over patterns, of which only those that matter are solved.
 
-Solved by themselves, two series may want a shared block, mostly that of a cut op between them, on different devices.
+Solved independently, two series may place a shared block, mostly that of a cut op between them, on different devices.
 Let f_s(σ) be the least makespan of series s when its shared blocks are placed as σ says. Whatever the schedule, its
 placement fixes one σ for all, so the chain takes no less than min over σ of Σ_s f_s(σ). A master problem chooses σ with
 a lower bound in place of every f_s that is not known yet; what it chooses is solved, and it chooses again.
@@ -29,13 +29,44 @@ Solve = Callable[[SegmentChain, Series, float, int], None]
 """Improves the best schedule of a series' instance and proves it, or that none takes at most so many ticks; with some
 deterministic seconds of work."""
 
-_MASTER_S = 5.0
-_WORK, _GROWTH = 0.2, 3.0
-_SURVEY_SHARE = 0.3
-_BOUND_S = 0.2
-_MOST_SHARED = 10
-_FEW_PLACEMENTS = 64
-_SCALE, _TRY = 10**6, 5 * 10**3
+
+@dataclass(frozen=True)
+class MasterParams:
+    """What is spent on the master and on its subproblems.
+
+    Attributes
+    ----------
+    master_s
+        Seconds per solve of the master: small beside the limits that are usual. A guess.
+    work, growth
+        Deterministic seconds of the first search of a subproblem, and the factor for every further one: doubling or
+        tripling wastes at most half as much again on what turns out hard. Never tuned.
+    survey_share
+        Share of the time in which bounds and list schedules of all patterns are made ahead. A guess.
+    survey_placements
+        Up to so many placements of a series' shared blocks all patterns are surveyed; 64 = two blocks on eight devices.
+    bound_s
+        Seconds for the bounds of a subproblem; they repeat for every pattern.
+    most_shared
+        Shared blocks per series that a pattern fixes; the others, those that fewest series share, are left free, which
+        only weakens the bound. Two devices then have at most 2^9 patterns.
+    guess_scale
+        Units in which the master breaks ties by the known schedules, per sum of all bounds; the sum of all guesses
+        stays far below 2^53, and below one unit of the bound.
+    retry_penalty
+        Units, times the square of the tries, by which a subproblem that was searched in vain loses against others: 5 ‰
+        of the makespan at first. A guess.
+    """
+
+    master_s: float = 5.0
+    work: float = 0.2
+    growth: float = 3.0
+    survey_share: float = 0.3
+    survey_placements: int = 64
+    bound_s: float = 0.2
+    most_shared: int = 10
+    guess_scale: int = 10**6
+    retry_penalty: int = 5 * 10**3
 
 
 @dataclass(frozen=True)
@@ -49,8 +80,8 @@ class MasterSolution:
 class MasterProblem:
     """The series of a chain, the blocks that they share, and what is known of each under each pattern."""
 
-    def __init__(self, chain: SegmentChain) -> None:
-        self.chain = chain
+    def __init__(self, chain: SegmentChain, params: MasterParams = MasterParams()) -> None:
+        self.chain, self.params = chain, params
         self.blocks = [self._own_blocks(series) for series in chain.series]
         users: dict[int, int] = {}
         for own in self.blocks:
@@ -60,7 +91,7 @@ class MasterProblem:
             tuple(sorted((block for block in own if users[block] > 1), key=lambda block: (-users[block], block)))
             for own in self.blocks
         ]
-        self.shared = [blocks[:_MOST_SHARED] for blocks in self.shared]
+        self.shared = [blocks[: params.most_shared] for blocks in self.shared]
         self.classes = interchangeable(chain.instance)
         self.free = [chain.incumbents[series.instance].bound for series in chain.series]
         self.known: list[dict[Pattern, Incumbent]] = [{} for _ in chain.series]
@@ -81,15 +112,16 @@ class MasterProblem:
             Takes a lower bound on the ticks of the chain and schedules of the whole; gives the most ticks of a chain
             that is better than all known ones, or None to stop.
         """
-        self._survey(time.monotonic() + _SURVEY_SHARE * (stop_at - time.monotonic()))
+        self._survey(time.monotonic() + self.params.survey_share * (stop_at - time.monotonic()))
         while (left := min(stop_at - time.monotonic(), self.chain.budget.left_s)) > 0:
-            choice = self._choose(min(_MASTER_S, left))
+            choice = self._choose(min(self.params.master_s, left))
             if choice is None:
                 return
             patterns = [self.pattern(number, choice.assigned) for number in range(len(self.chain.series))]
             chosen = [self._seen(number, pattern) for number, pattern in enumerate(patterns)]
             most = offer(choice.ticks, self._combined(choice, patterns))
             least = [self.chain.incumbents[limited.instance].bound for limited in chosen]
+            # Least work first: a subproblem that is hard must not starve the easy ones.
             unsolved = [number for number, limited in enumerate(chosen) if not self._closed(limited)]
             if most is None or not unsolved:
                 return
@@ -120,10 +152,10 @@ class MasterProblem:
         return {block: schedule.device[members[own][0]] for block, own in self.blocks[number].items()}
 
     def _survey(self, stop_at: float) -> None:
-        """Bounds and list schedules of all patterns, where they are few: they tell which ones are worth more work."""
+        """Bounds and list schedules of all patterns, where not too many: they show which ones are worth more work."""
         devices = range(self.chain.instance.device_count)
         for number, blocks in enumerate(self.shared):
-            if len(devices) ** len(blocks) <= _FEW_PLACEMENTS:
+            if len(devices) ** len(blocks) <= self.params.survey_placements:
                 for placed in product(devices, repeat=len(blocks)):
                     if time.monotonic() > stop_at or not self.chain.budget.left_s:
                         return
@@ -143,7 +175,7 @@ class MasterProblem:
         limited = replace(series, instance=series.instance.limited(limits))
         if pattern not in self.known[number]:
             if limited.instance not in chain.incumbents:
-                chain.bounds[limited.instance] = lower_bounds(limited.instance, _BOUND_S)
+                chain.bounds[limited.instance] = lower_bounds(limited.instance, self.params.bound_s)
                 chain.incumbents[limited.instance] = chain.begin(limited.instance)
                 chain.incumbents[limited.instance].raise_bound(self.free[number])
             self.known[number][pattern] = chain.incumbents[limited.instance]
@@ -159,10 +191,10 @@ class MasterProblem:
         chain = self.chain
         left = min(stop_at - time.monotonic(), chain.budget.left_s)
         if left > 0:
-            work = self.work.get(limited.instance, _WORK)
+            work = self.work.get(limited.instance, self.params.work)
             chain.incumbents[limited.instance].budget = chain.budget_of(left)
             solve(chain, limited, work, most)
-            self.work[limited.instance] = work * _GROWTH
+            self.work[limited.instance] = work * self.params.growth
             known = id(chain.incumbents[limited.instance])
             self.tries[known] = self.tries.get(known, 0) + 1
 
@@ -195,6 +227,7 @@ class MasterProblem:
 
     def _choose(self, seconds: float) -> MasterSolution | None:
         """The best placement of the shared blocks by what is known; of equals that whose known schedules are best."""
+        scale = self.params.guess_scale
         model = cp_model.CpModel()
         shared = dict.fromkeys(block for blocks in self.shared for block in blocks)
         place = {block: {d: model.new_bool_var("") for d in self._allowed(block)} for block in shared}
@@ -206,7 +239,7 @@ class MasterProblem:
         for number, blocks in enumerate(self.shared):
             highest = max((known.bound for known in self.known[number].values()), default=self.free[number])
             cost = model.new_int_var(self.free[number], max(highest, self.free[number]), "")
-            guess = model.new_int_var(0, 2 * _SCALE, "")
+            guess = model.new_int_var(0, 2 * scale, "")
             for pattern, known in self.known[number].items():
                 literals = self._matching(blocks, pattern, place, same)
                 met = cp_model.LinearExpr.sum(literals)
@@ -215,12 +248,14 @@ class MasterProblem:
                     model.add(cost >= self.free[number] + more * (1 - len(literals)) + more * met)
                 if known.best is not None:
                     tried = 0 if known.closed else self.tries.get(id(known), 0)
-                    worse = (known.best.makespan - self.free[number]) * _SCALE // whole + tried**2 * _TRY
-                    worse = min(2 * _SCALE, worse)
+                    worse = (
+                        known.best.makespan - self.free[number]
+                    ) * scale // whole + tried**2 * self.params.retry_penalty
+                    worse = min(2 * scale, worse)
                     model.add(guess >= worse + (worse + 1) * (met - len(literals)))
             costs.append(cost)
             guesses.append(guess)
-        model.minimize(2 * _SCALE * (len(guesses) + 1) * sum(costs) + sum(guesses))
+        model.minimize(2 * scale * (len(guesses) + 1) * sum(costs) + sum(guesses))
         solver = new_solver(1, self.chain.budget.seed, seconds)
         if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
@@ -228,7 +263,7 @@ class MasterProblem:
             block: next(device for device, there in row.items() if solver.boolean_value(there))
             for block, row in place.items()
         }
-        return MasterSolution(int(solver.best_objective_bound + 1e-3) // (2 * _SCALE * (len(guesses) + 1)), assigned)
+        return MasterSolution(int(solver.best_objective_bound + 1e-3) // (2 * scale * (len(guesses) + 1)), assigned)
 
     @property
     def _all_equal(self) -> bool:

@@ -11,6 +11,8 @@ from dlplacer.solvers.bounds.energetic import reachable
 from dlplacer.solvers.instance.instance import Delay, Instance
 
 _LARGEST_SERIES = 120
+"""Ops up to which segments are joined into a series. Inception's forward and backward blocks together have 62; CP-SAT
+proves those in seconds, and its disjunctive loses its precedence literals above 60 intervals per device."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
     their makespans. (What leads into a segment from farther back, or from sources, is left out, which lengthens
     nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
     """
+    # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
     order = np.array([op for op in instance.order if op not in instance.sources])
     reach = np.unpackbits(reachable(instance, order)[order], axis=1, count=len(order)).astype(bool)
@@ -92,6 +95,7 @@ def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]
         for key in keys:
             users.setdefault(key, []).append(number)
     series = {number: [number] for number in range(len(segments))}
+    # Pairs first: a group that runs through many segments would use up the allowed size before them.
     for numbers in sorted(users.values(), key=len):
         joined = sorted({other for number in numbers for other in series[number]})
         if sum(len(segments[number].ops) for number in joined) <= _LARGEST_SERIES:

@@ -1,15 +1,61 @@
-"""What follows a cut op: not only the segments behind it, but also ops that nothing waits for, such as gradients of
-weights. They share the devices with the last segments, and have to be done too.
+"""Suffix bounds: what follows a cut op, ops that nothing waits for included, such as gradients of weights.
 
-Everything that follows an op starts after its end, on any schedule. So after an op's end passes at least the time that
-what follows it takes by itself, with nothing else to do: the optimum of that part bounds the op's tail.
+They share the devices with the last segments but are in none of them. All that follows an op starts after its end in
+any schedule, so the optimum of the instance of these ops alone bounds the op's tail.
 """
 
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decomposition.series_search import search_series
+from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+
+
+@dataclass(frozen=True)
+class SuffixParams:
+    """Which suffixes are solved, and what is spent on each.
+
+    They gave 30 to 55 % of the bound on training graphs whose weight gradients nothing waits for, nothing elsewhere.
+
+    Attributes
+    ----------
+    sizes
+        Working ops of a suffix; each size gives one. Larger ones bound more but are proven less often, and above 60
+        intervals per device CP-SAT sets up no precedence literals.
+    share
+        Share of the time that is left, for each. A guess.
+    work
+        Deterministic seconds of CP-SAT for each: one search, not repeated. A guess.
+    bound_share
+        Share of a suffix's time for its bounds before that.
+    """
+
+    sizes: tuple[int, ...] = (15, 30, 60)
+    share: float = 0.05
+    work: float = 1.0
+    bound_share: float = 0.1
+
+
+def raise_suffix_bounds(
+    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, params: SuffixParams = SuffixParams()
+) -> Bounds:
+    """Bounds raised by what follows the last cut ops of a chain."""
+    budget, tail = incumbent.budget, list(bounds.tail)
+    for cut, part in suffixes(chain.instance, chain.segments, params.sizes):
+        stop_at = time.monotonic() + params.share * budget.left_s
+        chain.bounds[part] = lower_bounds(part, params.bound_share * (stop_at - time.monotonic()))
+        known = chain.incumbents[part] = chain.begin(part)
+        known.budget = chain.budget_of(stop_at - time.monotonic())
+        search_series(chain, Series((), part), params.work)
+        tail[cut] = max(tail[cut], known.bound)
+    bounds = lower_bounds(chain.instance, params.bound_share * budget.left_s, bounds.head, tail)
+    incumbent.raise_bound(bounds.makespan)
+    return bounds
 
 
 def suffixes(

@@ -1,77 +1,87 @@
-"""The series of a chain once more, with what they send: links carry one transfer at a time inside each."""
+"""The series of a chain with link contention: inside each, a link direction carries one transfer at a time."""
 
 import time
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.low_traffic import low_traffic
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
-from dlplacer.solvers.decomposition.segments import Series, with_traffic
+from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.schedule import compact
 
-_ADVANCE_SHARE, _WORK, _GROWTH, _ROUNDS = 0.5, 0.4, 3.0, 30
-_SLACKS, _THRIFT, _PATIENCE = (0.0, 0.01, 0.03), 0.12, 2
-_BOUND_SHARE = 0.05
+
+@dataclass(frozen=True)
+class TransferSearchParams:
+    """What is spent on the series with their traffic; none of it was ever tuned.
+
+    Attributes
+    ----------
+    advance_share
+        Share of the time that is left for proving series; the rest is for combining their schedules.
+    work, growth
+        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one: more than
+        without transfers, as the models have literals for every route and intervals for every link direction.
+    restarts
+        Randomized restarts per series before CP-SAT.
+    slacks
+        Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
+    low_traffic_work
+        Deterministic seconds of CP-SAT for each communication-minimising subproblem.
+    patience
+        Rounds in a row that may bring nothing.
+    bound_share
+        Share of the time that is left for the bounds of the whole.
+    """
+
+    advance_share: float = 0.5
+    work: float = 0.4
+    growth: float = 3.0
+    restarts: int = 30
+    slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
+    low_traffic_work: float = 0.12
+    patience: int = 2
+    bound_share: float = 0.05
+
+
+PARAMS = TransferSearchParams()
 
 
 def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, stop_at: float) -> Bounds:
-    """Solve the series of a chain with their traffic, in rounds of growing length; the bounds that follow.
+    """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
 
-    Of their best schedules those that send little make up schedules of the whole, others in every round: it ends
-    when several rounds in a row have brought nothing. The bounds count only if no route that a transfer may take is
-    left out.
+    Their best schedules that send little make up schedules of the whole, others in every round: it ends when several
+    rounds in a row have brought nothing. The bounds count only if no route that a transfer may take is left out.
     """
-    loaded, budget = with_load(chain), incumbent.budget
+    contended, budget = chain.with_traffic(), incumbent.budget
     complete = chain.instance.traffic is not None and chain.instance.traffic.routes.complete
-    work, idle, number = _WORK, 0, 0
-    while idle < _PATIENCE and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
+    work, idle, number = PARAMS.work, 0, 0
+    while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
-        loaded.budget = loaded.budget_of(min(stop_at - now, budget.left_s))
-        if not number or (complete and loaded.open):
-            loaded.advance(work, now + _ADVANCE_SHARE * (stop_at - now), search_with_transfers)
+        contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
+        if not number or (complete and contended.open):
+            contended.advance(work, now + PARAMS.advance_share * (stop_at - now), search_with_transfers)
             if complete:
-                bounds = loaded.raised(bounds, _BOUND_SHARE * budget.left_s)
+                bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
                 incumbent.raise_bound(bounds.makespan)
-            for schedule in loaded.candidates():
+            for schedule in contended.candidates():
                 incumbent.offer(schedule)
-        for slack in _SLACKS:
-            for schedule in low_traffic(loaded, slack, _THRIFT, budget.seed + number):
+        for slack in PARAMS.slacks:
+            for schedule in low_traffic(contended, slack, PARAMS.low_traffic_work, budget.seed + number):
                 incumbent.offer(schedule)
         idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
-        work, number = work * _GROWTH, number + 1
+        work, number = work * PARAMS.growth, number + 1
     return bounds
-
-
-def with_load(chain: SegmentChain) -> SegmentChain:
-    """A chain whose series have traffic, and begin with what is known of them without."""
-    loaded = copy(chain)
-    loaded.__dict__.pop("_position", None)
-    loaded.alone = []
-    loaded.series = [with_traffic(chain.instance, chain.segments, series) for series in chain.series]
-    loaded.bounds, loaded.incumbents = dict(chain.bounds), {}
-    for before, series in zip(chain.series, loaded.series, strict=True):
-        known, part = chain.incumbents[before.instance], series.instance
-        if part in loaded.incumbents:
-            continue
-        loaded.bounds[part] = replace(chain.bounds[before.instance], makespan=known.bound)
-        begun = loaded.begin(part) if chain.budget.left_s else Incumbent(chain.budget)
-        loaded.incumbents[part] = begun
-        if known.best is not None:
-            begun.offer(compact(part, known.best.device, known.best.start))
-    return loaded
 
 
 def search_with_transfers(chain: SegmentChain, series: Series, work: float) -> None:
     """Improve and prove the best schedule of a series with its traffic."""
     instance, incumbent = series.instance, chain.incumbents[series.instance]
-    improve(instance, incumbent, incumbent.budget.left_s, _ROUNDS)
+    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
@@ -79,6 +89,7 @@ def search_with_transfers(chain: SegmentChain, series: Series, work: float) -> N
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
     complete = instance.traffic is None or instance.traffic.routes.complete
+    # With routes left out, the model's bound is none of the series: keep it apart.
     known = incumbent if complete else Incumbent(incumbent.budget)
     solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)

@@ -11,6 +11,8 @@ from dlplacer.solvers.instance.schedule import Schedule
 Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Schedule | None]
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
+"""Factors on the delays in upward ranks, of which the best schedule counts: HEFT's own rank takes every arc to cross
+devices, which overrates delays where most arcs do not; 0 ranks by work alone."""
 
 
 def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Schedule | None:
@@ -21,6 +23,7 @@ def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None
     limited = choose_components(instance)
     found = _best(limited, rule, fixed)
     if found is None and fixed is None:
+        # Worst fit decreasing finds room where a rule that follows time has used it up.
         packed = pack(limited)
         found = None if packed is None else _best(instance, rule, packed)
     return found

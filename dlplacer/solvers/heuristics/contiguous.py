@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class ContiguousParameters:
+class ContiguousParams:
     """Limits of the dynamic program.
 
     Attributes
@@ -40,7 +40,7 @@ def contiguous(
     instance: Instance,
     priority: Sequence[int],
     fixed: Sequence[int] | None = None,
-    parameters: ContiguousParameters | None = None,
+    parameters: ContiguousParams | None = None,
 ) -> Schedule | None:
     """The list schedule of the best contiguous placement, or None if none keeps to memory.
 
@@ -51,12 +51,12 @@ def contiguous(
     fixed
         [block] → device, or -1 where the rule shall decide.
     """
-    placement = place_contiguously(instance, fixed, parameters or ContiguousParameters())
+    placement = place_contiguously(instance, fixed, parameters or ContiguousParams())
     return None if placement is None else list_schedule(instance, priority, placement)
 
 
 def place_contiguously(
-    instance: Instance, fixed: Sequence[int] | None, parameters: ContiguousParameters
+    instance: Instance, fixed: Sequence[int] | None, parameters: ContiguousParams
 ) -> list[int] | None:
     """[block] → device: the contiguous placement of least summed time and delay; None if none keeps to memory."""
     units = _units(instance, parameters.most_units)

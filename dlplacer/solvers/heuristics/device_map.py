@@ -8,6 +8,7 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 
 _BUFFER = 1.25
+"""Mean block sizes that a device takes beyond its share: Accelerate's `get_balanced_memory` has the same factor."""
 
 
 def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:

@@ -34,27 +34,29 @@ def by_module(problem: Problem, instance: Instance) -> Instance:
     Ops of no module join what they read first: sums of gradients the op that gave the first of them. Blocks that may
     use different devices stay apart.
     """
-    leader = list(range(len(instance.members)))
+    from networkx.utils import UnionFind
+
+    joined = UnionFind(range(len(instance.members)))
     first: dict[tuple[str, tuple[int, ...]], int] = {}
     for op in instance.order:
         module = problem.graph.ops[op].module if op < problem.op_count else None
         allowed = instance.allowed[op]
-        mine = _root(leader, instance.block[op])
+        mine = instance.block[op]
         if module is not None:
             other = first.setdefault((module, allowed), mine)
         else:
             read = (end for end, _ in instance.predecessors[op] if end not in instance.sources)
             other = next((instance.block[end] for end in read if instance.allowed[end] == allowed), mine)
-        leader[mine] = _root(leader, other)
-    roots = sorted({_root(leader, block) for block in leader})
-    number = {root: position for position, root in enumerate(roots)}
-    block = tuple(number[_root(leader, old)] for old in instance.block)
-    members: list[list[int]] = [[] for _ in roots]
-    footprint = [0] * len(roots)
+        joined.union(mine, other)
+    merged = sorted(map(sorted, joined.to_sets()))
+    number = {old: position for position, blocks in enumerate(merged) for old in blocks}
+    block = tuple(number[old] for old in instance.block)
+    members: list[list[int]] = [[] for _ in merged]
+    footprint = [0] * len(merged)
     for op, mine in enumerate(block):
         members[mine].append(op)
     for old, size in enumerate(instance.footprint):
-        footprint[number[_root(leader, old)]] += size
+        footprint[number[old]] += size
     return replace(instance, block=block, members=tuple(map(tuple, members)), footprint=tuple(footprint))
 
 
@@ -82,10 +84,3 @@ def _filled(instance: Instance, fixed: Sequence[int] | None) -> list[int] | None
 
 def _smaller(capacity: int | None, share: int | None) -> int | None:
     return min((size for size in (capacity, share) if size is not None), default=None)
-
-
-def _root(leader: list[int], block: int) -> int:
-    while leader[block] != block:
-        leader[block] = leader[leader[block]]
-        block = leader[block]
-    return block

@@ -13,6 +13,7 @@ from dlplacer.solvers.instance.link_state import LinkState
 from dlplacer.solvers.instance.schedule import Schedule, compact
 
 _NEVER = 2**62
+"""Later than any tick."""
 
 
 def list_schedule(

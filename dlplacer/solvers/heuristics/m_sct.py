@@ -12,8 +12,13 @@ from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _MOST_ARCS = 10_000
+"""Above it the linear program takes seconds."""
+
 _THRESHOLD = 0.5
+"""Below it x counts as 0: as Baechi rounds."""
+
 _DIGITS = 6
+"""Digits of x that count, so that the noise of the simplex method decides nothing."""
 
 
 def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:

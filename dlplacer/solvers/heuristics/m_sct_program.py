@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ortools.linear_solver.python import model_builder
 
 _PREFERENCE = 0.01
+"""Weight of all saved delays together, as a share of a mean op: small enough not to trade the makespan for them."""
 
 
 def favourite_values(durations: Sequence[float], arcs: Sequence[tuple[int, int, int]]) -> list[float]:

@@ -16,6 +16,7 @@ from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _WEIGHT = 10**8
+"""Sum of all weights handed to METIS, whose integers have 32 bits and are added up."""
 
 
 def available() -> bool:

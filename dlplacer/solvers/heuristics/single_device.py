@@ -2,7 +2,7 @@
 
 from dlplacer.problem.live_memory import peaks
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.outcome import ProblemSchedule
 
 
 def best_single(problem: Problem) -> ProblemSchedule | None:
@@ -10,11 +10,6 @@ def best_single(problem: Problem) -> ProblemSchedule | None:
     fitting = [device for device in range(problem.device_count) if _fits(problem, device)]
     schedules = [_on_device(problem, device) for device in fitting]
     return min(schedules, key=lambda schedule: schedule.makespan, default=None)
-
-
-def solve_single(problem: Problem, budget: Budget) -> Outcome:
-    """`best_single` as a method."""
-    return Outcome(best_single(problem), 0)
 
 
 def _fits(problem: Problem, device: int) -> bool:

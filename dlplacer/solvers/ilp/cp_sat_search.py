@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from threading import Thread
 
 from ortools.sat.python import cp_model
@@ -16,28 +17,59 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, compact
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 
-_POLL_S = 0.05
-_GRACE_SHARE, _GRACE_S = 0.02, 0.2
-_TUNED_PORTFOLIO = 8
-_SMALL_PORTFOLIO = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
+
+@dataclass(frozen=True)
+class CpSatParams:
+    """How CP-SAT is run.
+
+    Attributes
+    ----------
+    poll_s
+        Seconds between looks at the clock, at `Budget.stop` and at new solutions: what a user notices as immediate.
+    grace_share, grace_s
+        Share of the limit and seconds that a solver may overrun before it is left behind: presolve looks at the clock
+        rarely.
+    tuned_portfolio
+        From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune.
+    subsolvers
+        Below that: full searches, the first ones that leave out the linear relaxation, which slows these models down
+        (on 62-op segments level 2 takes 22 to 42 s, level 1 3 to 13, none 3 to 4); small default portfolios have it.
+    """
+
+    poll_s: float = 0.05
+    grace_share: float = 0.02
+    grace_s: float = 0.2
+    tuned_portfolio: int = 8
+    subsolvers: tuple[str, ...] = (
+        "no_lp",
+        "quick_restart_no_lp",
+        "default_lp",
+        "quick_restart",
+        "max_lp",
+        "reduced_costs",
+    )
+
+
+CP_SAT = CpSatParams()
 
 
 def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
     """A solver with the parameters that every search here uses.
 
-    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293). These models gain from
-    leaving out the linear relaxation, which a small default portfolio does not try.
+    The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293).
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_time_in_seconds = seconds
+    # Presolve drops the enforcement of rows whose Boolean coefficients pass 2^31 in sum: a wrong OPTIMAL (issue 5293).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
     if workers == 1:
+        # On 62-op segments one worker needs 3 to 4 s without the relaxation, 3 to 13 s with it.
         solver.parameters.linearization_level = 0
-    elif workers < _TUNED_PORTFOLIO:
-        solver.parameters.subsolvers.extend(_SMALL_PORTFOLIO[: max(2, workers - 1)])
+    elif workers < CP_SAT.tuned_portfolio:
+        solver.parameters.subsolvers.extend(CP_SAT.subsolvers[: max(2, workers - 1)])
     return solver
 
 
@@ -110,9 +142,10 @@ def search(
     solver.best_bound_callback = listener.on_bound
     running = Future[int]()
     stop_at = time.monotonic() + seconds
+    # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
     Thread(target=_run, args=(solver, model, listener, running), daemon=True).start()
-    while not running.done() and time.monotonic() < stop_at + _GRACE_SHARE * seconds + _GRACE_S:
-        wait((running,), _POLL_S)
+    while not running.done() and time.monotonic() < stop_at + CP_SAT.grace_share * seconds + CP_SAT.grace_s:
+        wait((running,), CP_SAT.poll_s)
         listener.deliver(incumbent)
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
@@ -158,4 +191,5 @@ class _Listener(cp_model.CpSolverSolutionCallback):
 
 def _whole(bound: float) -> int:
     """The whole number of ticks that a bound from floating-point arithmetic proves."""
+    # CP-SAT hands out its integer bounds as floats.
     return math.ceil(bound - 1e-3) if math.isfinite(bound) else 0

@@ -10,7 +10,8 @@ from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 
-_MOST_LIFTS = 3000
+_MOST_OPTIONAL_TRANSFERS = 3000
+"""Above it the model takes seconds to build and nothing is proven; a guess from a few instances, never tuned."""
 
 
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
@@ -20,10 +21,11 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
     that are looked at is sought, and the bound stays.
     """
     traffic = instance.traffic
-    if traffic is None or incumbent.closed or seconds <= 0 or _optional_transfers(instance) > _MOST_LIFTS:
+    if traffic is None or incumbent.closed or seconds <= 0 or _optional_transfers(instance) > _MOST_OPTIONAL_TRANSFERS:
         return True
     timed = instance
     if problem.options.memory == "live":
+        # Parameters take memory from when they are made, so their times matter too.
         timed = replace(instance, sources=frozenset(), sinks=frozenset())
     best = incumbent.best
     upper = _one_after_another(timed) if best is None else best.makespan

@@ -49,7 +49,7 @@ def build_model(
 def build_exact_model(
     problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included; of all routes those that `Ways.between` lists.
+    """The model of a problem with traffic, memory over time included; routes are those of `RouteTable.between`.
 
     Parameters
     ----------
@@ -77,6 +77,7 @@ def add_constraints(
 
 def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, schedule: Schedule) -> None:
     """Hint with swappable devices renamed, since a hint that breaks the symmetry breaking is of no use."""
+    # On 500 ops a hint that broke the symmetry breaking led to no solution at all within 40 s, without a word.
     placement = [schedule.device[ops[0]] for ops in instance.members]
     name = relabelled(placement, interchangeable(instance), constraints.symmetry_blocks(instance))
     hint(model, instance, variables, [name[device] for device in schedule.device], schedule.start)

@@ -70,7 +70,9 @@ class _Store:
             if traffic.requests[optional.request].source == op
         ]
         for device, here in self.variables.place[self.instance.block[op]].items():
-            self.put(device, self.problem.workspace_bytes[op], start, end, here)
+            # An interval's end must be affine in one variable, which the op's end is not where its time depends on the
+            # device; but this interval is there on this device only.
+            self.put(device, self.problem.workspace_bytes[op], start, start + self.instance.duration[op][device], here)
             for part in self.problem.graph.output_parts.get(self.problem.graph.ops[op].id, ()):
                 readers = [reader for output in part.outputs for reader in self.readers[op, output]]
                 until = self._until(end, here, readers, device)

@@ -24,9 +24,10 @@ def add_transfers(
     Where there are too many routes to list them all, only that of least delay is known.
     """
     for number, request in enumerate(traffic.requests):
+        first = bounds.head[request.source] + instance.shortest[request.source]
         for target in _targets(instance, request):
             optional_transfers = list(
-                _optional_transfers(model, instance, traffic, variables, bounds, upper, number, target)
+                _optional_transfers(model, instance, traffic, variables, number, target, (first, max(first, upper)))
             )
             variables.optional_transfers.extend(optional_transfers)
             readers = [op for op in request.readers if target in variables.place[instance.block[op]]]
@@ -83,14 +84,13 @@ def _optional_transfers(
     instance: Instance,
     traffic: Traffic,
     variables: Variables,
-    bounds: Bounds,
-    upper: int,
     number: int,
     target: int,
+    leaves: tuple[int, int],
 ) -> Iterator[OptionalTransfer]:
+    """The routes of a request to a device; it leaves within the given ticks, the first and the last."""
     request = traffic.requests[number]
     ready = variables.start[request.source] + duration(instance, variables, request.source)
-    first = bounds.head[request.source] + instance.shortest[request.source]
     delays = {end: delay for end, delay in instance.successors[request.source] if end in request.readers}
     for source, here in variables.place[instance.block[request.source]].items():
         if source == target or all(delay[source][target] >= FAR for delay in delays.values()):
@@ -99,8 +99,8 @@ def _optional_transfers(
         for choice, route in enumerate(routes if traffic.routes.complete else routes[:1]):
             used = model.new_bool_var("")
             model.add_implication(used, here)
-            latest = max(first, upper) + sum(segment.ticks for segment in route)
-            start = tuple(model.new_int_var(first, latest, "") for _ in route)
+            latest = leaves[1] + sum(segment.ticks for segment in route)
+            start = tuple(model.new_int_var(leaves[0], latest, "") for _ in route)
             model.add(start[0] >= ready)
             for before, after, segment in zip(start, start[1:], route, strict=False):
                 model.add(after >= before + segment.ticks)
@@ -116,7 +116,7 @@ def _supply(
     target: int,
     optional_transfers: list[OptionalTransfer],
 ) -> None:
-    """A reader on the target has its data made there or lifted there, and starts when they are there."""
+    """A reader on the target has its data made or transferred there, and starts when they have arrived."""
     reads: Literal = variables.place[instance.block[reader]][target]
     own = variables.place[instance.block[producer]]
     for source, here in own.items():

@@ -47,10 +47,10 @@ class Variables:
         (block, block, pairs of devices) → literal that is true if the blocks are on one of these pairs; it may also be
         true elsewhere, which only lengthens a delay. Filled by the constraints.
     used
-        (device, blocks) → literal that tells whether one of the blocks is there. Filled by the constraints.
+        (device, blocks) → literal that is true if one of the blocks is there. Filled by the constraints.
     away
-        (device, blocks, block) → literal that tells whether one of the blocks is there and the last one is not.
-    lifts
+        (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
+    optional_transfers
         All routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
     """
 
@@ -96,6 +96,7 @@ def hint(
     for op, variable in enumerate(variables.start):
         if op not in instance.sources:
             model.add_hint(variable, start[op])
+    # Auxiliary literals too: CP-SAT gives up a hint that it cannot complete within few conflicts.
     for (source, target, pairs), literal in variables.far.items():
         model.add_hint(literal, (placement[source], placement[target]) in pairs)
     for (there, blocks), literal in variables.used.items():
@@ -110,6 +111,7 @@ def hint(
 def _place(model: cp_model.CpModel, devices: Sequence[int], block: int) -> dict[int, Literal]:
     if len(devices) == 1:
         return {devices[0]: model.new_constant(1)}
+    # One literal and its negation: half the variables, and no exactly-one row.
     if len(devices) == 2:
         literal = model.new_bool_var(f"place{block}")
         return {devices[0]: literal, devices[1]: literal.negated()}

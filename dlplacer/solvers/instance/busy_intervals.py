@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 
 _NEVER = 2**62
+"""Later than any tick."""
 
 
 class BusyIntervals:

@@ -100,7 +100,7 @@ class Instance:
         )
 
     def __hash__(self) -> int:
-        """That of a part of the fields, reckoned once: solvers look instances up again and again."""
+        """That of some of the fields, computed once: instances are keys of the tables in which solvers keep results."""
         return self._hash
 
     @cached_property
@@ -114,7 +114,7 @@ class Instance:
 
     @cached_property
     def delay_summaries(self) -> dict[Any, Any]:
-        """What `dlplacer.solvers.bounds.arc_delays` has reckoned of the arcs so far."""
+        """The cache of `dlplacer.solvers.bounds.arc_delays`."""
         return {}
 
     @cached_property
@@ -131,23 +131,15 @@ class Instance:
     @cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Blocks of each weakly connected part of the graph; such a part runs in one component of the machine."""
-        leader = list(range(len(self.members)))
+        from networkx.utils import UnionFind
 
-        def find(block: int) -> int:
-            while leader[block] != block:
-                leader[block] = leader[leader[block]]
-                block = leader[block]
-            return block
-
+        joined = UnionFind(range(len(self.members)))
         split = len(set(self.component)) > 1
         for op, arcs in enumerate(self.successors):
             for target, delay in arcs:
                 if not split or any(FAR in row for row in delay):
-                    leader[find(self.block[op])] = find(self.block[target])
-        grouped: dict[int, list[int]] = {}
-        for block in range(len(leader)):
-            grouped.setdefault(find(block), []).append(block)
-        return tuple(map(tuple, grouped.values()))
+                    joined.union(self.block[op], self.block[target])
+        return tuple(sorted(tuple(sorted(part)) for part in joined.to_sets()))
 
     @cached_property
     def reversed(self) -> "Instance":

@@ -14,7 +14,7 @@ class LinkState:
     ----------
     there
         (transfer request, device) → when it is there, if it has been sent.
-    sends
+    transfers
         In the order in which they were planned.
     """
 
@@ -47,11 +47,11 @@ class LinkState:
     def expect_inputs(
         self, op: int, target: int, assigned: Sequence[int], block: Sequence[int], end: Sequence[int]
     ) -> int:
-        """When all that an op reads would be on a device if it were sent now, each transfer request by itself.
+        """When all that an op reads would be on a device if it were sent now, each transfer request alone.
 
         Parameters
         ----------
-        site, block
+        assigned, block
             [block] → device, or -1 where undecided, and [op] → block.
         """
         latest = 0
@@ -85,6 +85,7 @@ class LinkState:
         route = routes.quickest(request.size, source, target)
         start, arrival = self._times(route, ready)
         if routes.chooses and arrival > ready + sum(segment.ticks for segment in route):
+            # Detours are worth a look only where the best route has to wait.
             for other in routes.between(request.size, source, target)[1:]:
                 times = self._times(other, ready)
                 if times[1] < arrival:

@@ -18,7 +18,7 @@ class ProblemSchedule:
 
     Attributes
     ----------
-    sends
+    transfers
         All transfers with their times, or None where they leave as soon as they can and never wait.
     """
 

@@ -44,7 +44,7 @@ def _steps(
     start: Sequence[int],
     transfers: Sequence[ScheduledTransfer],
 ) -> list[Activity]:
-    """Ops, then the route segments of the sends."""
+    """The ops as activities, then the route segments of the transfers."""
     rank = {op: position for position, op in enumerate(instance.order)}
     length = [instance.duration[op][here] for op, here in enumerate(device)]
     inputs: list[list[tuple[int, float]]] = [

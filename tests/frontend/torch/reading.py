@@ -1,4 +1,4 @@
-"""Short ways to read a captured graph."""
+"""Short calls that read a captured graph."""
 
 from collections import Counter
 

@@ -66,6 +66,45 @@ def ring(devices: int) -> Run:
     return run
 
 
+def ring_scattered(devices: int) -> Run:
+    run = Run(devices, devices)
+    ring_scatter(run)
+    return run
+
+
+def ring_gathered(devices: int) -> Run:
+    """Device d starts with block d + 1 alone, as a reduce-scatter leaves it."""
+    run = Run(devices, devices)
+    run.held = [[1000**block if block == (d + 1) % devices else 0 for block in range(devices)] for d in range(devices)]
+    ring_gather(run)
+    return run
+
+
+def pairwise(devices: int) -> Run:
+    """Device d holds a block for everybody and ends with everybody's block for it: the block's place is the sender."""
+    run = Run(devices, devices)
+    run.held = [[0] * devices for _ in range(devices)]
+    for d in range(devices):
+        run.held[d][d] = 1000**d
+    for shift in range(1, devices):
+        # What is sent is another block of the sender than those it has received; only its size and ends matter here.
+        run.step([(d, (d + shift) % devices, (d,), False) for d in range(devices)])
+    return run
+
+
+def require_done(run: Run, collective: str) -> None:
+    """An AssertionError unless all devices hold what the collective must leave on them."""
+    gathered = [1000**block for block in range(run.blocks)]
+    for device, held in enumerate(run.held):
+        if collective == "all-reduce":
+            assert held == run.totals()
+        elif collective == "reduce-scatter":
+            block = (device + 1) % run.devices
+            assert held[block] == run.totals()[block]
+        else:
+            assert held == gathered
+
+
 def tree(devices: int) -> Run:
     run = Run(devices, 1)
     width = 1

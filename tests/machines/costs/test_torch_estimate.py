@@ -32,11 +32,11 @@ def torch_s(size_bytes: int, devices: int, collective: str, bytes_per_s: float) 
 @pytest.mark.parametrize("size_bytes", LARGE_BYTES)
 def test_large_messages_agree(name: str, size_bytes: int) -> None:
     costs = machine(name)
-    rate = (costs.devices - 1) / costs.devices / costs.ring_half.s_per_byte
-    ours_s = costs.all_reduces["ring"].time_s(size_bytes)
+    rate = (costs.devices - 1) / costs.devices / costs.ring_pass.s_per_byte
+    ours_s = costs.algorithms["all-reduce"]["ring"].time_s(size_bytes)
     assert ours_s == pytest.approx(torch_s(size_bytes, costs.devices, "ALL_REDUCE", rate), rel=0.05)
     for collective in ("ALL_GATHER", "REDUCE_SCATTER"):
-        half_s = costs.ring_half.time_s(size_bytes)
+        half_s = costs.ring_pass.time_s(size_bytes)
         assert half_s == pytest.approx(torch_s(size_bytes, costs.devices, collective, rate), rel=0.05)
 
 
@@ -44,13 +44,15 @@ def test_the_bandwidth_of_a_dgx1_is_what_torch_takes_for_it() -> None:
     # torch has 120 GB/s for all NVLinks of a V100 together; the rings found over the cube mesh carry 124.5 GB/s
     known = analysis._GPU_NVLINK_BW[analysis.NVIDIA_GPU_TYPE.VOLTA] * 1e9
     costs = machine("dgx1-v100-8gpu")
-    assert 7 / 8 / costs.ring_half.s_per_byte == pytest.approx(known, rel=0.05)
+    assert 7 / 8 / costs.ring_pass.s_per_byte == pytest.approx(known, rel=0.05)
 
 
 def test_small_messages_agree_within_a_factor_of_three() -> None:
     # torch adds base latencies of the protocols, which links do not know
     costs = machine("dgx1-v100-8gpu")
-    rate = 7 / 8 / costs.ring_half.s_per_byte
+    rate = 7 / 8 / costs.ring_pass.s_per_byte
     for size_bytes in (2**12, 2**16, 2**20):
-        ratio = costs.all_reduce(size_bytes)[1].time_s(size_bytes) / torch_s(size_bytes, 8, "ALL_REDUCE", rate)
+        ratio = costs.collectives(size_bytes)["all-reduce"].time_s(size_bytes) / torch_s(
+            size_bytes, 8, "ALL_REDUCE", rate
+        )
         assert 1 / 3 < ratio < 3

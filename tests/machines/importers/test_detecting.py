@@ -91,6 +91,14 @@ def test_lines_are_recovered_from_noisy_copies() -> None:
         fit_line({4: 1e-6})
 
 
+def test_a_slow_first_copy_does_not_decide_the_rate() -> None:
+    """Copies at about 100 MB/s, the smallest waited for 0.8 ms: the line through all has a negative latency."""
+    times_s = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.84}
+    fit = fit_line(times_s)
+    assert fit.latency_s == 0.0
+    assert 80e6 < fit.bytes_per_s < 200e6
+
+
 def test_measuring_replaces_assumed_links() -> None:
     box = Topology(
         (Device("gpu0"), Device("gpu1")),

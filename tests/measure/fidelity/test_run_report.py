@@ -53,8 +53,7 @@ def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) ->
 
 @needs_two_cores
 def test_an_inference_run_compares_with_the_module_in_evaluation_mode() -> None:
-    trained = build("convolutions")
-    job = Job(trained.module, trained.args, mode="infer")
+    job = replace(build("convolutions"), mode="infer")  # with targets, which inference leaves alone
     report = run(job, random_plan(capture(job)), CPUS, steps=1, warmup=0).report
     assert report.max_abs_error < 1e-6
 
@@ -80,7 +79,7 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
     from runtime.random_plans import plain_loss
 
     job, plain = build(name), build(name)
-    eager = EagerStep(job, job.module, torch.device("cpu"))
+    eager = EagerStep([job], job.module, torch.device("cpu"))
     loss = plain_loss(plain, plain.module)
     loss.backward()  # type: ignore[no-untyped-call]
     for _ in range(2):
@@ -92,7 +91,7 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
 def test_the_eager_step_takes_the_mode_of_the_job() -> None:
     module = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
     x = torch.randn(4, 8)
-    eager = EagerStep(Job(module.train(), (x,), mode="infer"), module, torch.device("cpu"))
+    eager = EagerStep([Job(module.train(), (x,), mode="infer")], module, torch.device("cpu"))
     assert torch.equal(eager(), eager())
     assert module[1].num_batches_tracked == 0
 

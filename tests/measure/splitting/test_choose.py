@@ -14,14 +14,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.machines.costs.calibration import signature
 from dlplacer.measure.splitting.choose_splits import choose_splits
-from dlplacer.measure.splitting.estimated_times import (
-    measured_overhead,
-    on_time_base_of,
-    signature,
-    tables_of,
-    with_estimates,
-)
+from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of, tables_of, with_estimates
 from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
 from dlplacer.measure.splitting.split_axes import neighbours, splits_of
 from dlplacer.measure.splitting.traced_step import TracedStep
@@ -134,8 +129,9 @@ def test_drift_between_profiles_is_taken_out(step: TracedStep) -> None:
 
 def test_equal_shapes_have_equal_signatures(step: TracedStep) -> None:
     graph = step.captured([OpSplit("relu", "batch", 2)]).graph
-    assert signature(graph.op("relu_part0")) == signature(graph.op("relu_part1"))
-    assert signature(graph.op("relu_part0")) != signature(step.captured().graph.op("relu"))
+    whole = step.captured().graph
+    assert signature(graph, graph.op("relu_part0")) == signature(graph, graph.op("relu_part1"))
+    assert signature(graph, graph.op("relu_part0")) != signature(whole, whole.op("relu"))
 
 
 def test_the_front_door_gives_both_plans(step: TracedStep) -> None:

@@ -105,6 +105,15 @@ def test_parts_of_a_contracted_op_run_one_after_another() -> None:
     assert roofline_s(half, rates) == pytest.approx(sum(single) / 2)
 
 
+# 7000 FLOP in float16 ÷ (0.7 · 4e3 FLOP/s) = 2.5 s, in float32 ÷ (0.7 · 1e3 FLOP/s) = 10 s.
+def test_every_part_of_a_contracted_op_takes_the_rate_of_its_own_dtype() -> None:
+    rates = Rates({"float32": 1e3, "float16": 4e3}, 1e3)
+    ops = (op("a", flops=7000, dtype="float16"), op("b", flops=7000, dtype="float32"))
+    graph = OpGraph(ops, (Edge("a", "b", 8),))
+    joined = contract(graph, {"ab": ["a", "b"]}, "fused").op("ab")
+    assert roofline_s(joined, rates) == pytest.approx(2.5 + 10)
+
+
 def test_an_id_that_is_taken_is_numbered() -> None:
     graph = OpGraph((op("a"), op("b"), op("c")), (Edge("a", "b", 8), Edge("b", "c", 8)))
     assert [op.id for op in contract(graph, {"c": ["a", "b"]}, "test").ops] == ["c#2", "c"]

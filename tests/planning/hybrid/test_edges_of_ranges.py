@@ -4,19 +4,14 @@ import math
 from fractions import Fraction
 from random import Random
 
-import numpy as np
 import pytest
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.data_parallel.elastic.breakdown import weak_scaling_efficiency
-from dlplacer.data_parallel.elastic.variant_cost import ElasticRun, most_parts
 from dlplacer.data_parallel.groups import LayerChain
 from dlplacer.data_parallel.groups.policies import by_bytes, every
-from dlplacer.data_parallel.ternary.codec import averaged, shared_scaler, ternarize
-from dlplacer.machines.costs.alpha_beta import FREE
 from dlplacer.planning.hybrid.advise.servers import fewest_channels, fewest_servers, transfer_s
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead, hybrid_threshold
+from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
 
 
 def test_lemma_3_2_is_exact_where_a_load_just_fits() -> None:
@@ -52,34 +47,15 @@ def test_lemma_3_1_finds_the_fewest_by_linear_scan() -> None:
 def test_what_cannot_be_asked_is_refused_by_number() -> None:
     chain = LayerChain(0.0, (1.0, 1.0), (1.0, 1.0))
     efficiency = StatisticalEfficiency(EpochsTable({1: 4.0}), period_factors={8: 1.1})
-    run = {"worker_update_s": 0.0, "centre_update_s": 0.0, "host_link": FREE, "peer_link": FREE}
     refused = {
         "0 servers of 1 bytes/s": lambda: transfer_s(1, 1, 1, 0),
         "load_bytes is -1": lambda: fewest_channels(-1, 1, 1),
         "do not hide behind 1e-300 s": lambda: fewest_servers(1e9, 4, 1e9, 1e-300),
         "parameter_bytes is nan": lambda: fewest_servers(math.nan, 1, 1, 1),
-        "epochs 4 and 0; both must be positive": lambda: hybrid_threshold(ConstantEfficiency(), 2, 2, (4.0, 0.0)),
         "every 4 steps; give a factor, or use 1, 8": lambda: efficiency.epochs(1, period=4),
         "groups of 0 layers": lambda: every(chain, 0),
         "need the bytes of every layer": lambda: by_bytes(chain),
-        "0 bytes of weights and 0 of data": lambda: most_parts(0, 0, 10),
-        "compute_s is -1": lambda: ElasticRun(1, (1,), -1.0, 0.0, **run),
-        "a layer has -5 bytes": lambda: ElasticRun(1, (1, -5), 1.0, 0.0, **run),
-        "a run of 0 s": lambda: weak_scaling_efficiency([0.0, 1.0]),
-        "the average of no gradients": lambda: averaged([]),
     }
     for text, ask in refused.items():
         with pytest.raises(InputError, match=text.replace("(", r"\(")):
             ask()
-
-
-def test_parts_of_a_chip_are_exact_powers_of_two() -> None:
-    assert most_parts(1, 0, 2**60 - 1) == 2**59
-    assert most_parts(1, 0, 2**60) == 2**60
-
-
-def test_a_gradient_without_elements_has_no_codes() -> None:
-    nothing = np.zeros(0, dtype=np.float32)
-    assert ternarize(nothing, (0, 0, 0, 0)).codes.size == 0
-    assert shared_scaler([nothing]) == 0.0
-    assert shared_scaler([]) == 0.0

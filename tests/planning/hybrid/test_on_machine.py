@@ -11,12 +11,14 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
 from dlplacer.planning.hybrid.clusters import cluster
-from dlplacer.planning.hybrid.communication import GROUPINGS, ClosedForm, OnMachine, StepTime, Team
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
 from dlplacer.planning.hybrid.placed_workers import ALONE, Placed, Several, SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
+from dlplacer.planning.hybrid.step_times import ClosedForm, StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work, work_of
+from dlplacer.planning.hybrid.steps_on_links import GROUPINGS, OnMachine
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions, signature, sub_topology
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
@@ -66,7 +68,7 @@ def test_the_worst_worker_is_as_good_as_it_can_be() -> None:
 
 
 def test_partitions_are_all_of_them_once() -> None:
-    # 6! / (2!^3 · 3!) = 15 ways to make three pairs of six
+    # 6! / (2!^3 · 3!) = 15 partitions of six into three pairs
     found = [frozenset(map(frozenset, workers)) for workers in partitions("abcdef", 2)]
     assert len(found) == len(set(found)) == 15
 
@@ -259,6 +261,18 @@ def test_placements_are_solved_on_the_machine_of_the_worker() -> None:
     assert [split.method for split in both] == ["placement", "given"]
     with pytest.raises(InputError, match="give the planner a topology"):
         placed(2, None)
+
+
+def test_pipelines_share_the_gradients_by_stage_and_are_planned_once_per_kind_of_machine() -> None:
+    """A graph with inputs, which belong to no stage."""
+    graph, box = load_graph("inception_v3-train"), load_topology("dgx1-v100-4gpu")
+    piped = PipelinedWorkers(graph, work_of(graph, "V100").step_s)
+    split = piped(2, sub_topology(box, ["gpu0", "gpu1"]))
+    assert split is not None
+    assert piped(2, sub_topology(box, ["gpu2", "gpu3"])) is split
+    assert (split.method, len(split.shares), sum(split.shares)) == ("pipeline", 2, pytest.approx(1.0))
+    assert split.micro_batches > 1
+    assert min(split.shares) > 0.0
 
 
 def test_slower_devices_hold_a_worker_back() -> None:

@@ -13,7 +13,7 @@ from planning.hybrid.sweep_tasks import Square
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.placed_workers import Placed
+from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings
 from dlplacer.planning.hybrid.placement_task import PlacementTask, presolve
 from dlplacer.planning.hybrid.sweeps import SweepRow, sweep, sweep_frame, task_key
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
@@ -153,9 +153,9 @@ def test_changing_any_argument_changes_the_key() -> None:
     others = [
         PlacementTask(diamond(3), line(2)),
         PlacementTask(diamond(2), line(3)),
-        PlacementTask(diamond(2), line(2), method="etf"),
-        PlacementTask(diamond(2), line(2), time_limit_s=1.0),
-        PlacementTask(diamond(2), line(2), seed=1),
+        PlacementTask(diamond(2), line(2), PlaceSettings(method="etf", workers=1)),
+        PlacementTask(diamond(2), line(2), PlaceSettings(time_limit_s=1.0, workers=1)),
+        PlacementTask(diamond(2), line(2), PlaceSettings(seed=1, workers=1)),
     ]
     assert len({task_key(task) for task in (base, *others)}) == 6
     assert task_key(base) == task_key(PlacementTask(diamond(2), line(2)))

@@ -49,7 +49,7 @@ def devices(types: Sequence[str], rate: float = 10.0, memory_bytes: int | None =
 
 
 def all_splits(blocks: Blocks, stages: int) -> list[list[int]]:
-    """[block] → stage, for every way to cut into so many stages, none empty, data flowing forward alone."""
+    """[block] → stage, for every choice of cuts into so many stages, none empty, data flowing forward alone."""
     found = []
     for choice in itertools.product(range(stages), repeat=len(blocks.members)):
         forward = all(choice[other] <= choice[at] for at, before in enumerate(blocks.before) for other in before)

@@ -1,4 +1,4 @@
-"""Sequences of devices whose transfers meet on a lane."""
+"""Sequences of devices whose transfers meet on a link direction."""
 
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ def two_switches(order: str) -> Topology:
 
 @pytest.mark.parametrize("order", ["aabb", "abab", "abba"])
 def test_stages_cross_between_switches_once(order: str) -> None:
-    """All ways cost the same, but those that cross both take the lane between the switches in turn."""
+    """All routes cost the same, but those that cross take turns on the link between the switches."""
     side = dict(zip(("d0", "d1", "d2", "d3"), order, strict=True))
     plan = plan_pipeline(
         chain([1, 1, 1, 1], bytes_=20), two_switches(order), stages=4, micro_batches=4, schedule="1f1b"

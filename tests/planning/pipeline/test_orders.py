@@ -59,8 +59,8 @@ def test_unequal_stages_and_transfers_by_hand() -> None:
     assert [span.end_s - span.begin_s for span in timeline.transfers] == pytest.approx([0.5, 0.25])
 
 
-def test_transfers_on_one_lane_take_turns() -> None:
-    """Two forward passes of 1 s on rank 0 and transfers of 3 s on one lane: they arrive at 4 and at 7."""
+def test_transfers_on_one_link_direction_take_turns() -> None:
+    """Two forward passes of 1 s on rank 0 and transfers of 3 s on one link direction: they arrive at 4 and at 7."""
     stages = [StageTimes(1.0, 1.0), StageTimes(0.0, 0.0)]
     ends = {}
     for directions in ((), ("wire",)):
@@ -70,7 +70,7 @@ def test_transfers_on_one_lane_take_turns() -> None:
     assert ends[("wire",)] == pytest.approx([4.0, 7.0])
 
 
-def test_a_lane_serves_what_comes_first() -> None:
+def test_a_link_direction_serves_what_comes_first() -> None:
     """Rank 0 makes a tensor every 4 s, rank 1 needs 1 s, and all transfers of 1 s share a bus.
 
     The first tensor goes to rank 1 from 4 to 5 s and on to rank 2 from 6 to 7 s: although rank 0 began its second pass
@@ -97,7 +97,7 @@ def needs(action: Action, stages: int, known: Collection[Action]) -> list[Action
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(25))
 def test_unequal_stages_take_what_relaxation_gives(schedule: str, seed: int) -> None:
-    """The longest way through a graph of passes: each waits for the one before on its rank, and for its data."""
+    """The longest path through a graph of passes: each waits for the one before on its rank, and for its data."""
     draw = random.Random(f"{schedule} {seed}")
     ranks = draw.randint(1, 5)
     count = ranks * draw.randint(1, 3)

@@ -16,7 +16,7 @@ from dlplacer.planning.pipeline.cuts import cuts_of
 from dlplacer.planning.pipeline.device_chains import chains_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
 from dlplacer.planning.pipeline.schedules import order_of
-from dlplacer.planning.pipeline.stage_split import best_split
+from dlplacer.planning.pipeline.stage_split import StageSplit, best_split
 
 MICRO_BATCHES = 4
 
@@ -188,3 +188,26 @@ def test_micro_batches_divide_the_batch_that_was_captured() -> None:
     with pytest.raises(InputError, match="4 micro-batches of a batch of 6; they must be equal: use a divisor of 6"):
         plan_pipeline(graph, devices(["x", "x"]), micro_batches=4)
     assert plan_pipeline(graph, devices(["x", "x"], rate=1e9)).micro_batches in (1, 2, 3, 6)
+
+
+def split_of(bytes_: int, duplex: str) -> StageSplit:
+    """Two equal ops on two devices: 3 s each for a micro-batch, and a link of 10 bytes per second and 0.5 s."""
+    topology = replace(devices(["x", "x"]), links=(Link("d0", "d1", 10.0, 0.5, duplex),))
+    search = Search(chain([4, 4], bytes_=bytes_), topology)
+    problems, _ = search.problems(order_of("1f1b", 2, MICRO_BATCHES), MICRO_BATCHES)
+    found = best_split(problems[0])
+    assert found is not None
+    return found
+
+
+# Activations of 400 ÷ 4 bytes take 0.5 + 10 s, their gradients as long; 3 s of ops on each device.
+def test_a_transfer_counts_both_ways_in_the_sum() -> None:
+    split = split_of(400, "full")
+    assert split.bottleneck_s == pytest.approx(10.5)
+    assert split.sum_s == pytest.approx(3 + 10.5 + 10.5 + 3)
+
+
+def test_both_ways_of_a_half_duplex_link_are_one_part() -> None:
+    split = split_of(400, "half")
+    assert split.bottleneck_s == pytest.approx(21.0)
+    assert split.sum_s == pytest.approx(27.0)

@@ -8,8 +8,8 @@ import pytest
 from report.plot.plans import diamond, one_moment, plan_of, two_at_once
 
 from dlplacer.core.graph import Op
-from dlplacer.core.options import CHOICES
-from dlplacer.report.page.page import _MEANING, html_page
+from dlplacer.core.options import ASSUMPTIONS
+from dlplacer.report.page.page import html_page
 
 VOID = {"meta", "img"}
 
@@ -61,8 +61,7 @@ def test_devices_and_links() -> None:
 def test_every_assumption_is_explained() -> None:
     page = Page(html_page(diamond()))
     for name, value in diamond().options.to_dict().items():
-        assert [name, value, _MEANING[name][value]] in page.rows
-    assert {name: tuple(texts) for name, texts in _MEANING.items()} == CHOICES
+        assert [name, value, ASSUMPTIONS[name].meaning[value]] in page.rows
 
 
 def test_the_longest_ops_come_first() -> None:

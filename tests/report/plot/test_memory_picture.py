@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report.plot.plans import diamond, one_moment, plan_of
 
-from dlplacer.check.memory import live_bytes
+from dlplacer.check import live_bytes
 from dlplacer.core.graph import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology

@@ -101,7 +101,7 @@ def test_the_legend_counts() -> None:
     ]
 
 
-def test_the_forward_pass_runs_right_and_branches_have_lanes_of_their_own() -> None:
+def test_the_forward_pass_runs_right_and_branches_have_rows_of_their_own() -> None:
     layout = lay_out(training())
     assert [layout.x[name] for name in ("stem", "left1", "left2", "right", "head")] == [0, 1, 2, 1, 3]
     assert layout.y["stem"] == layout.y["left1"] == layout.y["left2"] == layout.y["head"] > 0
@@ -175,8 +175,8 @@ def test_a_late_input_stands_before_its_reader() -> None:
     assert layout.y["late"] != layout.y["c"]
 
 
-def test_a_skip_connection_keeps_its_lane() -> None:
-    # a → b → c → d and a → d: the lane of a stays free for its long edge, so b and c step aside.
+def test_a_skip_connection_keeps_its_row() -> None:
+    # a → b → c → d and a → d: the row of a stays free for its long edge, so b and c step aside.
     ops = [Op(name, "k", 1.0) for name in "abcd"]
     edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("a", "d", 1)]
     y = lay_out(serial_plan(ops, edges)).y

@@ -11,9 +11,10 @@ import torch
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.allocator import keep_heap, reserve_heap
-from dlplacer.runtime.devices.cpu import CpuDevice, usable_cores
+from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.worker import Worker
 
 pinning = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")

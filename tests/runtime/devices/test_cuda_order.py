@@ -73,7 +73,9 @@ def test_marks_lie_on_the_compute_stream(devices: tuple[CudaDevice, CudaDevice],
     assert first.elapsed_s(begin, end) == pytest.approx(1e-3)
 
 
-def test_settling_waits_for_what_others_enqueued(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
+def test_synchronizing_waits_for_what_others_enqueued(
+    devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
+) -> None:
     devices[1].drain()
     assert streams.log == ["host waits for device 1"]
 
@@ -109,7 +111,7 @@ def test_a_device_that_is_not_here() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_torch_sees_none() -> None:
-    assert TorchStreams().device_count() == 0
+    assert TorchStreams("cuda").device_count() == 0
     with pytest.raises(InputError, match="torch sees no CUDA device"):
         CudaDevice(0)
 

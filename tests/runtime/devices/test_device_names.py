@@ -1,9 +1,16 @@
 """Names of devices, as users write them."""
 
+import contextlib
+from dataclasses import replace
+
 import pytest
+from runtime.devices.fake_streams import FakeStreams
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.kinds import KINDS, default_names, in_host_memory, kind_of
 from dlplacer.runtime.devices.open import DeviceName, open_devices
+from dlplacer.runtime.program.device_memory import DeviceMemorySpace, memory_spaces
 
 
 @pytest.mark.parametrize(
@@ -50,3 +57,29 @@ def test_other_names_are_refused(text: str, message: str) -> None:
 def test_devices_must_differ(names: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         open_devices(names)
+
+
+def test_a_further_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    class XpuDevice(CudaDevice):
+        torch_type = "xpu"
+
+    def start(index: int, *, part: int | None = None, copies: str = "free") -> XpuDevice:
+        return XpuDevice(index, FakeStreams(name="Intel Data Center GPU Max 1550"), part, copies)
+
+    monkeypatch.setitem(KINDS, "xpu", replace(KINDS["cuda"], torch_type="xpu", open=start, collectives="xccl"))
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(contextlib.closing(one)) for one in open_devices(["xpu:0/0", "xpu:0/1"]))
+        assert (first.name, str(second.torch_device)) == ("xpu:0/0", "xpu:0")
+        assert kind_of(first.torch_device).collectives == "xccl"
+        assert not in_host_memory([first])
+        assert memory_spaces({"a": first}, ["a"])["a"] == DeviceMemorySpace("xpu:0", has_streams=True)
+    with pytest.raises(InputError, match="or xpu:0, xpu:1, …, or cuda:0/0, cuda:0/1, or xpu:0/0, xpu:0/1 for several"):
+        DeviceName.parse("tpu:0")
+
+
+def test_without_names_all_devices_of_the_first_kind_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], count=lambda: 0))
+    monkeypatch.setitem(KINDS, "cpu", replace(KINDS["cpu"], count=lambda: 64))
+    assert default_names(most_cores=2) == ("cpu:0", "cpu:1")
+    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], count=lambda: 3))
+    assert default_names(most_cores=2) == ("cuda:0", "cuda:1", "cuda:2")

@@ -1,4 +1,4 @@
-"""A tensor's way outside a program, on a backend without a GPU."""
+"""A transfer outside a program, on a backend without a GPU."""
 
 from collections.abc import Iterator
 from typing import Any, cast

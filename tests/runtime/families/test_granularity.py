@@ -1,4 +1,4 @@
-"""Families planned as fused chains and as modules run as plain PyTorch does, and keep the way back to ATen ops."""
+"""Families planned as fused chains and as modules run as plain PyTorch does, and lead back to ATen ops."""
 
 from pathlib import Path
 

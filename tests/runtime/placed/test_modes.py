@@ -213,7 +213,7 @@ def test_dropout_drops_the_same_in_forward_and_backward() -> None:
         assert set(kept.tolist()) == {0.0, 2.0}
 
 
-def test_checkpoints_have_plain_names_and_load_both_ways() -> None:
+def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
     job, plain = build("counting"), build("counting", seed=1).module
     assert isinstance(job.module, Counting)
     with placed_at_random(job, graph=graph_of("counting")) as placed:

@@ -148,7 +148,7 @@ def test_state_of_the_updates_can_be_saved_and_restored() -> None:
 
 
 def test_more_devices_than_two_change_nothing() -> None:
-    from dlplacer.runtime.devices.cpu import usable_cores
+    from dlplacer.machines.usable_cores import usable_cores
 
     count = min(4, len(usable_cores()))
     job, plain = build("branches"), build("branches").module

@@ -12,6 +12,7 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s
+from dlplacer.runtime.profile.op_times import recorded_times
 
 
 def test_every_op_that_takes_time_counts() -> None:
@@ -37,5 +38,5 @@ def test_issue_times_go_from_one_issue_to_the_next(monkeypatch: pytest.MonkeyPat
     for op in "abc":
         timeline.finish(op, cast(RuntimeDevice, device))
     state = StepState(cast(Any, None), {}, {"all": timeline})
-    found = issue_times_s(state, cast(RuntimeDevice, device), {"a": 1.0, "b": 0.0, "c": 1.0})
+    found = issue_times_s(recorded_times(cast(RuntimeDevice, device), state), {"a": 1.0, "b": 0.0, "c": 1.0})
     assert found == pytest.approx([1e-9, 3e-9])

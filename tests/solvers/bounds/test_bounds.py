@@ -101,9 +101,13 @@ def test_the_bound_of_a_block_is_that_of_its_best_device() -> None:
     assert block_bound(make_instance(graph, topology), [0, 0], [0, 0]) == 11
 
 
-@pytest.mark.parametrize(("jobs", "end"), [([(0, 5, 1), (1, 2, 9)], 12), ([(0, 1, 0), (7, 2, 3)], 12), ([], 0)])
+@pytest.mark.parametrize(
+    ("jobs", "end"),
+    [([(0, 5, 1), (1, 2, 9)], 12), ([(0, 5, 8), (1, 1, 9)], 14), ([(0, 1, 0), (7, 2, 3)], 12), ([], 0)],
+)
 def test_a_machine_that_may_be_interrupted_serves_long_tails_first(jobs: list[tuple[int, int, int]], end: int) -> None:
     # The first: 1 of the long job, then the short one until 3, tail 9; the long one ends at 7. In turn it would be 16.
+    # The second: the interrupted job goes on from 2 to 6, and its tail ends last.
     assert preemptive_end(jobs) == end
 
 

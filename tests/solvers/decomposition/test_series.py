@@ -13,10 +13,11 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.default_method import search_series
+from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.variables import create_variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
@@ -24,7 +25,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain(instance, last, one_worker())
+    chain = SegmentChain.leading_to(instance, last, one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     return chain
@@ -72,6 +73,35 @@ def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
     # v 1 in between, u' 1 at the end.
     assert chain.raised(lower_bounds(instance), 1.0).makespan == 17 + 1 + 1
     assert min(schedule.makespan for schedule in chain.candidates()) == 19
+
+
+# Forward a and b gain from two devices, backward they lose: each pass alone would take the other placement.
+def test_what_joined_segments_take_together_bounds_the_whole() -> None:
+    forward = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1)]
+    backward = [(f"{target}'", f"{source}'", 20) for source, target, _ in reversed(forward)]
+    times = {"u": 1, "a": 10, "b": 10, "v": 1, "v'": 1, "a'": 2, "b'": 2, "u'": 1}
+    graph = make_graph(times, [*forward, ("v", "v'", 0), *backward], colocate={name: name[0] for name in times})
+    instance = make_instance(graph, make_machine(2))
+    chain = _chain(instance)
+    # Apart: forward u 1, delay 1, b 10 = 12; backward v' 1, delay 20, a' 2 = 23. On one device: 1 + 20 and 1 + 2 + 2.
+    assert chain.incumbents[chain.series[0].instance].bound == 21 + 5
+    # The best of each pass alone would allow 12 + 5. v 1 and u' 1 are outside both.
+    assert chain.raised(lower_bounds(instance), 1.0).makespan == 26 + 1 + 1
+
+
+def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_segment() -> None:
+    edges = [("u", "a", 2), ("u", "b", 2), ("a", "v", 1), ("b", "v", 1)]
+    instance = make_instance(make_graph({"u": 1, "a": 6, "b": 6, "v": 1}, edges), make_machine(2))
+    (segment,) = find_segments(instance, 3)
+    model, bounds = cp_model.CpModel(), lower_bounds(segment.instance)
+    variables = create_variables(model, segment.instance, no_bounds(segment.instance), 100)
+    charge_idle_ends(model, segment.instance, variables, segment, bounds, 0)
+    model.minimize(variables.start[3] - variables.start[0])
+    solver = new_solver(1, 0, 60.0)
+    assert solver.solve(model) == cp_model.OPTIMAL
+    # These rows alone say it all. Apart, say u and a on d0: b starts at 1 + 2 on d1, and v no earlier than 3 + 6 there.
+    # By work alone it would be 7; on one device it is 1 + 12.
+    assert solver.objective_value == 9
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -9,8 +9,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.suffix_bounds import followers, suffixes
-from dlplacer.solvers.default_method import raise_suffix_bounds
+from dlplacer.solvers.decomposition.suffix_bounds import followers, raise_suffix_bounds, suffixes
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -42,7 +41,7 @@ def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outsid
 def test_what_nothing_waits_for_lengthens_the_end() -> None:
     instance = make_instance(BACKWARD, make_machine(2))
     bounds = lower_bounds(instance)
-    chain = SegmentChain(instance, len(BACKWARD.ops) - 1, one_worker())
+    chain = SegmentChain.leading_to(instance, len(BACKWARD.ops) - 1, one_worker())
     bounds = chain.raised(bounds, 1.0)
     incumbent = Incumbent(one_worker())
     raised = raise_suffix_bounds(chain, bounds, incumbent)
@@ -67,7 +66,7 @@ def test_no_ending_exceeds_the_optimum(first: int) -> None:
         if not any(True for _ in suffixes(instance, segments, (8,))):
             continue
         tried += 1
-        chain = SegmentChain(instance, last, one_worker())
+        chain = SegmentChain.leading_to(instance, last, one_worker())
         bounds = raise_suffix_bounds(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
         optimum = optimal_makespan(graph, topology)
         assert optimum is None or bounds.makespan * problem.tick_s <= optimum, seed

@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
-from dlplacer.solvers.decomposition.lns import _combined, repair
+from dlplacer.solvers.decomposition.lns import _combined, search_windows
 from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.heuristics.construct import construct
@@ -95,7 +95,7 @@ def test_repair_keeps_the_rules_and_never_worsens(workers: int) -> None:
         incumbent = Incumbent(one_worker())
         object.__setattr__(incumbent.budget, "workers", workers)
         incumbent.offer(schedule)
-        repair(instance, incumbent, 0.3, 12)
+        search_windows(instance, incumbent, 0.3, 12)
         assert incumbent.best is not None
         assert incumbent.best.makespan <= schedule.makespan, seed
         assert not broken_rules(instance, incumbent.best), seed
@@ -107,7 +107,7 @@ def test_repair_with_one_worker_is_deterministic() -> None:
     for _ in range(2):
         incumbent = Incumbent(one_worker())
         incumbent.offer(construct(instance, list_schedule))
-        repair(instance, incumbent, 60.0, 40)
+        search_windows(instance, incumbent, 60.0, 40)
         found.append(incumbent.best)
     assert found[0] == found[1]
 

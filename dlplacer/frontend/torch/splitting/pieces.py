@@ -29,7 +29,7 @@ class Pieces:
 
 
 class PieceTable:
-    """Which values of a graph lie in pieces. It inserts nodes where `reader` stands, each only once."""
+    """Which values of a graph are in pieces. Inserts nodes in front of `reader`, each only once."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -59,7 +59,7 @@ class PieceTable:
         return self._wholes[node]
 
     def slice(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
-        """The node that holds a slice of a value, from its pieces where it lies in pieces."""
+        """The node that holds a slice of a value, from its pieces where it is in pieces."""
         key = node, dim, begin, end
         if key not in self._slices:
             self._slices[key] = self._sliced(node, dim, begin, end)
@@ -77,6 +77,8 @@ class PieceTable:
             if view is None:
                 return False
             try:
+                # A view that is legal of the whole may not be of a part, whose strides differ; then the whole is
+                # joined.
                 made.append(self.insert(node.target, (part, *view.args), f"{node.name}_part{number}", node))
             except (RuntimeError, ValueError):
                 return False
@@ -132,6 +134,8 @@ class PieceTable:
         """The parts side by side, in the memory layout of the value that they are parts of."""
         name = f"{like.name}_{suffix}"
         order = memory_order(like.meta["val"])
+        # cat need not keep a permuted layout; turned before and back after, the whole has the strides that later views
+        # rely on.
         if order == sorted(order):
             return self.insert(aten.cat.default, (list(parts), dim), name, like)
         turned = [self.insert(aten.permute.default, (part, order), f"{part.name}_turned", like) for part in parts]

@@ -1,4 +1,4 @@
-"""OpSplit ops of a traced graph: every part reads slices, and what is read whole is joined as late as possible."""
+"""Split ops of a traced graph: every part reads slices, and what is read whole is joined as late as possible."""
 
 import operator
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     Raises
     ------
     CaptureError
-        If an op is not there, or cannot be split that way; says which ways it has.
+        If an op does not exist or cannot be split along the axis; the message lists the axes that it has.
     """
     wanted = {split.op: split for split in splits}
     nodes = list(graph.nodes)
@@ -28,6 +28,7 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
     if missing:
         raise CaptureError(f"there is no op {missing[0]!r} to split; use an id of the captured graph")
     table = PieceTable(graph)
+    # In graph order: a split op has its pieces in the table before any of its readers is looked at.
     for node in nodes:
         table.reader = node
         split = wanted.get(node.name)

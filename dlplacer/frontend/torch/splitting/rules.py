@@ -15,11 +15,12 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
 
     ``batch`` is dimension 0 and ``channel`` dimension 1 of the data, ``dim2`` the next; ``inner`` is what a matrix
     product sums over. A weight gradient cut along ``batch`` is a sum of parts, one cut along ``channel`` is exact. An
-    op that draws random numbers, overwrites an argument, or mixes what lies in different parts is never cut.
+    op that draws random numbers, overwrites an argument, or mixes elements of different parts is never cut.
     """
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return {}
     rule = _RULES.get(node.target)
+    # CPU attention is tagged random for its dropout argument, but is captured without dropout only.
     if is_folded(node) or node.target._schema.is_mutable or (is_random(node) and rule is not dense.attention):
         return {}
     if rule is None and (torch.Tag.pointwise in node.target.tags or node.target in elementwise.POINTWISE):

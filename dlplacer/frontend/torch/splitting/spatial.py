@@ -61,6 +61,7 @@ def batch_norm(node: fx.Node) -> Patterns:
     per_channel = {index: 0 for index, entry in enumerate(node.args) if index > 0 and is_tensor(entry)}
     dims = tuple(_CHANNEL if index == 0 else 0 if entry.numel() else None for index, entry in enumerate(outputs))
     yield "channel", Pattern({0: _CHANNEL, **per_channel}, dims)
+    # Statistics of a part of the samples are not those of the batch: the parts would compute another function.
     uses_given = "no_training" in str(node.target) or not argument(node, "training")
     if uses_given and len(outputs) <= 3:
         yield "batch", Pattern({0: _BATCH}, (_BATCH, None, None))

@@ -30,8 +30,28 @@ class PieceView:
     args: tuple[Any, ...]
 
 
-Rule = Callable[[Sequence[int], Sequence[int], tuple[Any, ...], int, tuple[int, int]], PieceView | None]
-"""(shape read, shape of the view, arguments behind the first, dimension, bounds of the piece) → view of the piece."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of a tensor, and the view that is taken of the whole.
+
+    Attributes
+    ----------
+    read, made
+        Shapes of the tensor and of the view.
+    args
+        Arguments of the call behind its first.
+    dim, bounds
+        The dimension along which the tensor is in pieces, and where this one begins and ends.
+    """
+
+    read: Sequence[int]
+    made: Sequence[int]
+    args: tuple[Any, ...]
+    dim: int
+    bounds: tuple[int, int]
+
+
+Rule = Callable[[_Piece], PieceView | None]
 
 
 def view_of_piece(node: fx.Node, dim: int, piece: tuple[int, int]) -> PieceView | None:
@@ -42,75 +62,79 @@ def view_of_piece(node: fx.Node, dim: int, piece: tuple[int, int]) -> PieceView 
     source, made = node.args[0], node.meta["val"]
     assert isinstance(source, fx.Node)
     first = made[0] if isinstance(made, (tuple, list)) else made
-    return rule(source.meta["val"].shape, first.shape, node.args[1:], dim, piece)
+    return rule(_Piece(source.meta["val"].shape, first.shape, node.args[1:], dim, piece))
 
 
-def _same(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView:
-    return PieceView(dim, piece, args)
+def _same(piece: _Piece) -> PieceView:
+    return PieceView(piece.dim, piece.bounds, piece.args)
 
 
-def _transpose(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView:
-    first, second = (args[0] % len(read), args[1] % len(read)) if args else (0, len(read) - 1)
-    return PieceView({first: second, second: first}.get(dim, dim), piece, args)
+def _transpose(piece: _Piece) -> PieceView:
+    first, second = (
+        (piece.args[0] % len(piece.read), piece.args[1] % len(piece.read)) if piece.args else (0, len(piece.read) - 1)
+    )
+    return PieceView({first: second, second: first}.get(piece.dim, piece.dim), piece.bounds, piece.args)
 
 
-def _permute(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView:
-    order = [entry % len(read) for entry in args[0]]
-    return PieceView(order.index(dim), piece, args)
+def _permute(piece: _Piece) -> PieceView:
+    order = [entry % len(piece.read) for entry in piece.args[0]]
+    return PieceView(order.index(piece.dim), piece.bounds, piece.args)
 
 
-def _unsqueeze(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView:
-    return PieceView(dim + (args[0] % len(made) <= dim), piece, args)
+def _unsqueeze(piece: _Piece) -> PieceView:
+    return PieceView(piece.dim + (piece.args[0] % len(piece.made) <= piece.dim), piece.bounds, piece.args)
 
 
-def _squeeze(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    listed = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-    gone = {entry % len(read) for entry in listed if read[entry % len(read)] == 1}
-    if any(entry % len(read) == dim for entry in listed):
+def _squeeze(piece: _Piece) -> PieceView | None:
+    listed = piece.args[0] if isinstance(piece.args[0], (list, tuple)) else [piece.args[0]]
+    gone = {entry % len(piece.read) for entry in listed if piece.read[entry % len(piece.read)] == 1}
+    if any(entry % len(piece.read) == piece.dim for entry in listed):
         return None
-    return PieceView(dim - sum(entry < dim for entry in gone), piece, args)
+    return PieceView(piece.dim - sum(entry < piece.dim for entry in gone), piece.bounds, piece.args)
 
 
-def _select(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    picked = args[0] % len(read)
-    return None if picked == dim else PieceView(dim - (picked < dim), piece, args)
+def _select(piece: _Piece) -> PieceView | None:
+    picked = piece.args[0] % len(piece.read)
+    return None if picked == piece.dim else PieceView(piece.dim - (picked < piece.dim), piece.bounds, piece.args)
 
 
-def _slice(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    sliced = args[0] % len(read) if args else 0
-    return None if sliced == dim else PieceView(dim, piece, args)
+def _slice(piece: _Piece) -> PieceView | None:
+    sliced = piece.args[0] % len(piece.read) if piece.args else 0
+    return None if sliced == piece.dim else PieceView(piece.dim, piece.bounds, piece.args)
 
 
-def _divided(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
+def _divided(piece: _Piece) -> PieceView | None:
     """All results of a division into several along another dimension."""
-    along = args[1] % len(read) if len(args) > 1 else 0
-    return None if along == dim else PieceView(dim, piece, args)
+    along = piece.args[1] % len(piece.read) if len(piece.args) > 1 else 0
+    return None if along == piece.dim else PieceView(piece.dim, piece.bounds, piece.args)
 
 
-def _unbound(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    along = args[0] % len(read) if args else 0
-    return None if along == dim else PieceView(dim - (along < dim), piece, args)
+def _unbound(piece: _Piece) -> PieceView | None:
+    along = piece.args[0] % len(piece.read) if piece.args else 0
+    return None if along == piece.dim else PieceView(piece.dim - (along < piece.dim), piece.bounds, piece.args)
 
 
-def _expand(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    place = dim + len(made) - len(read)
-    if read[dim] != made[place]:
+def _expand(piece: _Piece) -> PieceView | None:
+    place = piece.dim + len(piece.made) - len(piece.read)
+    if piece.read[piece.dim] != piece.made[place]:
         return None
-    return PieceView(place, piece, (_with(made, place, piece[1] - piece[0]), *args[1:]))
+    return PieceView(
+        place, piece.bounds, (_with(piece.made, place, piece.bounds[1] - piece.bounds[0]), *piece.args[1:])
+    )
 
 
-def _view(read: Sequence[int], made: Sequence[int], args: Any, dim: int, piece: tuple[int, int]) -> PieceView | None:
+def _view(piece: _Piece) -> PieceView | None:
     """The piece stays one piece if the dimensions before it hold as many elements, and its ends fall on whole rows."""
-    if 0 in made:
+    if 0 in piece.made:
         return None
-    before, inner = math.prod(read[:dim]), math.prod(read[dim + 1 :])
-    for place in range(len(made)):
-        if math.prod(made[:place]) == before and made[place] > 1:
-            row = math.prod(made[place + 1 :])
-            if any(end * inner % row for end in piece):
+    before, inner = math.prod(piece.read[: piece.dim]), math.prod(piece.read[piece.dim + 1 :])
+    for place in range(len(piece.made)):
+        if math.prod(piece.made[:place]) == before and piece.made[place] > 1:
+            row = math.prod(piece.made[place + 1 :])
+            if any(end * inner % row for end in piece.bounds):
                 return None
-            begin, end = (end * inner // row for end in piece)
-            return PieceView(place, (begin, end), (_with(made, place, end - begin),))
+            begin, end = (end * inner // row for end in piece.bounds)
+            return PieceView(place, (begin, end), (_with(piece.made, place, end - begin),))
     return None
 
 

@@ -18,6 +18,8 @@ def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iter
         sources.setdefault(edge.target, set()).add(edge.source)
     written = {code.name: code.op for code in codes.values() if code.role in ("parameter", "buffer")}
     for code in codes.values():
+        # Data dependences do not imply this order: an update reads weight and gradient, and not what others make of the
+        # weight.
         if code.role not in ("mutation", "update"):
             continue
         for reader in dict.fromkeys(readers.get(written[code.name], ())):

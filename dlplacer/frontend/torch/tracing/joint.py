@@ -57,7 +57,7 @@ class Traced:
 
     @property
     def outputs(self) -> list[tuple[fx.Node, Slot]]:
-        """The returned nodes as the graph stands now, with what they are."""
+        """The nodes that the graph returns after all rewrites so far, with their slots."""
         return [(entry, slot) for entry, slot in self._returned() if isinstance(entry, fx.Node)]
 
     @property
@@ -93,6 +93,8 @@ def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Seq
     CaptureError
         With the line of the user's model that cannot be captured, and the way out.
     """
+    # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
+    # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
     with quiet() as caught:
         joint = _joint_graph(step, args, trains)
         if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
@@ -127,6 +129,7 @@ def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
 
 def module_path(node: fx.Node) -> str | None:
     """Path of the module that a node comes from, without the step's own prefix; None outside any module."""
+    # A backward node has the stack of its forward node, under another key.
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return _path(list(stack.values())[-1][0]) if stack else None
 
@@ -162,6 +165,7 @@ def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...
 
 
 def _input_slot(description: Any) -> Slot:
+    # By name: the classes are private to torch.
     kind = type(description).__name__
     if kind in ("ParamAOTInput", "BufferAOTInput"):
         return Slot("parameter" if kind == "ParamAOTInput" else "buffer", _own_name(description.target))

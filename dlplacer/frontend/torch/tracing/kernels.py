@@ -10,7 +10,6 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.frontend.torch.executable import Executable
 
 aten = torch.ops.aten
-_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
@@ -19,10 +18,11 @@ def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., An
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
-    """Whether torch has a kernel of its own for an op on a type of device."""
-    key = _KEYS.get(device_type)
-    if key is None or not isinstance(target, torch._ops.OpOverload):
+    """Whether torch has a kernel for an op on a type of device."""
+    if not isinstance(target, torch._ops.OpOverload):
         return True
+    # "Computed" includes kernels registered under alias keys such as CompositeImplicitAutograd, which run anywhere.
+    key = torch._C._dispatch_key_for_device(device_type)
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, key))
 
 
@@ -105,6 +105,8 @@ def _scores(
     query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
 ) -> torch.Tensor:
     """Scores before the softmax, in float32 at least; -inf where a position may not look."""
+    # The CPU kernel accumulates scores of half precision in float32; a softmax in bfloat16 would differ from it
+    # visibly.
     scores = torch.matmul(query, key.mT).to(torch.promote_types(query.dtype, torch.float32)) * _scale(query, scale)
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

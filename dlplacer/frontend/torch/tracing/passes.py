@@ -10,6 +10,7 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import is_check, picked_output
 from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.planning.pipeline.micro_batch_names import is_micro_batch_rewrite, micro_batches_of
 
 aten = torch.ops.aten
 
@@ -29,6 +30,7 @@ def split_convolution_backward(graph: fx.Graph) -> None:
     """
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         mask = node.args[-1]
+        # The first convolution of a model needs no input gradient, a frozen one no weight gradient: one op already.
         if not mask[0] or not (mask[1] or mask[2]):
             continue
         parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
@@ -62,19 +64,21 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
 
 
 def require_known(names: Sequence[str]) -> None:
-    """Return if every name is that of a pass or of a split.
+    """Return if every name is that of a pass, of a split or of micro-batches.
 
     Raises
     ------
     CaptureError
         Naming the first that is not.
     """
-    unknown = [name for name in names if name not in PASSES and not is_split(name)]
+    unknown = [name for name in names if name not in PASSES and not is_split(name) and not is_micro_batch_rewrite(name)]
     if unknown:
         raise CaptureError(
-            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)} and split:OP:AXIS:PARTS"
+            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}, split:OP:AXIS:PARTS "
+            "and micro-batches:M"
         )
     parse_splits(names)
+    micro_batches_of(names)
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
@@ -83,7 +87,7 @@ def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
         if is_check(node) and not node.users:
             graph.erase_node(node)
     for name in names:
-        if not is_split(name):
+        if name in PASSES:
             PASSES[name](graph)
     splits = parse_splits(names)
     if splits:

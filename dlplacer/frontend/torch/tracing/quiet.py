@@ -1,4 +1,4 @@
-"""Surroundings in which torch traces: nothing of the caller's is switched on, and nobody writes to the terminal."""
+"""The state of torch in which a step is traced: none of the caller's modes, and no output on the terminal."""
 
 import contextlib
 import logging
@@ -11,6 +11,17 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 _LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
+TRACED_ON = torch.device("cpu")
+"""Where stand-ins of tensors live while a step is traced, whatever device it will run on."""
+# Fake tensors on a GPU end the process: without a GPU, a wheel aborts in the first backward ("terminate called after
+# throwing an instance of 'c10::Error'"), which no handler can catch.
+
+
+def autocast_types() -> tuple[str, ...]:
+    """Torch's types of the devices for which the caller may have switched autocast on: CPUs and this build's GPUs."""
+    accelerator = torch.accelerator.current_accelerator()
+    return (TRACED_ON.type,) if accelerator is None else (TRACED_ON.type, accelerator.type)
+
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
@@ -20,7 +31,7 @@ def undisturbed() -> Iterator[None]:
         _autocast_as_it_was(),
         unset_fake_temporarily(),
         torch.inference_mode(False),
-        torch.autocast("cpu", dtype=torch.bfloat16, enabled=False),
+        torch.autocast(TRACED_ON.type, dtype=torch.bfloat16, enabled=False),
     ):
         yield
 
@@ -32,7 +43,7 @@ def _autocast_as_it_was() -> Iterator[None]:
     A traced graph enters and leaves autocast by calls; one that fails in between would stay in it. Then the casts of
     weights that autocast keeps until its end would be kept for ever, and plain training would read old weights.
     """
-    kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")}
+    kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
     try:
         yield
@@ -41,6 +52,7 @@ def _autocast_as_it_was() -> Iterator[None]:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
         torch.set_autocast_cache_enabled(caches)
+        # A trace that failed inside autocast never left it; the depth at entry says how often it has to be left now.
         left = torch.autocast_decrement_nesting()
         while left >= depth:
             left = torch.autocast_decrement_nesting()
@@ -54,6 +66,8 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:
+        # "always": by default Python shows a warning once per line, and what is collected would depend on what ran
+        # before.
         warnings.simplefilter("always")
         logger.setLevel(logging.CRITICAL)
         try:
@@ -63,7 +77,7 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def spoken() -> set[Callable[..., Any]]:
-    """What a model calls only to tell its user something, and what tracing may therefore leave out.
+    """Functions that a model calls only to inform its user, which tracing may therefore omit.
 
     Libraries add such methods to all loggers, as transformers does with ``warning_once``.
     """

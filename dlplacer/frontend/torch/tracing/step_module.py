@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
+from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 from dlplacer.frontend.torch.tracing.stand_in import fake_module, fake_tree
 
 
@@ -24,7 +25,7 @@ class StepModule(nn.Module):
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
         """The loss as a 1-tuple when training, else what the module returns."""
-        with torch.autocast("cpu", dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+        with torch.autocast(TRACED_ON.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             if not self.trains:
                 return self.module(*args, **kwargs)
             if self.loss is None:
@@ -46,8 +47,8 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
 def replaced_tensors(job: Job) -> list[str]:
     """Names of the buffers and parameters of the module that are other tensors after a forward pass than before.
 
-    The pass runs on stand-ins, beside which tensors that the forward makes may be real. If it cannot, all are
-    suspected.
+    The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
+    returned.
     """
     step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
     before = dict(_named_tensors(step.module))

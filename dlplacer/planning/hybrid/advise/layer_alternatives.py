@@ -63,7 +63,7 @@ def choose_alternatives(layers: Sequence[Sequence[Alternative]], bound_bytes: in
 
 
 def _efficient(alternatives: Sequence[Alternative]) -> list[Alternative]:
-    """Ways that no other beats in both time and memory, fastest first."""
+    """Alternatives that no other beats in both time and memory, fastest first."""
     kept: list[Alternative] = []
     for alternative in sorted(alternatives, key=lambda alternative: (alternative.time_s, alternative.memory_bytes)):
         if not kept or alternative.memory_bytes < kept[-1].memory_bytes:

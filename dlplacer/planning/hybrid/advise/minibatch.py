@@ -23,7 +23,7 @@ class BatchPlan:
     recomputed
         Modules that compute their inner activations again.
     epochs, training_s
-        E(X), and the seconds of the whole training.
+        E(X), and the seconds of the whole training; these are None where the size of the data set is not known.
     reason
         Why the batch does not fit.
     """
@@ -41,14 +41,24 @@ class BatchPlan:
         """Throughput."""
         return None if self.step_s is None else self.batch / self.step_s
 
+    @property
+    def effort_s(self) -> float:
+        """What ranks batches: T*·E per sample where the data set is not known; infinite where the batch does not fit.
+
+        A data set of one sample would make every epoch one step, and the smallest batch the best.
+        """
+        if self.step_s is None or self.epochs is None:
+            return math.inf
+        return self.step_s / self.batch * self.epochs if self.training_s is None else self.training_s
+
 
 def plan_batches(
     steps: Mapping[int, StepChoices],
     memory_bytes: int,
-    dataset_size: int = 1,
+    dataset_size: int | None = None,
     epochs: Callable[[int], float | None] = lambda batch: 1.0,
 ) -> tuple[BatchPlan, ...]:
-    """Every mini-batch with its best alternatives, the one of least training time first, those that do not fit last.
+    """Every mini-batch with its best alternatives, by training time, those that do not fit last.
 
     Parameters
     ----------
@@ -57,7 +67,7 @@ def plan_batches(
     memory_bytes
         Of the device.
     dataset_size
-        |D|: samples of an epoch.
+        |D|: samples of an epoch; None ranks by time per sample.
     epochs
         E(X): epochs until the target accuracy; None where training does not get there.
 
@@ -68,13 +78,15 @@ def plan_batches(
     """
     if not steps:
         raise InputError("there are no mini-batch sizes to choose from; give at least one")
-    if dataset_size < 1:
+    if dataset_size is not None and dataset_size < 1:
         raise InputError(f"the data set has {dataset_size} samples; give at least 1")
     plans = [_planned(batch, step, memory_bytes, dataset_size, epochs(batch)) for batch, step in steps.items()]
-    return tuple(sorted(plans, key=lambda plan: math.inf if plan.training_s is None else plan.training_s))
+    return tuple(sorted(plans, key=lambda plan: plan.effort_s))
 
 
-def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int, epochs: float | None) -> BatchPlan:
+def _planned(
+    batch: int, step: StepChoices, memory_bytes: int, dataset_size: int | None, epochs: float | None
+) -> BatchPlan:
     if epochs is None:
         return BatchPlan(batch, None, None, (), None, None, "nothing is known of training with so large a batch")
     if step.fixed_bytes > memory_bytes:
@@ -90,7 +102,7 @@ def _planned(batch: int, step: StepChoices, memory_bytes: int, dataset_size: int
         for module, alternative in zip(step.alternatives, chosen.alternatives, strict=True)
         if alternative.name == RECOMPUTE
     )
-    training_s = math.ceil(dataset_size / batch) * step_s * epochs
+    training_s = None if dataset_size is None else math.ceil(dataset_size / batch) * step_s * epochs
     needed_bytes = step.fixed_bytes - step.room_bytes + room_bytes + chosen.memory_bytes
     return BatchPlan(batch, step_s, needed_bytes, recomputed, epochs, training_s)
 
@@ -113,6 +125,7 @@ def _chosen(step: StepChoices, memory_bytes: int) -> tuple[LayerAlternatives, in
         ]
         with suppress(InfeasibleError):
             found.append((choose_alternatives(layers, memory_bytes - held_bytes - room_bytes), room_bytes))
+            # Rooms grow and this one loses no time: larger ones only take memory.
             if not found[-1][0].time_s:
                 break
     return min(found, key=lambda pair: (pair[0].time_s, pair[0].memory_bytes + pair[1]))

@@ -16,7 +16,7 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
     """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
 
     Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
-    The load is shared out evenly and moves beside the computation of the step before (asynchronously).
+    The load is shared out evenly and moves during the computation of the step before (asynchronously).
 
     Raises
     ------

@@ -98,9 +98,11 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatchFi
             raise InputError(f"point ({batch}, {epochs}) of a critical-batch fit; batch and epochs must be positive")
     from scipy.optimize import nnls
 
+    # E_min (1 + B ÷ B_crit) is linear in B; relative errors, as epochs are counted with an error of about one in E.
     rows = [[1 / epochs, batch / epochs] for batch, epochs in ordered]
     (intercept, slope), _ = nnls(rows, [1.0] * len(rows))
     largest = ordered[-1][0]
+    # Epochs proportional to B leave no E_min, and B_crit = E_min ÷ slope would be 0: a tiny one keeps the form.
     intercept = max(float(intercept), 1e-9 * float(slope) * largest)
     model = CriticalBatch(intercept, intercept / float(slope) if slope > 0 else float("inf"))
     return CriticalBatchFit(model, tuple(model.epochs(batch) / epochs - 1 for batch, epochs in ordered))

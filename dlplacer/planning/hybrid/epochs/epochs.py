@@ -7,20 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch, CriticalBatchFit, fit_critical_batch
-
-TERNARY_NOISE = 2.007
-"""Noise of a gradient with ternary codes clipped at 2.5 σ ÷ without: 1 + 1.007 (dlplacer.data_parallel.ternary)."""
-
-
-class Epochs(Protocol):
-    """Statistical efficiency as the planner asks for it."""
-
-    def epochs(self, workers: int) -> float | None:
-        """Epochs with so many mini-batches a step; None where training does not get there or nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +35,10 @@ class EpochsTable:
         for batch, epochs in self.points.items():
             if not batch > 0 or (epochs is not None and not epochs > 0):
                 raise InputError(f"epochs table: {epochs} epochs at {batch:g} mini-batches; both must be positive")
-        unreached = [batch for batch, epochs in self.points.items() if epochs is None]
-        if unreached and min(unreached) < self.largest:
+        unreached = min(self._unreached, default=float("inf"))
+        if unreached < self.largest:
             raise InputError(
-                f"epochs table: nothing converges at {min(unreached):g} mini-batches, but something does at "
+                f"epochs table: nothing converges at {unreached:g} mini-batches, but something does at "
                 f"{self.largest:g}; remove one of them"
             )
 
@@ -57,9 +47,17 @@ class EpochsTable:
         """The largest batch that converges, in mini-batches."""
         return max(batch for batch, epochs in self.points.items() if epochs is not None)
 
+    @property
+    def _unreached(self) -> list[float]:
+        return [batch for batch, epochs in self.points.items() if epochs is None]
+
     @cached_property
     def _known(self) -> list[tuple[float, float]]:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
+
+    def knows(self, workers: float) -> bool:
+        """Whether the table says what so many mini-batches a step do, be it that nothing converges."""
+        return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
 
     def epochs(self, workers: float) -> float | None:
         """Epochs with so many mini-batches a step, by the rules above."""
@@ -85,8 +83,8 @@ class StatisticalEfficiency:
     base
         Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
     codec_factors
-        Codec → epochs with it ÷ without. ``none`` is 1, and ``fp16`` is taken as 1 where it is not given; ``ternary``
-        is bounded by the noise that it adds: (1 + v r) ÷ (1 + r) with r = B_crit ÷ B and v = `TERNARY_NOISE`.
+        Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that it adds
+        (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
     period_factors
         Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
     """
@@ -109,6 +107,10 @@ class StatisticalEfficiency:
         """Periods of exchange that may be considered, 1 among them."""
         return tuple(sorted({1, *self.period_factors}))
 
+    def knows(self, workers: int) -> bool:
+        """Whether epochs with so many workers are known, be it that training does not get there."""
+        return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
+
     def fit(self) -> CriticalBatchFit | None:
         """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
@@ -119,7 +121,7 @@ class StatisticalEfficiency:
         Raises
         ------
         InputError
-            If nothing is known about the period.
+            If nothing is known about the period or the codec.
         """
         if period not in self.periods:
             known = ", ".join(map(str, self.periods))
@@ -132,13 +134,14 @@ class StatisticalEfficiency:
     def _codec_factor(self, codec: str, workers: int) -> float:
         if codec in self.codec_factors:
             return self.codec_factors[codec]
-        if codec != "ternary":
-            return 1.0
-        critical = self._critical
+        if codec not in CODECS:
+            known = ", ".join(CODECS)
+            raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
+        noise, critical = CODECS[codec].noise, self._critical
         if critical is None or critical.critical == float("inf"):
-            return TERNARY_NOISE
+            return noise
         share = critical.critical / workers
-        return (1 + TERNARY_NOISE * share) / (1 + share)
+        return (1 + noise * share) / (1 + share)
 
     @cached_property
     def _critical(self) -> CriticalBatch | None:

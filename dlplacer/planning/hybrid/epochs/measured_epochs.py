@@ -53,6 +53,7 @@ def delayed_updates(
     for batch in batches:
         waiting.append(batch)
         if len(waiting) == workers:
+            # The mean over the workers' gradients, as an all-reduce leaves it: each counts 1 ÷ workers.
             for each in waiting:
                 backward(each, 1 / workers)
             update()
@@ -142,7 +143,7 @@ def measure_epochs(
     seeds
         One training for each; the planner takes the median.
     on_progress
-        Told number of workers, seed, epochs done and the metric.
+        Called with the number of workers, the seed, the epochs done and the metric.
 
     Raises
     ------

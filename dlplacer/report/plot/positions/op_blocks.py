@@ -31,7 +31,7 @@ def blocks_of(plan: Plan) -> Mapping[str, str]:
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
     """Block → the shortest end of its path that no other block has and no number begins, in the order given.
 
-    ``encoder.layer.0`` becomes ``layer.0``, or keeps its name beside a ``decoder.layer.0``.
+    ``encoder.layer.0`` becomes ``layer.0``, or keeps its full name if there is a ``decoder.layer.0``.
     """
     distinct = [block for block in dict.fromkeys(blocks) if block]
     shared = Counter(end for block in distinct for end in _ends(block))

@@ -96,7 +96,7 @@ def _sources(plan: Plan, shown: set[str]) -> Readers:
 
 
 def _forward(plan: Plan, ops: Sequence[str], sources: Readers) -> _Places:
-    """Columns by depth; rows so that a chain keeps its row and a branch gets one of its own."""
+    """Columns by depth; rows so that a chain keeps its row and each branch gets another."""
     within = _within(ops, sources)
     column = _depths(within)
     linked = {*(op_id for op_id in ops if within[op_id]), *(source for found in within.values() for source in found)}
@@ -119,7 +119,7 @@ def _within(ops: Sequence[str], sources: Readers) -> Readers:
 
 
 def _depths(within: Readers) -> dict[str, int]:
-    """Op → how many ops lie before it at most; an op that reads none stands just before its first reader."""
+    """Op → length of the longest path to it; an op that reads none comes just before its first reader."""
     depth: dict[str, int] = {}
     first_reader: dict[str, int] = {}
     for op_id, sources in within.items():

@@ -13,7 +13,7 @@ _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """The Axes given, or those of a new pyplot figure of this size in inches, which a notebook shows by itself."""
+    """The Axes given, or those of a new pyplot figure of this size in inches, which a notebook displays."""
     if ax is not None:
         return ax
     from matplotlib import pyplot

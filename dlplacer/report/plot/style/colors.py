@@ -28,7 +28,7 @@ def device_colors(devices: Iterable[str]) -> dict[str, str]:
 
 
 def block_colors(blocks: Iterable[str]) -> dict[str, str]:
-    """Block of the model → colour: from blue at its input to red at its output, neighbours light and dark in turn."""
+    """Block of the model → colour: from blue at its input to red at its output, alternating light and dark."""
     names = [name for name in blocks if name]
     shades = _spread(len(names))
     return {"": PHASE[None]} | dict(zip(names, shades, strict=True))

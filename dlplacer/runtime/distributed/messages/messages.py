@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dlplacer.core.errors import InternalError
-from dlplacer.runtime.program.actions import Recv, Send
+from dlplacer.runtime.program.actions import Send
+from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 
 Channel = tuple[str, str]
@@ -35,35 +35,17 @@ def messages_of(program: Program, rank_of: Callable[[str], int]) -> tuple[Messag
     InternalError
         If the program hangs.
     """
-    position = dict.fromkeys(program.actions, 0)
-    sent: set[Message] = set()
-    found: list[Message] = []
-    moved = True
-    while moved:
-        moved = False
-        for device, actions in program.actions.items():
-            if position[device] == len(actions):
-                continue
-            action = actions[position[device]]
-            if isinstance(action, Recv) and Message(action.tensor, action.source, device) not in sent:
-                continue
-            if isinstance(action, Send):
-                message = Message(action.tensor, device, action.target)
-                sent.add(message)
-                if rank_of(device) != rank_of(action.target):
-                    found.append(message)
-            position[device] += 1
-            moved = True
-    stuck = [name for name, actions in program.actions.items() if position[name] < len(actions)]
-    if stuck:
-        raise InternalError(
-            f"the program would hang: {stuck[0]} waits at {program.actions[stuck[0]][position[stuck[0]]]}"
-        )
-    return tuple(found)
+    return tuple(
+        Message(action.tensor, device, action.target)
+        for device, _, action in interleaved(program, in_step=True)
+        if isinstance(action, Send) and rank_of(device) != rank_of(action.target)
+    )
 
 
-def channel_of(message: Message, rank_of: Callable[[str], int], ordered_pairs: bool) -> Channel:
-    """The channel that carries a message.
+def by_channel(
+    messages: tuple[Message, ...], rank_of: Callable[[str], int], ordered_pairs: bool
+) -> Mapping[Channel, tuple[Message, ...]]:
+    """Channel → its messages in order.
 
     Parameters
     ----------
@@ -71,17 +53,9 @@ def channel_of(message: Message, rank_of: Callable[[str], int], ordered_pairs: b
         Whether there is a channel for every two devices and direction, as tags allow (gloo); else there is one for
         every two processes, and it carries both directions in one order (NCCL).
     """
-    if ordered_pairs:
-        return message.source, message.target
-    low, high = sorted((rank_of(message.source), rank_of(message.target)))
-    return f"rank{low}", f"rank{high}"
-
-
-def by_channel(
-    messages: tuple[Message, ...], rank_of: Callable[[str], int], ordered_pairs: bool
-) -> Mapping[Channel, tuple[Message, ...]]:
-    """Channel → its messages in order."""
     found: dict[Channel, list[Message]] = defaultdict(list)
     for message in messages:
-        found[channel_of(message, rank_of, ordered_pairs)].append(message)
+        low, high = sorted((rank_of(message.source), rank_of(message.target)))
+        channel = (message.source, message.target) if ordered_pairs else (f"rank{low}", f"rank{high}")
+        found[channel].append(message)
     return {channel: tuple(entries) for channel, entries in found.items()}

@@ -112,6 +112,16 @@ def test_the_best_batch_weighs_steps_time_and_epochs() -> None:
     assert slow[0].batch == 1
 
 
+def test_without_a_data_set_the_time_per_sample_ranks() -> None:
+    """Steps of 1.1, 2 and 11 s for 1, 10 and 100 samples: the larger the batch, the less a sample takes."""
+    steps = {batch: StepChoices(1.0 + batch / 10, 100 * batch, {}) for batch in (1, 10, 100)}
+    plans = plan_batches(steps, 10**6)
+    assert [plan.batch for plan in plans] == [100, 10, 1]
+    assert all(plan.training_s is None for plan in plans)
+    weighed = plan_batches(steps, 10**6, epochs=lambda batch: 4.0 if batch == 100 else 1.0)
+    assert [plan.batch for plan in weighed] == [10, 100, 1]
+
+
 def test_inception_trades_time_for_memory() -> None:
     step = step_choices(load_graph("inception_v3-train"), "V100")
     everything = sum(

@@ -8,21 +8,22 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collective_rounds import server_rounds
-from dlplacer.machines.costs.collectives import parameter_server
-from dlplacer.machines.costs.collectives_on_links import MachineCosts, server_line
-from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.machines.costs.collectives import Round, parameter_server, push_rounds
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.hybrid.communication import OnMachine, StepTime, Team
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-from dlplacer.planning.hybrid.exchange_lines import lines_among
+from dlplacer.planning.hybrid.exchange_choices import choices_among
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.step_times import StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.steps_on_links import OnMachine
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
-SERVED = tuple(alternative for alternative in exchanges() if alternative.name == "none/servers")
+SERVED = tuple(exchange for exchange in exchanges() if exchange.name == "none/servers")
+PEERS = tuple(exchange for exchange in exchanges() if not exchange.is_served)
 
 
 def star(count: int, fat: float = 1e9, latency_s: float = 0.0) -> Topology:
@@ -58,11 +59,13 @@ def test_a_pull_takes_as_long_as_the_push(name: str) -> None:
     devices = list(topology.device_index)
     costs = MachineCosts(Wiring(topology), (tuple(devices),))
     for workers in range(1, len(devices)):
-        turns = server_rounds(workers, len(devices) - workers)
-        there, back = costs.rounds(turns[: len(turns) // 2]), costs.rounds(turns[len(turns) // 2 :])
+        push = push_rounds(workers, len(devices) - workers)
+        pull = [Round(tuple((b, a, share) for a, b, share in once.steps), once.times) for once in push]
+        there, back = costs.rounds(push), costs.rounds(pull)
         assert (back.latency_s, back.s_per_byte) == pytest.approx((there.latency_s, there.s_per_byte))
-        line = server_line(costs.wiring, devices[:workers], devices[workers:])
-        assert (line.latency_s, line.s_per_byte) == pytest.approx((2 * there.latency_s, 2 * there.s_per_byte))
+        among = MachineCosts(costs.wiring, (tuple(devices[:workers]),))
+        for line in among.served(devices[workers:]).values():
+            assert (line.latency_s, line.s_per_byte) == pytest.approx((there.latency_s, there.s_per_byte))
 
 
 def test_servers_use_devices_with_which_no_more_workers_converge() -> None:
@@ -89,7 +92,7 @@ def test_the_device_with_the_widest_link_serves() -> None:
     links = tuple(Link(f"d{at}", "hub", 1.5e9 if at == 3 else 1e9, 0.0, "half") for at in range(4))
     topology = Topology(tuple(Device(f"d{at}") for at in range(4)), (Router("hub"),), links)
     (step, _) = served(topology, 4)
-    # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s a way
+    # rounds of one message: each is as slow as the worker's link, 3 × 8 MB ÷ 1 GB/s per direction
     assert (step.servers, step.exposed_s) == (1, pytest.approx(0.048))
     layout = WorkerLayout(topology)
     assert OnMachine(layout)._by_width(layout.workers(4, 1))[0] == ("d3",)
@@ -98,7 +101,7 @@ def test_the_device_with_the_widest_link_serves() -> None:
 def test_all_devices_of_a_worker_push_to_the_same_servers() -> None:
     """Two workers of two devices hold 3/4 and 1/4: a server's link receives 2 × (3/4 + 1/4) of 8 MB."""
     (step,) = [step for step in served(star(6), 6, 2, WorkerSplit(1.0, shares=(0.75, 0.25))) if step.servers == 2]
-    # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms a way
+    # two servers hold half each: 2 workers × 8 MB ÷ 2 = 8 ms per direction
     assert step.exposed_s == pytest.approx(0.016)
 
 
@@ -110,16 +113,16 @@ def test_servers_are_devices_of_their_own() -> None:
         costs.served([])
 
 
-@pytest.mark.parametrize("alternative", exchanges()[:5], ids=lambda alternative: alternative.name)
+@pytest.mark.parametrize("exchange", PEERS, ids=lambda exchange: exchange.name)
 @pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu"])
-def test_every_size_finds_its_best_algorithms(name: str, alternative: object) -> None:
+def test_every_size_finds_its_best_algorithms(name: str, exchange: GradientExchange) -> None:
     """For no size is any choice of all-reduce and all-gather below the lines that are looked at."""
     topology = load_topology(name)
     costs = MachineCosts(Wiring(topology), (tuple(topology.device_index),))
-    kept = lines_among(costs, alternative)  # type: ignore[arg-type]
+    kept = choices_among(costs, exchange)
     assert len({(each.line.latency_s, each.line.s_per_byte) for each in kept}) == len(kept)
     for one, other in combinations(kept, 2):
         assert (one.line.latency_s < other.line.latency_s) != (one.line.s_per_byte < other.line.s_per_byte)
     for size_bytes in (1e2, 1e4, 1e6, 1e8):
-        plain = alternative.line(costs.collectives(size_bytes), costs.devices).time_s(size_bytes)  # type: ignore[attr-defined]
+        plain = exchange.line(costs.collectives(size_bytes), costs.devices).time_s(size_bytes)
         assert min(each.line.time_s(size_bytes) for each in kept) <= plain * (1 + 1e-12)

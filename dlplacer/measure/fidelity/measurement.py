@@ -1,0 +1,117 @@
+"""A placed job measured: its numbers, its step times with those of its prediction, and recorded steps."""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from torch import nn
+
+from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.medians import measured_medians
+from dlplacer.measure.fidelity.numerics import compare_with_eager
+from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.measure.fidelity.prediction import Predictor
+from dlplacer.measure.fidelity.process_group import OneProcess
+from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, median_recording, record_steps
+from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
+
+_MAIN = "placed"
+_RECORDED = 5
+
+
+def measure(
+    main: PlacedJob, others: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, steps: int, warmup: int
+) -> Run:
+    """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
+
+    Parameters
+    ----------
+    others
+        Name → another plan of the job, with a copy of the module of its own; its steps alternate with those of `main`.
+    reference
+        A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    """
+    candidates = {_MAIN: main, **others}
+    device = next(iter(main.devices.values()))
+    if _on_cores(main):
+        reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
+    predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
+    differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
+    eager = EagerOnDevice(EagerStep([main.job], reference, device.torch_device), device)
+    medians = _medians(candidates, predictors, eager, group, steps, warmup)
+    predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
+    recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
+
+    prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
+    shown = group.all_replicas(prediction.plan)
+    measured = measured_plan(shown, median_recording(recordings))
+    serial_s, baseline_s = group.replicas * prediction.serial_s, group.replicas * medians["baseline"]
+
+    all_figures = {
+        name: Figures(
+            predicted_s=predictions[name].step_s,
+            measured_s=medians[name],
+            predicted_speedup=serial_s / predictions[name].step_s,
+            measured_speedup=baseline_s / medians[name],
+            prediction_error=abs(predictions[name].step_s - medians[name]) / medians[name],
+            max_abs_error=differences[name].max_abs_error,
+            plan_makespan_s=placed.placed.plan.makespan_s,
+        )
+        for name, placed in candidates.items()
+    }
+    report = RunReport(
+        **vars(all_figures.pop(_MAIN)),
+        baseline_s=medians["baseline"],
+        eager_all_cores_s=medians.get("all cores"),
+        draws=differences[_MAIN].draws,
+        steps=steps,
+        devices=group.devices,
+        host_s=prediction.host_s,
+        dispatch_s=prediction.dispatch_s,
+        use=device_uses(shown, measured),
+        offenders=worst_offenders(prediction.typical, mean_op_times(recordings, group.names, [op.id for op in ops])),
+        beside=all_figures,
+        over_ranks=line is not None,
+        replicas=group.replicas,
+        ranks=group.count,
+        full_batch_error=differences[_MAIN].full_batch_error,
+        all_reduce_latency_s=0.0 if line is None else line.latency_s,
+        all_reduce_s_per_byte=0.0 if line is None else line.s_per_byte,
+        buckets=sum(op.kind == COLLECTIVE for op in ops),
+    )
+    return Run(report, shown, measured)
+
+
+def _medians(
+    candidates: Mapping[str, PlacedJob],
+    predictors: Mapping[str, Predictor],
+    eager: EagerOnDevice,
+    group: OneProcess,
+    steps: int,
+    warmup: int,
+) -> dict[str, float]:
+    """Seconds of a step of plain PyTorch (``baseline``) and of every candidate, alternating with those that predict."""
+    baseline = eager.step
+    variants: dict[str, Callable[[], object]] = {"baseline": baseline}
+    variants |= {name: placed.step for name, placed in candidates.items()}
+    if group.all_reduce is None and _on_cores(candidates[_MAIN]):
+        variants["all cores"] = eager.step_on_all_cores
+    variants |= {f"predicted {name}": predictor.step for name, predictor in predictors.items()}
+    untimed = {f"predicted {name}": predictor.untimed_step for name, predictor in predictors.items()}
+
+    def timed(step: Callable[[], object]) -> float:
+        """The baseline is the mean of all processes, any other step as long as on the slowest."""
+        group.gathered(None)
+        begin = time.perf_counter()
+        step()
+        everyone = group.gathered(time.perf_counter() - begin)
+        return fmean(everyone) if step is baseline else float(max(everyone))
+
+    return measured_medians(variants, steps, warmup, timed, untimed)
+
+
+def _on_cores(placed: PlacedJob) -> bool:
+    return in_host_memory(placed.devices.values())

@@ -1,0 +1,108 @@
+"""The processes of a run: one process is a group of one, whose exchanges return what was put in."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.fidelity.side_by_side import Names, names_of, side_by_side
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.distributed.clocks import clock_offsets_ns
+from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.measured_network import measured_machine
+from dlplacer.runtime.distributed.network_topology import with_network
+from dlplacer.runtime.distributed.replicate import with_exchange_times
+from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
+
+
+class OneProcess:
+    """A group of one process, with the links between its devices, timed when it is made.
+
+    Attributes
+    ----------
+    count, replicas
+        Processes, and how often the plan runs side by side.
+    all_reduce
+        Line of an all-reduce between the replicas; None in a run that is not over ranks.
+    devices
+        What the report calls the devices.
+    names
+        [rank] → names of its ops and devices in recordings and in `all_replicas`.
+    topology
+        The plan's devices, in the plan's order, with their measured links.
+    handover_s
+        As in `dlplacer.problem.simulate.replay_plan`.
+    """
+
+    count = replicas = 1
+    all_reduce: AlphaBeta | None = None
+
+    def __init__(self, opened: Mapping[str, RuntimeDevice]) -> None:
+        devices = list(opened.values())
+        self.devices = tuple(device.name for device in devices)
+        self.names: Sequence[Names] = [Names(0, "", {name: device.name for name, device in opened.items()})]
+        self.topology: Topology = measured_topology(devices)
+        self.handover_s = handover_time_s(devices)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """[rank] → what it gives; every process gets there before any goes on."""
+        return [value]
+
+    def clock_offsets_ns(self) -> list[int]:
+        """[rank] → by how much its clock is ahead of that of rank 0."""
+        return [0]
+
+    def with_exchange(self, graph: OpGraph) -> OpGraph:
+        """The graph with the times of its collectives."""
+        return graph
+
+    def all_replicas(self, plan: Plan) -> Plan:
+        """The plan of one replica as that of all, with the devices' and ops' names of this group."""
+        return plan
+
+
+class SeveralProcesses(OneProcess):
+    """The processes of a `RankGroup`; each makes one, and they measure together.
+
+    Parameters
+    ----------
+    opened
+        Device of the plan → device, for those of this process.
+    all_reduce
+        The measured line of an all-reduce between the replicas.
+    delay
+        How delays are reckoned: an option of the plan.
+    """
+
+    def __init__(
+        self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta, delay: str
+    ) -> None:
+        ranks = group.ranks
+        self._group, self.all_reduce = group, all_reduce
+        self.count, self.replicas = ranks.count, ranks.replicas
+        # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
+        self.handover_s = 0.0
+        self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
+        self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
+        machine = measured_machine(group, opened)
+        self.topology = machine if ranks.replicas == 1 else with_network(machine, delay)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """As `RankGroup.gathered`: it travels as JSON."""
+        return self._group.gathered(value)
+
+    def clock_offsets_ns(self) -> list[int]:
+        """Measured by round trips."""
+        return clock_offsets_ns(self._group)
+
+    def with_exchange(self, graph: OpGraph) -> OpGraph:
+        """Collectives take what the measured all-reduce takes."""
+        if self.replicas == 1 or self.all_reduce is None:
+            return graph
+        return with_exchange_times(graph, self.topology, self.all_reduce)
+
+    def all_replicas(self, plan: Plan) -> Plan:
+        """The plan on the devices of all ranks."""
+        return side_by_side(plan, self._group.ranks)

@@ -1,0 +1,152 @@
+"""Step times of data-parallel workers over the links of a real machine."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.exact_groups import best_groups
+from dlplacer.data_parallel.groups.layer_chain import LayerChain
+from dlplacer.data_parallel.groups.message_timeline import makespan_s
+from dlplacer.data_parallel.groups.policies import by_bytes, per_layer, single_group
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.roofline import rates_of
+from dlplacer.planning.hybrid.exchange_choices import ExchangeChoice, choice_through, choices_among
+from dlplacer.planning.hybrid.step_times import StepTime, Team
+from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
+
+GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
+"""How gradients are grouped into messages → the cuts of a chain."""
+
+SERVED_DEVICES = 64
+"""In larger teams nothing goes through parameter servers: all workers would wait for few links."""
+
+
+class OnMachine:
+    """Step times over the links of a machine.
+
+    With overlap a group of gradients is sent as soon as all of it is ready, one group after another, while the backward
+    pass goes on; without, everything is sent at the end. Coding takes time on the device. With a period τ above 1 the
+    weights are averaged in one message every τ steps, hidden behind nothing.
+
+    Parameters
+    ----------
+    overlap
+        Whether the exchange may overlap with the backward pass.
+    groupings
+        Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
+    """
+
+    def __init__(
+        self,
+        layout: WorkerLayout,
+        gradient_exchanges: Sequence[GradientExchange] | None = None,
+        *,
+        overlap: bool = True,
+        groupings: Sequence[str] = ("optimal",),
+    ) -> None:
+        for name in groupings:
+            if name not in GROUPINGS:
+                raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
+        self.layout, self.overlap = layout, overlap
+        self.gradient_exchanges = tuple(
+            exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
+        )
+        self.groupings = tuple(groupings)
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
+        """Every exchange with every algorithm that may be best, every grouping and period.
+
+        Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
+        They are looked at for up to `SERVED_DEVICES` devices.
+        """
+        if team.workers == 1 or not work.gradient_bytes:
+            compute_s = work.step_s / team.split.speedup
+            yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
+            return
+        for choice in self._choices(team):
+            yield from self._timed(work, team, periods, choice)
+
+    def _choices(self, team: Team) -> Iterator[ExchangeChoice]:
+        """Exchanges among all workers, then through servers."""
+        workers = self.layout.workers(team.devices, team.degree)
+        costs = self._costs(team, workers)
+        served = []
+        for exchange in self.gradient_exchanges:
+            if exchange.is_served:
+                served.append(exchange)
+            elif exchange.fits(team.workers):
+                yield from choices_among(costs, exchange)
+        if not served or team.devices > SERVED_DEVICES:
+            return
+        widest = self._by_width(workers)
+        for count in _powers(team.workers // 2):
+            computing = [worker for worker in workers if worker not in widest[:count]]
+            if len(computing) == 1:
+                continue
+            fewer = self._costs(team, computing)
+            servers = [name for worker in widest[:count] for name in worker]
+            for exchange in served:
+                if exchange.fits(len(computing)):
+                    yield choice_through(fewer, exchange, servers)
+
+    def _timed(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
+        """The step with one exchange, in every grouping and period."""
+        compute_s, line = work.step_s / team.split.speedup, choice.line
+        coding = choice.exchange.codec_s_per_byte(choice.workers)
+        # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
+        wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
+        names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
+        for grouping in self.groupings if self.overlap else ():
+            groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
+            yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
+        for period in (period for period in periods if period > 1 or not self.overlap):
+            exposed_s = line.time_s(work.gradient_bytes) / period
+            yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
+
+    def _costs(self, team: Team, workers: Sequence[Worker]) -> MachineCosts:
+        groups = tuple(zip(*workers, strict=True))
+        held, degree = team.split.shares, team.degree
+        shares = held if len(held) == degree else (1 / degree,) * degree
+        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
+
+    def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The workers, those first that have the highest rates to all others and the widest links."""
+        everybody = [name for worker in workers for name in worker]
+        own: dict[str, float] = defaultdict(float)
+        for link in self.layout.topology.links:
+            own[link.source] += link.total_bytes_per_s
+            own[link.target] += link.total_bytes_per_s
+
+        def width(worker: Worker) -> tuple[float, float]:
+            rates = (self.layout.rate(name, other) for name in worker for other in everybody if other not in worker)
+            return sum(rates), sum(own[name] for name in worker)
+
+        return sorted(workers, key=width, reverse=True)
+
+
+def _powers(most: int) -> Iterator[int]:
+    """1, 2, 4 … up to this."""
+    yield from (1 << place for place in range(most.bit_length()))
+
+
+def memory_rate(topology: Topology) -> float | None:
+    """Bytes per second of the slowest memory among the devices; None where no rate is known."""
+    known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
+    return min((rate for rate in known if rate is not None), default=None)
+
+
+def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
+    """Number of groups and step time."""
+    # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
+    layers = list(reversed(work.layers))
+    sizes = tuple(layer.gradient_bytes for layer in layers)
+    computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)
+    chain = LayerChain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
+    cuts = GROUPINGS[grouping](chain)
+    exchanged_s = makespan_s(chain, cuts, "backward")
+    computed_s = sum(computes) + work.tail_s / speedup
+    return len(cuts), work.forward_s / speedup + max(exchanged_s, computed_s) + work.update_s / speedup

@@ -1,0 +1,144 @@
+"""A pipeline as a plan: every copy of an op on the device of its stage, in the order that the schedule gives it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from dlplacer.check import violations
+from dlplacer.core.errors import InfeasibleError, InternalError, MismatchError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.pipeline.micro_batch_names import copy_id
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.planning.place import provenance_of
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay
+from dlplacer.solvers.bounds.bounds import critical_path, whole_area
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Outcome
+
+_ENDS = ("gradient", "mutation")
+Place = tuple[int, int]
+"""Position of an action in its rank's order, and 1 for what only the stage's own weights wait for, else 0."""
+
+
+def placed_pipeline(pipeline: PipelinePlan, graph: OpGraph, topology: Topology) -> Plan:
+    """The plan of a pipeline: its times from a replay, its bound from the critical path and the area.
+
+    Parameters
+    ----------
+    graph
+        The step that the pipeline was planned for, rewritten to its micro-batches.
+
+    Raises
+    ------
+    MismatchError
+        If a micro-batch has other ops than the batch that the pipeline was planned for.
+    InfeasibleError
+        If a device's memory does not hold its stages' tensors; the pipeline counts them by stage, a plan one by one.
+    """
+    began = time.monotonic()
+    problem = build_problem(with_times(graph, topology), topology, Options(step="joint"))
+    expansion = _Expansion(pipeline, problem.graph)
+    index = topology.device_index
+    device = [index[pipeline.stages[expansion.stage[op.id]].device] for op in problem.graph.ops]
+    ops, transfers = replay(problem, device, [problem.graph.index[name] for name in expansion.order])
+    instance = build_instance(problem)
+    bound = Outcome(None, max(critical_path(instance), whole_area(instance)))
+    provenance = provenance_of(problem, micro_batches=pipeline.micro_batches)
+    method = f"pipeline/{pipeline.schedule}"
+    plan = plan_of(problem, ops, transfers, bound, method, time.monotonic() - began, provenance)
+    broken = violations(plan)
+    if any(violation.rule == "eq. 13 memory" for violation in broken):
+        raise InfeasibleError(f"{broken[0]}; use more stages, more micro-batches, or the schedule 1f1b")
+    if broken:
+        raise InternalError("the pipeline's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+    return plan
+
+
+class _Expansion:
+    """Where and when every op of the micro-batches runs.
+
+    An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
+
+    Attributes
+    ----------
+    stage
+        Op → the stage whose device runs it.
+    """
+
+    def __init__(self, pipeline: PipelinePlan, graph: OpGraph) -> None:
+        self.pipeline, self.graph = pipeline, graph
+        _require_same_ops(pipeline, graph)
+        self.stage: dict[str, int] = {}
+        self.place: dict[str, Place] = {}
+        self._place_known()
+        names = graph.topological_order
+        for name in names:
+            if name not in self.stage:
+                self._place_beside(name, [edge.source for edge in graph.edges_into[name]], first=False)
+        for name in reversed(names):
+            if name not in self.stage:
+                self._place_beside(name, [edge.target for edge in graph.edges_from[name]], first=True)
+
+    @property
+    def order(self) -> list[str]:
+        """All ops: action after action, within one in topological order, and what leads to other stages first."""
+        rank = {name: position for position, name in enumerate(self.graph.topological_order)}
+        return sorted(self.graph.index, key=lambda name: (self.place[name], rank[name]))
+
+    def _place_known(self) -> None:
+        """Copies of the pipeline's ops, and those of its ops that all micro-batches share."""
+        end = (max(map(len, self.pipeline.order)), 0)
+        for number, stage in enumerate(self.pipeline.stages):
+            for kind, names in zip("FIW", (stage.ops, *stage.later[:2]), strict=True):
+                for name in names:
+                    for micro_batch in range(self.pipeline.micro_batches):
+                        copied = copy_id(name, micro_batch) if self.pipeline.micro_batches > 1 else name
+                        if copied in self.graph.index:
+                            self.stage[copied] = number
+                            self.place[copied] = self._actions[number, kind, micro_batch], int(kind == "W")
+            for name in (*stage.ops, *stage.later[0], *stage.later[1], *stage.later[2]):
+                if name in self.graph.index:
+                    self.stage[name] = number
+                    self.place[name] = end if self._ends(self.graph.op(name)) else self.place.get(name, (-1, 0))
+
+    def _place_beside(self, name: str, others: Sequence[str], first: bool) -> None:
+        known = [other for other in others if other in self.stage]
+        if not known and not first:
+            return
+        backward = self.graph.op(name).phase == "backward"
+        stages = [self.stage[other] for other in known]
+        stage = self.stage[name] = (min if first or backward else max)(stages, default=0)
+        places = [self.place[other] for other in known if self.stage[other] == stage]
+        self.place[name] = (min if first else max)(places, default=(-1, 0))
+
+    def _ends(self, op: Op) -> bool:
+        return op.kind in _ENDS or op.phase == "optimizer"
+
+    @cached_property
+    def _actions(self) -> Mapping[tuple[int, str, int], int]:
+        """(stage, kind, micro-batch) → position among the rank's actions; a whole backward is I and W at once."""
+        return {
+            (action.stage, kind, action.micro_batch): position
+            for actions in self.pipeline.order
+            for position, action in enumerate(actions)
+            for kind in ("IW" if action.kind == "B" else action.kind)
+        }
+
+
+def _require_same_ops(pipeline: PipelinePlan, graph: OpGraph) -> None:
+    """Ids would mean other ops: where a batch has one sample, torch leaves out copies and counts on without them."""
+    planned = dict.fromkeys(name for stage in pipeline.stages for names in (stage.ops, *stage.later) for name in names)
+    made = {op.origin[0] if op.origin else op.id: op for op in graph.ops}
+    other = [name for name in planned if name not in made]
+    other += [name for name, op in made.items() if op.origin and name not in planned]
+    if other:
+        raise MismatchError(
+            f"one of {pipeline.micro_batches} micro-batches has other ops than the whole batch, such as {other[0]!r}; "
+            "use fewer micro-batches"
+        )

@@ -1,0 +1,89 @@
+"""Which pictures there are; known without loading matplotlib.
+
+A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
+a row in `PICTURES`: the command line, the page of a plan and `save_picture` read them from there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture.
+
+    Attributes
+    ----------
+    name
+        Of its module, and in the names of its functions.
+    subject
+        What it shows; a command that has such a thing offers the picture.
+    help
+        What it shows, on the command line.
+    title, caption
+        Heading and text above it on the page of a plan; empty for pictures that the page does not show.
+    settings
+        Further parameters of the plot function that the command line may set.
+    """
+
+    name: str
+    subject: str
+    help: str
+    title: str = ""
+    caption: str = ""
+    settings: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """The option that asks for it: a plan has several pictures, anything else has one."""
+        return self.name if self.subject == "plan" else "picture"
+
+    @property
+    def plot(self) -> "Callable[..., Axes]":
+        """``plot_NAME``."""
+        function: Callable[..., Axes] = getattr(self._module, f"plot_{self.name}")
+        return function
+
+    def size(self, subject: Any) -> tuple[float, float]:
+        """Width and height in inches at which the picture of a subject is readable."""
+        inches: tuple[float, float] = getattr(self._module, f"{self.name}_size")(subject)
+        return inches
+
+    @property
+    def _module(self) -> Any:
+        # By name and on demand: the command line reads this table, and must not load matplotlib for it.
+        return import_module(f"dlplacer.report.plot.{self.name}")
+
+
+PICTURES = (
+    Picture(
+        "gantt",
+        "plan",
+        "devices and links over time, as .png, .svg or .pdf",
+        "Schedule",
+        "Devices and links over time; the line below the bars is the critical path.",
+        ("color_by",),
+    ),
+    Picture(
+        "placement",
+        "plan",
+        "the graph coloured by device",
+        "Placement",
+        "The graph, every op in the colour of its device, its area by its time.",
+    ),
+    Picture("memory", "plan", "memory over time", "Memory", "What is alive on every device over the step."),
+    Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
+    Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
+    Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
+    Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),
+)
+
+
+def pictures_of(subject: str) -> tuple[Picture, ...]:
+    """The pictures that show a subject."""
+    return tuple(picture for picture in PICTURES if picture.subject == subject)

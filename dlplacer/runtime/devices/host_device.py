@@ -1,0 +1,54 @@
+"""A device in the host's memory: a thread, between which tensors are handed over."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, T, Value
+from dlplacer.runtime.devices.worker import Worker
+
+
+class HostDevice:
+    """A thread whose ops are done when their calls return; see `RuntimeDevice`.
+
+    Parameters
+    ----------
+    prepare
+        Runs first on the thread.
+    """
+
+    def __init__(self, name: str, type: str, prepare: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.type = type
+        self.torch_device = HOST_DEVICE
+        self._worker = Worker(name, prepare)
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """Run a function on the thread."""
+        return self._worker.submit(work)
+
+    def send(self, tensor: Value, target: RuntimeDevice) -> Value:
+        """The tensor itself to a device of the same memory; a copy to any other."""
+        return tensor if tensor is None or target.torch_device == HOST_DEVICE else tensor.to(target.torch_device)
+
+    def receive(self, in_flight: Value) -> Value:
+        """The tensor: it is ready when it arrives."""
+        return in_flight
+
+    def drain(self) -> None:
+        """Nothing to wait for: other threads' ops have finished when their calls return."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: an op has finished when its call returns."""
+
+    def now(self) -> int:
+        """Nanoseconds of a monotonic clock."""
+        return time.perf_counter_ns()
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """Seconds between two marks."""
+        return (end - begin) * 1e-9
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()

@@ -1,1 +1,0 @@
-"""A pipeline plan on several processes, through torch.distributed.pipelining."""

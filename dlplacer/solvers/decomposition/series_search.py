@@ -1,0 +1,44 @@
+"""One series of segments improved and proven: randomized restarts, then CP-SAT with the rows of its segments."""
+
+from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
+from dlplacer.solvers.decomposition.segments import Series
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.ilp_model import build_model
+
+_RESTARTS = 30
+"""Randomized restarts before CP-SAT, which gains from a good hint. Never tuned."""
+
+
+def search_series(chain: SegmentChain, series: Series, work: float, most: int | None = None) -> None:
+    """Improve and prove the best schedule of a series of segments.
+
+    Parameters
+    ----------
+    work
+        Deterministic seconds of CP-SAT.
+    most
+        Makespans above it are of no interest: it suffices to prove that there is none of at most so many ticks.
+    """
+    instance, incumbent = series.instance, chain.incumbents[series.instance]
+    improve(instance, incumbent, incumbent.budget.left_s, _RESTARTS)
+    best = incumbent.best
+    if best is None or incumbent.closed or not incumbent.budget.left_s:
+        return
+    upper = best.makespan if most is None else min(best.makespan, most)
+    if upper < incumbent.bound:
+        return
+    bounds = chain.bounds[instance]
+    if bounds.makespan > upper:
+        incumbent.raise_bound(upper + 1)
+        return
+    model, variables = build_model(instance, bounds, upper, best if upper == best.makespan else None)
+    for segment, offset in chain.spans(series):
+        charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
+        # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
+        last = variables.start[offset + len(segment.ops) - 1]
+        model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
+    solved = search(model, variables, instance, incumbent, incumbent.budget.left_s, work)
+    if not solved and upper < best.makespan:
+        incumbent.raise_bound(upper + 1)

@@ -1,0 +1,73 @@
+"""Memory of a convolutional network (eq. 1 to 5) by hand, as printed and as corrected."""
+
+import pytest
+
+from dlplacer.core.errors import InputError
+
+pytest.importorskip("paper_models", reason="the examples are in the checkout only")
+from paper_models.conv_net_memory import (
+    ConvNet,
+    FeatureLayer,
+    classifier_bytes,
+    feature_map_bytes,
+    feature_parameter_bytes,
+    fft_bytes,
+    gemm_bytes,
+    memory_bound_bytes,
+)
+
+ALEXNET = ConvNet(
+    (224, 224, 3),
+    (
+        FeatureLayer(11, 4, 2, 96),
+        FeatureLayer(3, 2),
+        FeatureLayer(5, 1, 2, 256),
+        FeatureLayer(3, 2),
+        FeatureLayer(3, 1, 1, 384),
+        FeatureLayer(3, 1, 1, 384),
+        FeatureLayer(3, 1, 1, 256),
+        FeatureLayer(3, 2),
+    ),
+    (4096, 4096, 1000),
+)
+
+
+def test_footprint_of_alexnet() -> None:
+    assert ALEXNET.shapes[1] == (55, 55, 96)
+    assert ALEXNET.shapes[-1] == (6, 6, 256)
+    parameters = (feature_parameter_bytes(ALEXNET) + classifier_bytes(ALEXNET, 0)) // 12
+    assert parameters == 62_378_344
+    maps = sum(width * height * depth for width, height, depth in ALEXNET.shapes)
+    assert feature_map_bytes(ALEXNET, 128) == 128 * 4 * maps
+    left = memory_bound_bytes(ALEXNET, 128, 12 * 10**9)
+    assert left == 12 * 10**9 - 128 * 4 * (maps + 9192) - 12 * parameters
+    assert memory_bound_bytes(ALEXNET, 1 << 20, 12 * 10**9) < 0
+
+
+def test_what_the_paper_prints() -> None:
+    # One convolution of 2 filters of 3 × 3 on depth 5, then 7 and 11 neurons; printed: depth 2, no weights into 7.
+    net = ConvNet((8, 8, 5), (FeatureLayer(3, 1, 1, 2),), (7, 11))
+    assert feature_parameter_bytes(net, paper_literal=True) == 12 * (9 * 2 * 2 + 2)
+    assert feature_parameter_bytes(net) == 12 * (9 * 5 * 2 + 2)
+    assert classifier_bytes(net, paper_literal=True) == 4 * (18 + 3 * (77 + 1))
+    assert classifier_bytes(net, 10) == 4 * (180 + 3 * (128 * 7 + 7 + 77 + 11))
+
+
+def test_table_2() -> None:
+    rows = [
+        (224, 55, 3, 96, 11.6),
+        (27, 27, 96, 256, 1.6),
+        (13, 13, 256, 384, 2.3),
+        (13, 13, 384, 384, 2.7),
+        (13, 13, 384, 256, 2.3),
+    ]
+    for size, out_size, depth, out_depth, ratio in rows:
+        found = fft_bytes(128, size, (depth, out_depth)) / gemm_bytes(128, (size, out_size), (depth, out_depth))
+        assert found == pytest.approx(ratio, rel=0.04)
+
+
+def test_layers_that_do_not_fit() -> None:
+    with pytest.raises(InputError, match="feature layer 1: a filter of 7"):
+        _ = ConvNet((5, 5, 1), (FeatureLayer(7),)).shapes
+    with pytest.raises(InputError, match="stride 2"):
+        _ = ConvNet((6, 6, 1), (FeatureLayer(3, 2),), floor=False).shapes

@@ -1,0 +1,83 @@
+"""Elastic averaging: seconds of its variants against an event replay, parts of a chip, shares of a measured run."""
+
+import heapq
+
+import pytest
+
+from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+
+pytest.importorskip("paper_models", reason="the examples are in the checkout only")
+from paper_models.elastic_cost import ElasticRun, exchange_s, most_parts, seconds_per_batch
+from paper_models.training_breakdown import Breakdown, weak_scaling_efficiency
+
+RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, AlphaBeta(1e-4, 1e-7), AlphaBeta(1e-5, 1e-8))
+UNUSED = {"worker_update_s": 0.0, "centre_update_s": 0.0, "host_link": FREE, "peer_link": FREE}
+
+
+def test_asynchronous_time_is_that_of_an_event_replay() -> None:
+    for compute_s in (0.0005, 0.004, 0.02):
+        run = ElasticRun(4, RUN.layer_bytes, compute_s, 0.001, 0.0005, 0.0002, RUN.host_link, RUN.peer_link)
+        served_s = 2 * run.weights_s(run.host_link) + run.centre_update_s
+        away_s = run.compute_s + run.data_s + run.worker_update_s
+        queue = [(away_s * (1 + worker / 10), worker) for worker in range(4)]
+        free_s, done = 0.0, 0
+        while done < 4000:
+            arrival_s, worker = heapq.heappop(queue)
+            free_s = max(free_s, arrival_s) + served_s
+            heapq.heappush(queue, (free_s + away_s, worker))
+            done += 1
+        assert free_s / done == pytest.approx(seconds_per_batch(run, "async"), rel=0.01)
+
+
+def test_variants_rank_as_in_the_paper() -> None:
+    order = ("original-serial", "original", "sync1", "sync2", "sync3")
+    times_s = [seconds_per_batch(RUN, variant) for variant in order]
+    assert times_s == sorted(times_s, reverse=True)
+    assert seconds_per_batch(RUN, "hogwild") <= seconds_per_batch(RUN, "async")
+
+
+def test_original_by_hand() -> None:
+    # Weights once over the host link: 1e-4 + 8000 B · 1e-7 = 0.9 ms; both ways 1.8 ms.
+    assert seconds_per_batch(RUN, "original-serial") == pytest.approx(0.001 + 0.010 + 0.0018 + 0.0005 + 0.0002)
+    assert seconds_per_batch(RUN, "original") == pytest.approx(0.001 + 0.010 + 0.0005 + 0.0002)
+    # Two rounds up and two down over the host link: 3.6 ms; four terms at the centre; four batches.
+    assert seconds_per_batch(RUN, "sync1") == pytest.approx((0.011 + 0.0036 + 0.0005 + 4 * 0.0002) / 4)
+
+
+def test_packing_saves_startups_only() -> None:
+    link = AlphaBeta(1e-3, 1e-9)
+    layers = (100,) * 50
+    assert exchange_s(layers, link, packed=False) - exchange_s(layers, link, packed=True) == pytest.approx(49e-3)
+
+
+def test_parts_of_a_chip() -> None:
+    mb = 10**6
+    assert most_parts(249 * mb, 687 * mb, 16 * 1024 * mb) == 16
+    assert most_parts(249 * mb, 687 * mb, 16 * 1024 * mb, power_of_two=False) == 17
+    assert most_parts(1, 0, 2**60 - 1) == 2**59
+    assert most_parts(1, 0, 2**60) == 2**60
+
+
+def test_breakdown() -> None:
+    row = Breakdown(10.0, 100, 4, {"gpu-gpu para": 0.1, "cpu-gpu data": 0.05, "for/backward": 0.85})
+    assert row.communication_share == pytest.approx(0.15)
+    assert row.batch_s == pytest.approx(0.025)
+    assert row.seconds("for/backward") == pytest.approx(8.5)
+    assert weak_scaling_efficiency((10.0, 12.5)) == (1.0, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: seconds_per_batch(RUN, "sync4"), "no variant 'sync4'"),
+        (lambda: most_parts(10, 10, 19), "one copy of weights and data needs 20 bytes; fast memory has 19"),
+        (lambda: most_parts(0, 0, 10), "0 bytes of weights and 0 of data"),
+        (lambda: ElasticRun(1, (1,), -1.0, 0.0, **UNUSED), "compute_s is -1"),
+        (lambda: ElasticRun(1, (1, -5), 1.0, 0.0, **UNUSED), "a layer has -5 bytes"),
+        (lambda: weak_scaling_efficiency([0.0, 1.0]), "a run of 0 s"),
+    ],
+)
+def test_mistakes(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,200 @@
+"""The step in micro-batches against plain PyTorch: the whole batch, or micro-batch after micro-batch."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dlplacer as dp
+from dlplacer.core.errors import CaptureError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.files.load import load_topology
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+
+TOLERANCE = 1e-5
+
+
+class Net(nn.Module):
+    """Convolution, a norm, a recurrent layer and a head."""
+
+    def __init__(self, norm: nn.Module, recurrent: type[nn.GRU | nn.LSTM] = nn.GRU, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem, self.norm, self.dropout = nn.Conv2d(3, 8, 3), norm, nn.Dropout(dropout)
+        self.recurrent, self.head = recurrent(8, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = functional.relu(self.norm(self.stem(images))).mean(3).transpose(1, 2)
+        scores: torch.Tensor = self.head(self.dropout(self.recurrent(rows)[0].mean(1)))
+        return scores
+
+
+def job_of(norm: nn.Module, batch: int = 6, **options: Any) -> Job:
+    torch.manual_seed(0)
+    images, labels = torch.randn(batch, 3, 6, 6), torch.randint(5, (batch,))
+    return Job(Net(norm, **options), (images,), (labels,), functional.cross_entropy)
+
+
+def rewritten(job: Job, count: int) -> OpGraph:
+    more = [f"micro-batches:{count}"] if count > 1 else []
+    return capture_job(job, [*default_rewrites(), *more]).graph
+
+
+def trained(job: Job, count: int) -> tuple[OpGraph, torch.Tensor, nn.Module]:
+    """The rewritten graph, and the loss and module after a step of it on two cores."""
+    mine = copy.deepcopy(job)
+    graph = rewritten(mine, count)
+    plan = dp.place(graph, load_topology("cpu-2core"), method="list", time_limit_s=120).plan
+    placed = dp.apply(mine, plan, ["cpu:0", "cpu:1"])
+    try:
+        return graph, placed.step(*mine.args, *mine.targets), mine.module
+    finally:
+        placed.close()
+
+
+def plain(job: Job, count: int) -> tuple[torch.Tensor, nn.Module]:
+    """The mean loss of so many micro-batches one after another in plain PyTorch, and the module with the gradients."""
+    theirs = copy.deepcopy(job)
+    assert theirs.loss is not None
+    total = torch.zeros(())
+    for values in zip(*(value.chunk(count) for value in (*theirs.args, *theirs.targets)), strict=True):
+        loss = theirs.loss(theirs.module(values[0]), *values[1:]) / count
+        loss.backward()
+        total += loss.detach()
+    return total, theirs.module
+
+
+def require_equal(job: Job, count: int, parts_of_plain: int) -> OpGraph:
+    graph, loss, mine = trained(job, count)
+    expected, theirs = plain(job, parts_of_plain)
+    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    for (name, ours), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
+    for (name, ours), other in zip(mine.named_buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(ours, other, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
+    return graph
+
+
+@pytest.mark.parametrize("recurrent", [nn.GRU, nn.LSTM])
+def test_micro_batches_give_loss_and_gradients_of_the_whole_batch(recurrent: type[nn.GRU | nn.LSTM]) -> None:
+    job = job_of(nn.GroupNorm(2, 8), recurrent=recurrent)
+    graph = require_equal(job, count=3, parts_of_plain=1)
+    one = capture_job(Job(job.module, (job.args[0][:2],), (job.targets[0][:2],), job.loss), default_rewrites()).graph
+    calls = [op.id for op in one.ops if op.kind.startswith("aten.")]
+    copies = {op.id: op.origin for op in graph.ops if op.origin}
+    assert copies == {f"{name}_mb{number}": (name,) for name in calls for number in range(3)}
+    sums = sum(op.kind == "aten.add" and not op.origin and op.phase == "backward" for op in graph.ops)
+    assert sums == 2 * len(list(job.module.parameters()))
+
+
+def test_batch_norm_sees_one_micro_batch_after_another() -> None:
+    job = job_of(nn.BatchNorm2d(8))
+    require_equal(job, count=3, parts_of_plain=3)
+    _, loss, _ = trained(job, 3)
+    whole, _ = plain(job, 1)
+    assert abs(float(loss - whole)) > 1e-3
+
+
+def test_another_loss_and_an_optimizer() -> None:
+    """One update per parameter, from the sum over the micro-batches: that of torch's SGD on the whole batch."""
+    torch.manual_seed(0)
+    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), functional.mse_loss, optimizer="sgd")
+    graph, _, mine = trained(job, 4)
+    assert [op.id for op in graph.ops if op.phase == "optimizer"] == ["weight.update", "bias.update"]
+    _, theirs = plain(job, 1)
+    torch.optim.SGD(theirs.parameters(), lr=0.01).step()
+    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other)
+
+
+def test_every_micro_batch_draws_for_itself() -> None:
+    """Both halves are the same samples, so that without dropout of their own they would add up to twice a half."""
+    job = job_of(nn.GroupNorm(2, 8), dropout=0.5)
+    half = Job(job.module, (job.args[0][:3],), (job.targets[0][:3],), job.loss)
+    twice = Job(job.module, (half.args[0].repeat(2, 1, 1, 1),), (half.targets[0].repeat(2),), job.loss)
+    captured = capture_job(twice, [*default_rewrites(), "micro-batches:2"])
+    assert {code.op[-4:] for code in captured.executable.codes.values() if code.random} == {"_mb0", "_mb1"}
+    _, both, _ = trained(twice, 2)
+    assert torch.isfinite(both)
+    one = trained(half, 1)[1]
+    assert abs(float(both - one)) > 1e-4
+
+
+def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
+    job = job_of(nn.GroupNorm(2, 8))
+    reference = copy.deepcopy(job.module)
+    plan = dp.place(rewritten(job, 2), load_topology("cpu-2core"), method="list", time_limit_s=120).plan
+    placed = dp.apply(job, plan, ["cpu:0", "cpu:1"])
+    try:
+        images, labels = torch.randn(4, 3, 6, 6), torch.randint(5, (4,))
+        expected = functional.cross_entropy(reference(images), labels)
+        torch.testing.assert_close(placed.step(images, labels), expected.detach(), rtol=TOLERANCE, atol=TOLERANCE)
+        with pytest.raises(InputError, match=r"an input of shape \[5, 3, 6, 6\] cannot be cut into 2 equal parts"):
+            placed.step(torch.randn(5, 3, 6, 6), torch.randint(5, (5,)))
+        placed.eval()
+        torch.testing.assert_close(placed(images), reference(images), rtol=TOLERANCE, atol=TOLERANCE)
+    finally:
+        placed.close()
+
+
+def test_splits_apply_to_every_copy() -> None:
+    torch.manual_seed(0)
+    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), functional.mse_loss)
+    graph = capture_job(job, [*default_rewrites(), "split:addmm:batch:2", "micro-batches:2"]).graph
+    products = [op for op in graph.ops if op.kind == "aten.addmm"]
+    assert [op.id for op in products] == [f"addmm_part{part}_mb{number}" for number in range(2) for part in range(2)]
+    assert {op.origin for op in products} == {("addmm",)}
+
+
+def test_a_step_under_autocast_is_captured() -> None:
+    job = job_of(nn.GroupNorm(2, 8))
+    graph = rewritten(Job(job.module, job.args, job.targets, job.loss, autocast="bfloat16"), 2)
+    assert {op.dtype for op in graph.ops if op.kind == "aten.convolution"} == {"bfloat16"}
+    assert sum(op.kind == "aten.convolution" for op in graph.ops) == 2
+
+
+def sum_of_rows(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return (output - wanted).square().sum()
+
+
+def mean_then_sum(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return (output - wanted).square().mean(0).sum()
+
+
+@pytest.mark.parametrize("loss", [sum_of_rows, nn.MSELoss(reduction="sum")])
+def test_a_sum_over_samples_is_refused(loss: Callable[..., torch.Tensor]) -> None:
+    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), loss)
+    with pytest.raises(CaptureError, match="is a sum over samples, and micro-batches average their losses; give a"):
+        rewritten(job, 2)
+
+
+def test_a_sum_of_means_is_a_mean() -> None:
+    torch.manual_seed(0)
+    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), mean_then_sum)
+    require_equal(job, count=2, parts_of_plain=1)
+
+
+@pytest.mark.parametrize(
+    ("rewrites", "message"),
+    [
+        (["micro-batches:1"], "ask for 1 micro-batches; give one number from 2 on"),
+        (["micro-batches:x"], "ask for x micro-batches; give one number from 2 on"),
+        (["micro-batches:2", "micro-batches:3"], "ask for 2 and 3 micro-batches; give one number"),
+        (["micro-batch:2"], "rewrite 'micro-batch:2' is not known; this version has .* and micro-batches:M"),
+    ],
+)
+def test_rewrites_that_are_not_understood(rewrites: list[str], message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        capture_job(job_of(nn.GroupNorm(2, 8)), rewrites)
+
+
+def test_inference_and_unequal_parts_are_refused() -> None:
+    job = job_of(nn.GroupNorm(2, 8))
+    with pytest.raises(CaptureError, match="micro-batches accumulate gradients, and this job infers"):
+        rewritten(Job(job.module, job.args, mode="infer"), 2)
+    with pytest.raises(InputError, match=r"an input of shape \[6, 3, 6, 6\] cannot be cut into 4 equal parts"):
+        rewritten(job, 4)

@@ -1,0 +1,84 @@
+"""What a hybrid plan must not claim, and what it says of itself."""
+
+import pytest
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.files.load import load_graph
+from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
+from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.planning.hybrid.placed_workers import SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.plan_notes import plan_notes
+from dlplacer.planning.hybrid.scaling_fit import fit_scaling
+from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.steps_on_links import OnMachine
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+
+WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
+
+
+def on_star(base: EpochsTable | CriticalBatch, devices: int, fat: float = 1e9) -> HybridPlan:
+    """The plan for devices on a switch with links of 1 GB/s; the last device's link is of another rate."""
+    rates = [1e9] * (devices - 1) + [fat]
+    links = tuple(Link(f"d{at}", "switch", rate) for at, rate in enumerate(rates))
+    topology = Topology(tuple(Device(f"d{at}") for at in range(devices)), (Router("switch"),), links)
+    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]))
+    problem = HybridProblem(WORK, StatisticalEfficiency(base), SpeedupTable({2: 1.5}), topology, step_times)
+    return plan_hybrid(problem, devices)
+
+
+def test_nothing_wins_where_the_epochs_of_data_parallelism_are_not_known() -> None:
+    """E is known for 1 and 2 workers, four devices are asked for: 2 x 2 is the best that is known, and no winner."""
+    plan = on_star(EpochsTable({1: 4.0, 2: 4.0}), 4)
+    assert [each.is_compared for each in plan.budgets] == [True, True, False, False]
+    at_4 = plan.at(4)
+    assert at_4.best is not None
+    assert at_4.hybrid is not None
+    assert (at_4.against_same_devices, at_4.against_best_data_parallel) == (None, None)
+    # On two devices everything is known, and the exchange hides behind nothing.
+    assert plan.first_win == 2
+    assert "epochs of data parallelism are not known for 3 to 4 workers" in plan_notes(plan)[0]
+
+
+@pytest.mark.parametrize("base", [EpochsTable({1: 4.0, 2: 4.0, 3: None}), CriticalBatch(4.0, 100.0)])
+def test_a_claim_is_made_where_nothing_converges_or_a_form_is_given(base: EpochsTable | CriticalBatch) -> None:
+    plan = on_star(base, 4)
+    assert all(each.is_compared for each in plan.budgets)
+    assert plan.at(4).against_best_data_parallel is not None
+    assert not any("not known" in text for text in plan_notes(plan))
+
+
+def test_parameter_servers_in_place_of_workers_are_named() -> None:
+    """Nothing converges beyond 4 workers and five devices are there: the fifth can only serve."""
+    plan = on_star(EpochsTable({1: 4.0, 4: 4.0, 5: None}), 5, fat=100e9)
+    served = plan.at(5).data_parallel
+    assert served is not None
+    assert served.step.servers > 0
+    (text,) = [text for text in plan_notes(plan) if "parameter servers in place of workers" in text]
+    assert f"(with 5: {served.label})" in text
+    assert not any("servers" in text for text in plan_notes(on_star(CriticalBatch(4.0, 100.0), 2)))
+
+
+def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -> None:
+    """A pipeline of 4 micro-batches is the best: its batch norms see a quarter of the batch, as `solve` says too."""
+    graph = load_graph("inception_v3-train")
+    efficiency = StatisticalEfficiency(CriticalBatch(1.0, 1.0))
+
+    def warned(parts: int, of: OpGraph) -> tuple[str, ...]:
+        split = WorkerSplit(1.9, "pipeline", parts)
+        return plan_notes(plan_hybrid(HybridProblem(Work(1.0), efficiency, lambda *_: split, degrees=(2,)), 2), of)
+
+    (text,) = warned(4, graph)
+    assert "will see one of 4 micro-batches at a time" in text
+    assert warned(1, graph) == ()
+    assert warned(4, OpGraph((Op("a", "mm", 1.0),))) == ()
+
+
+def test_step_times_that_fall_with_more_devices_are_refused() -> None:
+    with pytest.raises(InputError, match=r"0.1 s on 4 devices and 3 s on 2: every worker keeps its mini-batch"):
+        fit_scaling([(1, 1.0), (2, 3.0), (4, 0.1)])
+    assert fit_scaling([(1, 1.0), (2, 0.9), (4, 1.05)]).best.model.efficiency(4) > 0.9

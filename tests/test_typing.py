@@ -1,0 +1,43 @@
+"""What the type checker of a user sees: `py.typed` is there, and lazy exports have their types."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """\
+from pathlib import Path
+
+import dlplacer as dp
+
+result = dp.place(dp.load_graph(Path("graph.json")), dp.load_topology("cpu-2core"))
+reveal_type(result)
+reveal_type(result.plan.makespan_s)
+reveal_type(dp.capture)
+reveal_type(dp.apply)
+number: int = dp.place
+"""
+
+# What the package itself uses is skipped: it says nothing about the package's types, and takes most of the time.
+SETTINGS = """\
+[mypy]
+strict = True
+[mypy-torch.*,numpy.*,networkx.*,ortools.*,pandas.*,scipy.*,matplotlib.*,pydantic.*,rich.*,onnx.*]
+follow_imports = skip
+ignore_missing_imports = True
+"""
+
+
+def test_a_strict_type_checker_sees_the_types_of_lazy_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "user.py").write_text(PROGRAM)
+    (tmp_path / "settings.ini").write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    told, mistakes, status = api.run(["--config-file=settings.ini", "--no-incremental", "user.py"])
+    assert mistakes == ""
+    revealed = re.findall(r'note: Revealed type is "(.*)"', told)
+    assert revealed[:2] == ["dlplacer.core.result.Result", "float"]
+    assert revealed[2].endswith("-> dlplacer.core.graph.OpGraph")
+    assert revealed[3].endswith("-> dlplacer.runtime.placed.placed_module.PlacedModule")
+    errors = re.findall(r"user.py:(\d+): error: .*\[([a-z-]+)\]", told)
+    assert (errors, status) == ([("10", "assignment")], 1), told
