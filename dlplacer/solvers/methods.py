@@ -7,6 +7,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
+from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.cpop import cpop
 from dlplacer.solvers.heuristics.device_map import sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
@@ -19,7 +20,7 @@ from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.memory_admission import first_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 
@@ -65,6 +66,7 @@ RULES: dict[str, Rule] = {
     "m-topo": m_topo,
     "min-cut": min_cut,
     "sequential": sequential,
+    "contiguous": contiguous,
 }
 """Heuristic → the rule that places and orders."""
 
@@ -73,6 +75,7 @@ _STARTS = {
     "heft": 1.0,
     "m-topo": 0.5,
     "sequential": 0.5,
+    "contiguous": 1.0,
     "peft": 2.0,
     "etf": 2.0,
     "m-etf": 2.0,
@@ -100,14 +103,17 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
     InputError
         If the method needs a package that is not installed.
     """
-    admits = admission(problem, instance)
-    for surrogate in (instance, *surrogates(problem)):
+
+    def rule(surrogate: Instance) -> Schedule | None:
         found = construct(_seen_by(method, problem, surrogate), RULES[method])
-        found = found or construct_on_placement(problem, surrogate, RULES[method], seconds)
-        if found is None or admits(found):
-            return found
-    return None
+        return found or construct_on_placement(problem, surrogate, RULES[method], seconds)
+
+    admitted = first_admitted(problem, instance, rule)
+    return None if admitted is None else admitted[0]
 
 
 def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:
-    return by_module(problem, instance) if method == "sequential" else instance
+    """What a method works on: device maps and contiguous runs take modules whole, where ops tell theirs."""
+    has_modules = any(op.module is not None for op in problem.graph.ops)
+    by_modules = method == "sequential" or (method == "contiguous" and has_modules)
+    return by_module(problem, instance) if by_modules else instance

@@ -8,6 +8,7 @@ import numpy as np
 from dlplacer.solvers.bounds.area import Prices, best_prices
 from dlplacer.solvers.bounds.energetic import backwards, interval_areas, raised_heads
 from dlplacer.solvers.bounds.heads_tails import heads, tails
+from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
 from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.instance.instance import Instance
 
@@ -93,7 +94,8 @@ def lower_bounds(
     longest = max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
     packed = packing_bound(instance, head, tail)
     together = block_bound(instance, head, tail)
-    return Bounds(max(longest, _window_area(prices, head, tail), packed, together), tuple(head), tuple(tail))
+    bounds = longest, _window_area(prices, head, tail), packed, together, memory_assignment_bound(instance)
+    return Bounds(max(bounds), tuple(head), tuple(tail))
 
 
 def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:

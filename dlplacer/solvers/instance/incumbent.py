@@ -15,6 +15,8 @@ class Incumbent:
     ----------
     admits
         Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
+    refused
+        Whether a schedule better than the best one was none.
     """
 
     def __init__(self, budget: Budget, admits: Callable[[Schedule], bool] = lambda schedule: True) -> None:
@@ -22,12 +24,16 @@ class Incumbent:
         self.admits = admits
         self.best: Schedule | None = None
         self.bound = 0
+        self.refused = False
 
     def offer(self, schedule: Schedule | None) -> bool:
         """Keep a schedule if it is admitted and the best so far; whether it is."""
         if schedule is None or (self.best is not None and schedule.makespan >= self.best.makespan):
             return False
-        if schedule.makespan >= FAR or not self.admits(schedule):
+        if schedule.makespan >= FAR:
+            return False
+        if not self.admits(schedule):
+            self.refused = True
             return False
         self.best = schedule
         self._report()

@@ -1,6 +1,7 @@
 """Which schedules keep to the memory over time; how heuristics, which count sums, can be led to one that does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks
 from dlplacer.problem.problem import Problem
@@ -8,11 +9,14 @@ from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 
-_SHARES = (1.0, 0.5, 0.75, 0.25, 1.5)
-"""Shares of outputs and workspace that surrogates count as footprint, the most likely first: with all of it a schedule
-that fits is sure to fit, with less more of them are found. The list was never tuned."""
+_FILLS = (0.4, 0.6, 0.8, 0.9, 0.98)
+"""How full surrogates let the machine get: they count as large a share of outputs and workspace as fits then."""
+
+_ROUNDS = 6
+"""Times that a surrogate is tightened by what its schedule exceeds; a chain needs one or two."""
 
 Admission = Callable[[Schedule], bool]
+Rule = Callable[[Instance], Schedule | None]
 
 
 def admission(problem: Problem, instance: Instance) -> Admission:
@@ -20,15 +24,51 @@ def admission(problem: Problem, instance: Instance) -> Admission:
 
     Under ``memory: sum`` all do, as the sum is a rule of the instance itself.
     """
+    return lambda schedule: not any(overflow(problem, instance, schedule))
+
+
+def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
+    """[device] → bytes by which the peak of what is alive exceeds its memory."""
     traffic = instance.traffic
     if traffic is None or not may_bind(problem):
-        return lambda schedule: True
+        return [0] * instance.device_count
+    used = live_peaks(problem, traffic, schedule)
+    rooms = zip(used, problem.capacity_bytes, strict=True)
+    return [0 if room is None else max(0, size - room) for size, room in rooms]
 
-    def admits(schedule: Schedule) -> bool:
-        used = live_peaks(problem, traffic, schedule)
-        return all(room is None or size <= room for size, room in zip(used, problem.capacity_bytes, strict=True))
 
-    return admits
+def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
+    """The first schedule of a rule that keeps the memory at all times, with the surrogate that led to it; or None.
+
+    A schedule that exceeds the memory of some devices tells by how much: there the surrogate may hold so much less than
+    it did in that schedule, and the rule is asked again, since what is alive for a while, copies included, is about as
+    large in the next schedule.
+    """
+    found = rule(instance)
+    if found is not None and not any(overflow(problem, instance, found)):
+        return found, instance
+    for surrogate in surrogates(problem):
+        for _ in range(_ROUNDS):
+            found = rule(surrogate)
+            if found is None:
+                break
+            excess = overflow(problem, instance, found)
+            if not any(excess):
+                return found, surrogate
+            surrogate = _tightened(surrogate, found, excess)
+    return None
+
+
+def _tightened(surrogate: Instance, schedule: Schedule, excess: Sequence[int]) -> Instance:
+    """The surrogate whose devices hold less than in a schedule by what they exceed there."""
+    taken = [0] * surrogate.device_count
+    for ops, size in zip(surrogate.members, surrogate.footprint, strict=True):
+        taken[schedule.device[ops[0]]] += size
+    capacity = tuple(
+        min(taken[device] if room is None else room, taken[device]) - excess[device] if excess[device] else room
+        for device, room in enumerate(surrogate.capacity)
+    )
+    return replace(surrogate, capacity=capacity)
 
 
 def live_peaks(problem: Problem, traffic: Traffic, schedule: Schedule) -> list[int]:
@@ -56,6 +96,11 @@ def surrogates(problem: Problem) -> Iterator[Instance]:
 
     They are no relaxations: their schedules are offered to the problem itself.
     """
-    if may_bind(problem):
-        for share in _SHARES:
+    if not may_bind(problem) or None in problem.capacity_bytes:
+        return
+    room = sum(size or 0 for size in problem.capacity_bytes) - sum(problem.resident_bytes)
+    most = sum(problem.output_bytes) + sum(problem.workspace_bytes)
+    for fill in _FILLS:
+        share = min(1.5, fill * room / most) if most else 0.0
+        if share > 0:
             yield build_instance(problem, share)
