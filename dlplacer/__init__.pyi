@@ -21,6 +21,7 @@ from .core.topology import Device as Device
 from .core.topology import Link as Link
 from .core.topology import Router as Router
 from .core.topology import Topology as Topology
+from .core.version import __version__ as __version__
 from .files import write_graph as write_graph
 from .files import write_plan as write_plan
 from .files import write_topology as write_topology
@@ -37,4 +38,3 @@ from .planning.compare import compare as compare
 from .planning.place import place as place
 from .runtime import PlacedModule as PlacedModule
 from .runtime import apply as apply
-from .version import __version__ as __version__

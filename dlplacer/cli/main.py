@@ -25,7 +25,7 @@ from dlplacer.cli import (
 )
 from dlplacer.cli.arguments.parser import Parser
 from dlplacer.core.errors import DlplacerError, InternalError
-from dlplacer.version import __version__
+from dlplacer.core.version import __version__
 
 # Commands import what they need when they run: importing torch alone takes seconds, for which --help and a wrong
 # argument should not have to wait.

@@ -14,6 +14,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.core.version import __version__
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
@@ -27,7 +28,6 @@ from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS
-from dlplacer.version import __version__
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""

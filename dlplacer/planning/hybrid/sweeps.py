@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlplacer.core.errors import DlplacerError, FileFormatError, InputError
+from dlplacer.core.version import __version__
 from dlplacer.files.text import read_json, write_json
-from dlplacer.version import __version__
 
 FORMAT = "dlplacer.sweep/1"
 
