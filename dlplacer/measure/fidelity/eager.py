@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
 from dlplacer.machines.usable_cores import usable_cores
@@ -31,15 +32,7 @@ class EagerStep:
         if job.mode == "infer" or not module.training:
             self.module.train(job.mode == "train")
         self._loss = copy.deepcopy(job.loss).to(device) if isinstance(job.loss, nn.Module) else job.loss
-        self._parts = [
-            replace(
-                part,
-                args=_moved(part.args, device),
-                kwargs=_moved(dict(part.kwargs), device),
-                targets=_moved(part.targets, device),
-            )
-            for part in parts
-        ]
+        self._parts = [_moved(part, device) for part in parts]
         self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
@@ -82,23 +75,19 @@ def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | Non
     rule = job.update
     if rule is None:
         return None
+    common: dict[str, Any] = {"params": module.parameters(), "lr": rule.lr, "weight_decay": rule.weight_decay}
     if rule.kind == "adam":
-        return torch.optim.Adam(
-            module.parameters(), lr=rule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay
-        )
-    momentum = rule.momentum if rule.kind == "momentum" else 0.0
-    return torch.optim.SGD(module.parameters(), lr=rule.lr, momentum=momentum, weight_decay=rule.weight_decay)
+        return torch.optim.Adam(betas=rule.betas, eps=rule.eps, **common)
+    return torch.optim.SGD(momentum=rule.momentum if rule.kind == "momentum" else 0.0, **common)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    from torch.utils import _pytree as pytree
-
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+def _moved(job: Job, device: torch.device) -> Job:
+    given = job.args, dict(job.kwargs), job.targets
+    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), given)
+    return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 
 def _first_tensor(value: Any) -> torch.Tensor:
-    from torch.utils import _pytree as pytree
-
     return next(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
@@ -117,8 +106,7 @@ class EagerOnDevice:
             self.device.synchronize()
             return loss
 
-        result: torch.Tensor = self.device.submit(step).result()
-        return result
+        return self.device.submit(step).result()
 
     def step_on_all_cores(self) -> torch.Tensor:
         """A step with as many threads as this process has cores."""
