@@ -63,6 +63,10 @@ class RankGroup:
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
         self._threads: dict[Channel, ChannelThread] = {}
 
+    def rank_of(self, device: str) -> int:
+        """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
+        return self.ranks.rank_of(device, self.replica)
+
     def thread(self, channel: Channel) -> ChannelThread:
         """The thread of a channel."""
         if channel not in self._threads:

@@ -66,11 +66,6 @@ class RankModule(PlacedModule):
         super().close()
         self.group.close()
 
-    def owned(self) -> list[str]:
-        """Names of the parameters and buffers that this process holds."""
-        tensors = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
-        return [name for name, tensor in tensors if not tensor.is_meta]
-
     def gathered_state_dict(self) -> dict[str, torch.Tensor]:
         """The plain module's state dict, put together from all processes of this replica; call it on every process."""
         state = self.state_dict()
