@@ -6,7 +6,7 @@ from statistics import fmean
 
 from torch import nn
 
-from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.medians import measured_medians
 from dlplacer.measure.fidelity.numerics import compare_with_eager
 from dlplacer.measure.fidelity.placed_job import PlacedJob
@@ -40,7 +40,7 @@ def measure(
         reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
     differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
-    eager = EagerOnDevice(EagerStep([main.job], reference, device.torch_device), device)
+    eager = EagerStep([main.job], reference, device)
     medians = _medians(candidates, predictors, eager, group, steps, warmup)
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
@@ -88,7 +88,7 @@ def measure(
 def _medians(
     candidates: Mapping[str, PlacedJob],
     predictors: Mapping[str, Predictor],
-    eager: EagerOnDevice,
+    eager: EagerStep,
     group: OneProcess,
     steps: int,
     warmup: int,

@@ -14,7 +14,7 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
@@ -123,8 +123,7 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     plan = random_plan(captured.graph, _nominal(devices), seed)
     ours = _outcome(build(), plan, captured, devices)
     job = build()
-    eager = EagerOnDevice(EagerStep([job], job.module, devices[0].torch_device), devices[0])
-    plain = _results(eager.step(), job.module)
+    plain = _results(EagerStep([job], job.module, devices[0]).step(), job.module)
     yield Check("numbers", f"{name} against plain PyTorch", _difference(ours, plain), _TOLERANCE, "largest difference")
     serial = random_plan(captured.graph, _nominal(devices[:1]), seed)
     alone = _outcome(build(), serial, captured, devices[:1])

@@ -12,6 +12,7 @@ from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 _WORTH_PROFILING = 0.002
 _ROUNDS, _STEPS = 2, 5
+"""How often is profiled at most, and for how many timed steps."""
 
 
 def measured_choice(

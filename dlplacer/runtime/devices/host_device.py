@@ -7,7 +7,19 @@ from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, Value
 from dlplacer.runtime.devices.worker import Worker
 
 
-class HostDevice(Worker):
+class HostClock:
+    """Marks of the host's clock."""
+
+    def now(self) -> int:
+        """Nanoseconds of a monotonic clock."""
+        return time.perf_counter_ns()
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """Seconds between two marks."""
+        return (end - begin) * 1e-9
+
+
+class HostDevice(HostClock, Worker):
     """A thread whose ops are done when their calls return; see `RuntimeDevice`.
 
     Parameters
@@ -35,11 +47,3 @@ class HostDevice(Worker):
 
     def synchronize(self) -> None:
         """Nothing to wait for: an op has finished when its call returns."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9

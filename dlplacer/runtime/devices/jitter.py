@@ -46,12 +46,10 @@ class DelayedDevice:
         return self._device.submit(hesitant)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:
-        """See `RuntimeDevice.send`."""
         self._pause()
         return self._device.send(tensor, target)
 
     def receive(self, in_flight: Value) -> Value:
-        """See `RuntimeDevice.receive`."""
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
@@ -78,11 +76,9 @@ class _DelayedStreams:
         return getattr(self._streams, name)
 
     def wait(self, stream: str, event: torch.Event) -> None:
-        """See `Streams.wait`."""
         self._streams.wait(stream, event)
         self._pause()
 
     def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
-        """See `Streams.copy`."""
         self._pause()
         return self._streams.copy(tensor, device, stream)

@@ -111,10 +111,9 @@ def _copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
-    for code in captured.executable.codes.values():
-        if code.role in ("parameter", "buffer"):
-            require_data(code.name, tensors[code.name])
-            copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
+    for code in captured.executable.of_role("parameter", "buffer"):
+        require_data(code.name, tensors[code.name])
+        copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
     return copies
 
 
