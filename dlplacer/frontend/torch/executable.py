@@ -95,6 +95,6 @@ class Executable:
         """Names of the values that outlive the step: its outputs and the gradients."""
         return frozenset((*self.outputs, *(code.reads[0] for code in self.of_role("gradient"))))
 
-    def of_role(self, role: str) -> tuple[OpCode, ...]:
-        """The codes of one role, in order."""
-        return tuple(code for code in self.codes.values() if code.role == role)
+    def of_role(self, *roles: str) -> tuple[OpCode, ...]:
+        """The codes of these roles, in order."""
+        return tuple(code for code in self.codes.values() if code.role in roles)

@@ -3,11 +3,12 @@
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
 from dlplacer.machines.usable_cores import usable_cores
@@ -15,7 +16,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 
 
 class EagerStep:
-    """One step of a job in plain PyTorch on one torch device.
+    """One step of a job in plain PyTorch on one of the devices.
 
     Parameters
     ----------
@@ -25,32 +26,45 @@ class EagerStep:
         A copy of the job's module, so that both keep their own gradients and statistics.
     """
 
-    def __init__(self, parts: Sequence[Job], module: nn.Module, device: torch.device) -> None:
+    def __init__(self, parts: Sequence[Job], module: nn.Module, device: RuntimeDevice) -> None:
         job = parts[0]
-        self.module = module.to(device)
+        here = device.torch_device
+        self.module = module.to(here)
         if job.mode == "infer" or not module.training:
             self.module.train(job.mode == "train")
-        self._loss = copy.deepcopy(job.loss).to(device) if isinstance(job.loss, nn.Module) else job.loss
-        self._parts = [
-            replace(
-                part,
-                args=_moved(part.args, device),
-                kwargs=_moved(dict(part.kwargs), device),
-                targets=_moved(part.targets, device),
-            )
-            for part in parts
-        ]
+        self._loss = copy.deepcopy(job.loss).to(here) if isinstance(job.loss, nn.Module) else job.loss
+        self._parts = [_moved(part, here) for part in parts]
         self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
-    def __call__(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
-        """The loss when training, else the first output tensor; gradients are left in ``.grad``.
+    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
+        """A step on the device's thread: the loss when training, else the first output tensor.
+
+        Gradients are left in ``.grad``.
 
         Parameters
         ----------
         draws
             [part] → context in which it runs, if any.
         """
+
+        def step() -> torch.Tensor:
+            loss = self._step(draws)
+            self._device.synchronize()
+            return loss
+
+        return self._device.submit(step).result()
+
+    def step_on_all_cores(self) -> torch.Tensor:
+        """A step with as many threads as this process has cores."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(len(usable_cores()))
+        try:
+            return self._step(())
+        finally:
+            torch.set_num_threads(before)
+
+    def _step(self, draws: Sequence[AbstractContextManager[object]]) -> torch.Tensor:
         self.module.zero_grad(set_to_none=True)
         losses = []
         for part, context in zip(self._parts, draws or [nullcontext()] * len(self._parts), strict=True):
@@ -66,9 +80,9 @@ class EagerStep:
 
     def _pass(self, job: Job) -> torch.Tensor:
         if job.mode == "infer":
-            with torch.no_grad(), autocast_of(job, self._device):
+            with torch.no_grad(), autocast_of(job, self._device.torch_device):
                 return _first_tensor(self.module(*job.args, **job.kwargs))
-        with autocast_of(job, self._device):
+        with autocast_of(job, self._device.torch_device):
             if self._loss is None:
                 loss = loss_in(self.module(*job.args, *job.targets, **job.kwargs))
             else:
@@ -82,49 +96,17 @@ def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | Non
     rule = job.update
     if rule is None:
         return None
+    common: dict[str, Any] = {"params": module.parameters(), "lr": rule.lr, "weight_decay": rule.weight_decay}
     if rule.kind == "adam":
-        return torch.optim.Adam(
-            module.parameters(), lr=rule.lr, betas=rule.betas, eps=rule.eps, weight_decay=rule.weight_decay
-        )
-    momentum = rule.momentum if rule.kind == "momentum" else 0.0
-    return torch.optim.SGD(module.parameters(), lr=rule.lr, momentum=momentum, weight_decay=rule.weight_decay)
+        return torch.optim.Adam(betas=rule.betas, eps=rule.eps, **common)
+    return torch.optim.SGD(momentum=rule.momentum if rule.kind == "momentum" else 0.0, **common)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    from torch.utils import _pytree as pytree
-
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), value)
+def _moved(job: Job, device: torch.device) -> Job:
+    given = job.args, dict(job.kwargs), job.targets
+    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), given)
+    return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 
 def _first_tensor(value: Any) -> torch.Tensor:
-    from torch.utils import _pytree as pytree
-
     return next(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-@dataclass(frozen=True)
-class EagerOnDevice:
-    """Plain PyTorch on one of the devices."""
-
-    eager: EagerStep
-    device: RuntimeDevice
-
-    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
-        """A step on the device's thread; `draws` as in `EagerStep`."""
-
-        def step() -> torch.Tensor:
-            loss = self.eager(draws)
-            self.device.synchronize()
-            return loss
-
-        result: torch.Tensor = self.device.submit(step).result()
-        return result
-
-    def step_on_all_cores(self) -> torch.Tensor:
-        """A step with as many threads as this process has cores."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(len(usable_cores()))
-        try:
-            return self.eager()
-        finally:
-            torch.set_num_threads(before)

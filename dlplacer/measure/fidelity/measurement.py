@@ -6,7 +6,7 @@ from statistics import fmean
 
 from torch import nn
 
-from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.medians import measured_medians
 from dlplacer.measure.fidelity.numerics import compare_with_eager
 from dlplacer.measure.fidelity.placed_job import PlacedJob
@@ -36,11 +36,11 @@ def measure(
     """
     candidates = {_MAIN: main, **others}
     device = next(iter(main.devices.values()))
-    if _on_cores(main):
+    if in_host_memory(main.devices.values()):
         reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
     differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
-    eager = EagerOnDevice(EagerStep([main.job], reference, device.torch_device), device)
+    eager = EagerStep([main.job], reference, device)
     medians = _medians(candidates, predictors, eager, group, steps, warmup)
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
@@ -88,7 +88,7 @@ def measure(
 def _medians(
     candidates: Mapping[str, PlacedJob],
     predictors: Mapping[str, Predictor],
-    eager: EagerOnDevice,
+    eager: EagerStep,
     group: OneProcess,
     steps: int,
     warmup: int,
@@ -97,7 +97,7 @@ def _medians(
     baseline = eager.step
     variants: dict[str, Callable[[], object]] = {"baseline": baseline}
     variants |= {name: placed.step for name, placed in candidates.items()}
-    if group.all_reduce is None and _on_cores(candidates[_MAIN]):
+    if group.all_reduce is None and in_host_memory(candidates[_MAIN].devices.values()):
         variants["all cores"] = eager.step_on_all_cores
     variants |= {f"predicted {name}": predictor.step for name, predictor in predictors.items()}
     untimed = {f"predicted {name}": predictor.untimed_step for name, predictor in predictors.items()}
@@ -111,7 +111,3 @@ def _medians(
         return fmean(everyone) if step is baseline else float(max(everyone))
 
     return measured_medians(variants, steps, warmup, timed, untimed)
-
-
-def _on_cores(placed: PlacedJob) -> bool:
-    return in_host_memory(placed.devices.values())

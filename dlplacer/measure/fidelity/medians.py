@@ -1,6 +1,5 @@
 """Step times that mean something: taken once they are steady, alternated, medians."""
 
-import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -15,8 +14,8 @@ def measured_medians(
     steps: Mapping[str, Callable[[], object]],
     count: int,
     warmup: int,
-    timed: Callable[[Callable[[], object]], float] | None = None,
-    before: Mapping[str, Callable[[], object]] | None = None,
+    timed: Callable[[Callable[[], object]], float],
+    before: Mapping[str, Callable[[], object]],
 ) -> dict[str, float]:
     """Name → median seconds of a step; the variants alternate, and so does their order.
 
@@ -27,35 +26,28 @@ def measured_medians(
     Parameters
     ----------
     timed
-        Runs a step and returns its seconds; by default as this process sees them.
+        Runs a step and returns its seconds.
     before
         Name → what to run as the untimed step, if not the step itself.
     """
-    seconds = timed or _seconds
-    short = {name for name, step in steps.items() if _warm_up(step, warmup, seconds) < _SHORT_S}
-    untimed = {**steps, **(before or {})}
+    short = {name for name, step in steps.items() if _warm_up(step, warmup, timed) < _SHORT_S}
+    untimed = {**steps, **before}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(count):
         names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
             if name in short:
                 untimed[name]()
-            times[name].append(seconds(steps[name]))
+            times[name].append(timed(steps[name]))
     return {name: median(values) for name, values in times.items()}
 
 
-def _warm_up(step: Callable[[], object], least: int, seconds: Callable[[Callable[[], object]], float]) -> float:
+def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> float:
     """Seconds of the last step."""
-    before = now = seconds(step)
+    before = now = timed(step)
     for number in range(1, max(least, _MOST_WARMUP)):
-        now = seconds(step)
+        now = timed(step)
         if number + 1 >= least and abs(now - before) <= _SETTLED * before:
             break
         before = now
     return now
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    step()
-    return time.perf_counter() - begin

@@ -9,7 +9,7 @@ from torch import nn
 
 from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.draws import SameDraws, random_ops
-from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.runtime.devices.base import RuntimeDevice
@@ -43,8 +43,8 @@ def compare_with_eager(
 
     # A copy each: batch norm's statistics and the optimizer change the module.
     def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
-        eager = EagerStep(jobs, copy.deepcopy(reference), device.torch_device)
-        theirs = EagerOnDevice(eager, device).step(draws)
+        eager = EagerStep(jobs, copy.deepcopy(reference), device)
+        theirs = eager.step(draws)
         pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
         for name, other in eager.module.named_parameters():
             mine = parameters[name]

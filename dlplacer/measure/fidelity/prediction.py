@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from statistics import fmean, median
 
 from torch import nn
@@ -95,8 +96,9 @@ class Predictor:
         samples = joined_samples([theirs for theirs, _, _ in everyone], [names.replica for names in self._group.names])
         usual = typical([times for together in samples for times in together])
         dispatch_s = self._dispatch_s(usual)
-        replays = [max((self._replay(times, dispatch_s) for times in together), key=_length_s) for together in samples]
-        makespan_s = float(median(map(_length_s, replays)))
+        length_s = attrgetter("makespan_s")
+        replays = [max((self._replay(times, dispatch_s) for times in together), key=length_s) for together in samples]
+        makespan_s = float(median(map(length_s, replays)))
         nearest = min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s))
         serial_s = fmean(serial_s for _, serial_s, _ in everyone)
         host_s = fmean(host_s for _, _, host_s in everyone)
@@ -135,7 +137,3 @@ def joined_samples(samples: Sequence[Sequence[OpTimes]], replicas: Sequence[int]
             of_replica[replica].update(times)
         found.append([*of_replica])
     return found
-
-
-def _length_s(plan: Plan) -> float:
-    return plan.makespan_s

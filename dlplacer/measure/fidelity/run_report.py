@@ -1,10 +1,11 @@
 """What a run measured against what was predicted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlplacer.core.plan import Plan
+from dlplacer.report.page.summary import busy_s
 
 _LISTED = 10
 _OF_ONE_PROCESS = ("eager_all_cores_s", "dispatch_s", "beside")
@@ -150,38 +151,18 @@ class Run:
 
 def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
     """Busy and idle seconds of every device, as predicted and as measured."""
-    ours, theirs = _busy_s(predicted), _busy_s(measured)
+    ours, theirs = busy_s(predicted), busy_s(measured)
     return tuple(
-        DeviceUse(
-            device.id,
-            ours[device.id],
-            predicted.makespan_s - ours[device.id],
-            theirs[device.id],
-            measured.makespan_s - theirs[device.id],
-        )
-        for device in predicted.topology.devices
+        DeviceUse(name, busy, predicted.makespan_s - busy, theirs[name], measured.makespan_s - theirs[name])
+        for name, busy in ours.items()
     )
 
 
 def worst_offenders(predicted: Plan, op_times_s: Mapping[str, float], count: int = _LISTED) -> tuple[Offender, ...]:
     """The ops whose measured times are furthest from their predicted ones, whether longer or shorter."""
-    found: Sequence[Offender] = [
-        Offender(
-            entry.op,
-            predicted.graph.op(entry.op).kind,
-            predicted.graph.op(entry.op).module,
-            entry.device,
-            entry.end_s - entry.start_s,
-            op_times_s[entry.op],
-        )
-        for entry in predicted.ops
-        if entry.op in op_times_s
-    ]
+    found = []
+    for entry in predicted.ops:
+        if entry.op in op_times_s:
+            op, predicted_s = predicted.graph.op(entry.op), entry.end_s - entry.start_s
+            found.append(Offender(op.id, op.kind, op.module, entry.device, predicted_s, op_times_s[op.id]))
     return tuple(sorted(found, key=lambda offender: -abs(offender.difference_s))[:count])
-
-
-def _busy_s(plan: Plan) -> dict[str, float]:
-    busy = {device.id: 0.0 for device in plan.topology.devices}
-    for entry in plan.ops:
-        busy[entry.device] += entry.end_s - entry.start_s
-    return busy

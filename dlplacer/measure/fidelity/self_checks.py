@@ -14,7 +14,7 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.eager import EagerOnDevice, EagerStep
+from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
@@ -122,7 +122,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     captured = capture_job(build(), default_rewrites())
     plan = random_plan(captured.graph, _nominal(devices), seed)
     ours = _outcome(build(), plan, captured, devices)
-    plain = _plain_outcome(build(), devices[0])
+    job = build()
+    plain = _results(EagerStep([job], job.module, devices[0]).step(), job.module)
     yield Check("numbers", f"{name} against plain PyTorch", _difference(ours, plain), _TOLERANCE, "largest difference")
     serial = random_plan(captured.graph, _nominal(devices[:1]), seed)
     alone = _outcome(build(), serial, captured, devices[:1])
@@ -140,11 +141,6 @@ def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Runtime
     named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
     placed = PlacedModule(job, plan, captured, named)
     return _results(placed.step(*job.args, *job.targets, **job.kwargs), placed)
-
-
-def _plain_outcome(job: Job, device: RuntimeDevice) -> dict[str, torch.Tensor]:
-    plain = EagerOnDevice(EagerStep([job], job.module, device.torch_device), device)
-    return _results(plain.step(), job.module)
 
 
 def _results(loss: torch.Tensor, module: nn.Module) -> dict[str, torch.Tensor]:

@@ -88,9 +88,8 @@ class _Search:
         if self.best.makespan_s > (1 - _LEAST_GAIN) * self.whole.makespan_s:
             self.best = self.whole
         evaluate, best = self.evaluate, self.best
-        return SplitChoice(
-            best.splits, evaluate.graph(best.splits), self.whole.makespan_s, best.makespan_s, len(evaluate.seen)
-        )
+        graph = evaluate.graph(best.splits)
+        return SplitChoice(best.splits, graph, self.whole.makespan_s, best.makespan_s, len(evaluate.seen))
 
     def _improves(self, size: int) -> bool:
         """One pass over groups of neighbours: take each out, and put each in; whether anything helped."""

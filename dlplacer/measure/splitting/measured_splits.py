@@ -1,10 +1,9 @@
 """Splits chosen by measurement: choose, profile, learn, choose again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 
-from dlplacer.core.graph import OpGraph
 from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
 from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of
 from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
@@ -12,21 +11,13 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 _WORTH_PROFILING = 0.002
-
-
-@dataclass(frozen=True)
-class Profiling:
-    """How a chosen graph is profiled: devices, timed steps, steps before them, and how often at most."""
-
-    devices: Sequence[RuntimeDevice]
-    steps: int = 5
-    warmup: int = 2
-    rounds: int = 2
+_ROUNDS, _STEPS = 2, 5
+"""How often is profiled at most, and for how many timed steps."""
 
 
 def measured_choice(
     evaluate: Evaluator,
-    profiling: Profiling,
+    devices: Sequence[RuntimeDevice],
     time_limit_s: float = 30.0,
     stop: Event | None = None,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
@@ -45,11 +36,13 @@ def measured_choice(
     whole_s = evaluate(()).makespan_s
     best = SplitChoice((), whole, whole_s, whole_s, 0)
     begin: tuple[str, ...] = ()
-    for _ in range(profiling.rounds):
-        choice = choose_splits(evaluate, time_limit_s / profiling.rounds, stop, begin, on_progress)
+    for _ in range(_ROUNDS):
+        choice = choose_splits(evaluate, time_limit_s / _ROUNDS, stop, begin, on_progress)
         if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or (stop is not None and stop.is_set()):
             break
-        graph = profiled(evaluate, choice, profiling)
+        captured = evaluate.step.captured(choice.splits)
+        times = profile_ops(evaluate.step.job, captured, devices, _STEPS)
+        graph = on_time_base_of(whole, with_measured_times(captured.graph, times))
         found_s = evaluate.makespan_s(graph)
         if found_s < best.split_s:
             best = replace(choice, graph=graph, split_s=found_s)
@@ -59,10 +52,3 @@ def measured_choice(
         evaluate.seen.clear()
         begin = tuple(split.op for split in best.splits)
     return best
-
-
-def profiled(evaluate: Evaluator, choice: SplitChoice, profiling: Profiling) -> OpGraph:
-    """The graph of a choice with measured times, on the time base of the whole graph."""
-    captured = evaluate.step.captured(choice.splits)
-    times = profile_ops(evaluate.step.job, captured, profiling.devices, profiling.steps, profiling.warmup)
-    return on_time_base_of(evaluate.whole, with_measured_times(captured.graph, times))

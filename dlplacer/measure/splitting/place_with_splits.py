@@ -17,7 +17,7 @@ from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
 from dlplacer.measure.splitting.estimated_times import tables_of
 from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
-from dlplacer.measure.splitting.measured_splits import Profiling, measured_choice
+from dlplacer.measure.splitting.measured_splits import measured_choice
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
@@ -147,7 +147,7 @@ def chosen(
         whole_s = evaluate(()).makespan_s
         return SplitChoice((), evaluate.whole, whole_s, whole_s, 1)
     if devices:
-        return measured_choice(evaluate, Profiling(devices), time_limit_s, stop, on_progress)
+        return measured_choice(evaluate, devices, time_limit_s, stop, on_progress)
     return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
 
 

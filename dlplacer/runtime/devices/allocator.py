@@ -41,7 +41,8 @@ def reserve_heap(size_bytes: int) -> None:
     library = _glibc()
     if library is None or not keep_heap():
         return
-    size_bytes = min(size_bytes, int(_SHARE_OF_FREE_MEMORY * _free_bytes()))
+    free_bytes = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    size_bytes = min(size_bytes, int(_SHARE_OF_FREE_MEMORY * free_bytes))
     if size_bytes < mmap.PAGESIZE:
         return
     library.malloc.restype = ctypes.c_void_p
@@ -65,7 +66,3 @@ def _glibc() -> Any:
         return library if library.gnu_get_libc_version else None
     except (OSError, AttributeError):
         return None
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -5,22 +5,20 @@ without a GPU.
 """
 
 import re
-from collections.abc import Callable
-from concurrent.futures import Future
 
 import torch
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.base import RuntimeDevice, T, Value
+from dlplacer.runtime.devices.base import RuntimeDevice, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, CudaStreams
-from dlplacer.runtime.devices.stream_backend import StreamBackend, TorchStreams
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
+from dlplacer.runtime.devices.stream_backend import StreamBackend
 from dlplacer.runtime.devices.worker import Worker
 
 COPIES = ("free", "forced")
 
 
-class CudaDevice:
+class CudaDevice(Worker):
     """The i-th CUDA device, or one of several logical devices on it, with threads and streams of their own.
 
     When streams wait for each other and what is copied is said by the program, action by action. Between logical
@@ -46,7 +44,7 @@ class CudaDevice:
     def __init__(
         self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
     ) -> None:
-        self._backend = backend if backend is not None else TorchStreams(self.torch_type)
+        self._backend = backend if backend is not None else StreamBackend(self.torch_type)
         count, whole = self._backend.device_count(), f"{self.torch_type}:{index}"
         if index >= count:
             kind = self.torch_type.upper()
@@ -58,12 +56,8 @@ class CudaDevice:
         self.type = device_type(self._backend.device_name(index))
         self.torch_device = torch.device(self.torch_type, index)
         self._index = index
-        self.streams = CudaStreams(self._backend, index, copies_here=copies == "forced")
-        self._worker = Worker(self.name, self._prepare)
-
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Run a function on the thread that feeds the compute stream."""
-        return self._worker.submit(work)
+        self.streams = Streams(self._backend, index, copies_here=copies == "forced")
+        super().__init__(self.name, self._prepare)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
         """The tensor itself: what has to happen on streams first are actions of their own."""
@@ -95,10 +89,6 @@ class CudaDevice:
         """On this device's thread: let the compute stream pause."""
         self._backend.pause(self._compute, pause_s)
 
-    def close(self) -> None:
-        """End the thread."""
-        self._worker.close()
-
     @property
     def _compute(self) -> torch.Stream:
         return self.streams.named(COMPUTE_STREAM)
@@ -124,7 +114,7 @@ def _versions(index: int) -> dict[str, str]:
 CUDA = DeviceKind(
     torch_type=CudaDevice.torch_type,
     open=CudaDevice,
-    count=TorchStreams(CudaDevice.torch_type).device_count,
+    count=StreamBackend(CudaDevice.torch_type).device_count,
     in_host_memory=False,
     divisible=True,
     collectives="nccl",

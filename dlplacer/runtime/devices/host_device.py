@@ -2,13 +2,24 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, T, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, Value
 from dlplacer.runtime.devices.worker import Worker
 
 
-class HostDevice:
+class HostClock:
+    """Marks of the host's clock."""
+
+    def now(self) -> int:
+        """Nanoseconds of a monotonic clock."""
+        return time.perf_counter_ns()
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """Seconds between two marks."""
+        return (end - begin) * 1e-9
+
+
+class HostDevice(HostClock, Worker):
     """A thread whose ops are done when their calls return; see `RuntimeDevice`.
 
     Parameters
@@ -21,11 +32,7 @@ class HostDevice:
         self.name = name
         self.type = type
         self.torch_device = HOST_DEVICE
-        self._worker = Worker(name, prepare)
-
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Run a function on the thread."""
-        return self._worker.submit(work)
+        super().__init__(name, prepare)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:
         """The tensor itself to a device of the same memory; a copy to any other."""
@@ -40,15 +47,3 @@ class HostDevice:
 
     def synchronize(self) -> None:
         """Nothing to wait for: an op has finished when its call returns."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
-
-    def close(self) -> None:
-        """End the thread."""
-        self._worker.close()

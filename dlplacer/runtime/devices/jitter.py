@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import torch
 
@@ -29,16 +30,11 @@ class DelayedDevice:
         self._device = device
         self._most_s = most_s
         self._chooser = random.Random(f"{seed}/{device.name}")
-        self.name = device.name
-        self.type = device.type
-        self.torch_device = device.torch_device
-        self.drain = device.drain
-        self.synchronize = device.synchronize
-        self.now = device.now
-        self.elapsed_s = device.elapsed_s
-        self.close = device.close
         streams = streams_of(device)
         self.streams = None if streams is None else _DelayedStreams(streams, self._pause)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """See `RuntimeDevice.submit`; pauses before the function."""
@@ -50,12 +46,10 @@ class DelayedDevice:
         return self._device.submit(hesitant)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:
-        """See `RuntimeDevice.send`."""
         self._pause()
         return self._device.send(tensor, target)
 
     def receive(self, in_flight: Value) -> Value:
-        """See `RuntimeDevice.receive`."""
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
@@ -75,18 +69,16 @@ class _DelayedStreams:
     """`Streams` with a pause before copies and after waits."""
 
     def __init__(self, streams: Streams, pause: Callable[[], None]) -> None:
-        self.copies_here = streams.copies_here
-        self.record = streams.record
-        self.hold = streams.hold
         self._streams = streams
         self._pause = pause
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._streams, name)
+
     def wait(self, stream: str, event: torch.Event) -> None:
-        """See `Streams.wait`."""
         self._streams.wait(stream, event)
         self._pause()
 
     def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
-        """See `Streams.copy`."""
         self._pause()
         return self._streams.copy(tensor, device, stream)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
@@ -60,15 +61,10 @@ def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """
     wanted = [DeviceName.parse(name) for name in names]
     _require_distinct(wanted)
-    opened: list[RuntimeDevice] = []
-    try:
-        for name in wanted:
-            opened.append(name.open())
     # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
-    except BaseException:
-        for device in opened:
-            device.close()
-        raise
+    with ExitStack() as failing:
+        opened = [failing.enter_context(closing(name.open())) for name in wanted]
+        failing.pop_all()
     return opened
 
 

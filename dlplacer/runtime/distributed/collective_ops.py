@@ -108,21 +108,21 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
     codes = dict(captured.executable.codes)
     sinks = {code.name: code for code in captured.executable.of_role("gradient")}
     for number, bucket in enumerate(buckets):
-        names = _names(number)
+        packed, mean, unpacked = _names(number)
         values = [sinks[name].reads[0] for name in bucket.parameters]
         shapes = [_gradient_spec(captured.graph, name).shape for name in bucket.parameters]
         calls: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[str, ...]], ...] = (
-            (names.pack, pack, ([Value(value) for value in values],), tuple(dict.fromkeys(values))),
-            (names.mean, Mean(names.mean), (Value(names.pack),), (names.pack,)),
-            (names.unpack, unpack, (Value(names.mean), [list(shape) for shape in shapes]), (names.mean,)),
+            (packed, pack, ([Value(value) for value in values],), tuple(dict.fromkeys(values))),
+            (mean, Mean(mean), (Value(packed),), (packed,)),
+            (unpacked, unpack, (Value(mean), [list(shape) for shape in shapes]), (mean,)),
         )
         for op, target, args, reads in calls:
             codes[op] = OpCode(op, "call", reads, instructions=(Instruction(op, target, args, {}),))
         parts = (
-            Instruction(_mean_of(name), getitem, (Value(names.unpack), position), {})
+            Instruction(_mean_of(name), getitem, (Value(unpacked), position), {})
             for position, name in enumerate(bucket.parameters)
         )
-        codes[names.unpack] = replace(codes[names.unpack], instructions=(*codes[names.unpack].instructions, *parts))
+        codes[unpacked] = replace(codes[unpacked], instructions=(*codes[unpacked].instructions, *parts))
         for name, value in zip(bucket.parameters, values, strict=True):
             for op, code in list(codes.items()):
                 if code.role in ("gradient", "update") and code.name == name:
@@ -136,25 +136,25 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
     ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
     edges = list(graph.edges)
     for number, bucket in enumerate(buckets):
-        names = _names(number)
+        packed, mean, unpacked = _names(number)
         specs = tuple(_gradient_spec(graph, name) for name in bucket.parameters)
         size = sum(spec.bytes for spec in specs)
         flat = TensorSpec((sum(torch.Size(spec.shape).numel() for spec in specs),), specs[0].dtype, size)
         here: dict[str, Any] = {"phase": "backward", "devices": (bucket.device,), "dtype": specs[0].dtype}
-        ops[names.pack] = Op(names.pack, "pack", bytes_accessed=2 * size, outputs=(flat,), output_bytes=size, **here)
+        ops[packed] = Op(packed, "pack", bytes_accessed=2 * size, outputs=(flat,), output_bytes=size, **here)
         attrs = {"device": bucket.device, "parameters": list(bucket.parameters)}
-        ops[names.mean] = Op(names.mean, COLLECTIVE, outputs=(flat,), phase="backward", devices=(NETWORK,), attrs=attrs)
-        ops[names.unpack] = Op(names.unpack, "unpack", 0.0, outputs=specs, **here)
-        edges += [Edge(names.pack, names.mean, 0, 0, names.pack), Edge(names.mean, names.unpack, 0, 0, names.mean)]
+        ops[mean] = Op(mean, COLLECTIVE, outputs=(flat,), phase="backward", devices=(NETWORK,), attrs=attrs)
+        ops[unpacked] = Op(unpacked, "unpack", 0.0, outputs=specs, **here)
+        edges += [Edge(packed, mean, 0, 0, packed), Edge(mean, unpacked, 0, 0, mean)]
         for position, (name, spec) in enumerate(zip(bucket.parameters, specs, strict=True)):
             sink = _sink(graph, name)
             gradient = graph.edges_into[sink.id][0]
             readers = (sink.id, f"{name}.update")
             moved = [edge for edge in edges if edge.target in readers and edge.tensor == gradient.tensor]
             edges = [edge for edge in edges if edge not in moved]
-            if not any(edge.target == names.pack and edge.tensor == gradient.tensor for edge in edges):
-                edges.append(replace(gradient, target=names.pack))
-            edges += [Edge(names.unpack, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
+            if not any(edge.target == packed and edge.tensor == gradient.tensor for edge in edges):
+                edges.append(replace(gradient, target=packed))
+            edges += [Edge(unpacked, edge.target, spec.bytes, position, _mean_of(name)) for edge in moved]
     # In an order in which they can run: what reads a mean comes last.
     last = {op for bucket in buckets for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update")}
     ordered = sorted(ops.values(), key=lambda op: op.id in last)
@@ -175,15 +175,9 @@ def with_group(executable: Executable, group: "RankGroup") -> Executable:
     return replace(executable, codes={op: bound(code) for op, code in executable.codes.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    pack: str
-    mean: str
-    unpack: str
-
-
-def _names(number: int) -> _Names:
-    return _Names(f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}")
+def _names(number: int) -> tuple[str, str, str]:
+    """Ids of a bucket's ops: those that pack, take the mean and unpack."""
+    return f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}"
 
 
 def _mean_of(parameter: str) -> str:

@@ -63,6 +63,10 @@ class RankGroup:
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
         self._threads: dict[Channel, ChannelThread] = {}
 
+    def rank_of(self, device: str) -> int:
+        """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
+        return self.ranks.rank_of(device, self.replica)
+
     def thread(self, channel: Channel) -> ChannelThread:
         """The thread of a channel."""
         if channel not in self._threads:
@@ -144,13 +148,8 @@ class RankGroup:
         total = torch.zeros((), dtype=torch.float64)
         if value is not None:
             total += value.detach().cpu().double()
-
-        def reduce() -> torch.Tensor:
-            dist.all_reduce(total)
-            return total
-
-        found: torch.Tensor = self.call(HOST, "the loss of all ranks", reduce)
-        return found / self.ranks.replicas
+        self.call(HOST, "the loss of all ranks", lambda: dist.all_reduce(total))
+        return total / self.ranks.replicas
 
     def close(self) -> None:
         """End the threads; the process group of torch stays."""
@@ -158,14 +157,12 @@ class RankGroup:
         for thread in self._threads.values():
             thread.close()
 
-    def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> torch.Tensor:
+    def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> Any:
         """A tensor of one process in the host's memory of all; None on those that get it."""
-        host = HOST_DEVICE
-        flat = wire.empty(host) if tensor is None else wire.flat(tensor.detach().to(host), host)
+        flat = wire.empty(HOST_DEVICE) if tensor is None else wire.flat(tensor.detach().to(HOST_DEVICE), HOST_DEVICE)
         if wire.elements:
             self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
-        shaped: torch.Tensor = wire.shaped(flat)
-        return shaped
+        return wire.shaped(flat)
 
     def _peer_groups(self, timeout_s: float) -> Any:
         mine = None

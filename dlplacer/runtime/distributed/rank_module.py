@@ -66,11 +66,6 @@ class RankModule(PlacedModule):
         super().close()
         self.group.close()
 
-    def owned(self) -> list[str]:
-        """Names of the parameters and buffers that this process holds."""
-        tensors = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
-        return [name for name, tensor in tensors if not tensor.is_meta]
-
     def gathered_state_dict(self) -> dict[str, torch.Tensor]:
         """The plain module's state dict, put together from all processes of this replica; call it on every process."""
         state = self.state_dict()
@@ -102,11 +97,10 @@ class RankModule(PlacedModule):
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that live on other processes."""
-        executable = self._primary.captured.executable
-        here = {code.name for code in executable.codes.values() if code.role in ("parameter", "buffer")}
+        here = {code.name for code in self._primary.captured.executable.of_role("parameter", "buffer")}
         named = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
         kept = {id(tensor) for name, tensor in named if name in here}
-        known = {code.name for code in self.whole.executable.codes.values() if code.role in ("parameter", "buffer")}
+        known = {code.name for code in self.whole.executable.of_role("parameter", "buffer")}
         gone = {id(tensor) for name, tensor in named if name in known} - kept
         emptied: dict[int, Any] = {}
         for module in self.modules():

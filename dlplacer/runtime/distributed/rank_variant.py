@@ -51,9 +51,7 @@ class RankVariant(Variant):
 
 def local_part(whole: Captured, order: Order, group: RankGroup) -> Captured:
     """The captured step with the code of this process's ops alone; the graph stays whole."""
-    here = {
-        op for device, ops in order.items() if group.ranks.rank_of(device, group.replica) == group.rank for op in ops
-    }
+    here = {op for device, ops in order.items() if group.rank_of(device) == group.rank for op in ops}
     executable = whole.executable
     codes = {op: code for op, code in executable.codes.items() if op in here}
     outputs = tuple(name for name in executable.outputs if executable.producer[name] in here)

@@ -159,42 +159,41 @@ class Executor:
         """
         if isinstance(action, Compute):
             return self._compile_compute(name, action.op)
-        if not isinstance(action, (Send, Recv)):
-            if isinstance(action, Copy):
-                copied.add((action.tensor, action.target))
-            return compile_stream_action(action, self._devices[name], self._memory_of(action))
-        tensor = action.tensor
-        if isinstance(action, Send) and (tensor, action.target) in copied:
-            copied.remove((tensor, action.target))
-            return self._compile_send_of_copy(name, action)
-        if isinstance(action, Send) and self._links is not None and action.target not in self._devices:
-            return _send_away(self._links, name, action)
-        if isinstance(action, Recv) and self._links is not None and action.source not in self._devices:
-            return _receive_from_away(self._links, name, action)
+        if isinstance(action, Recv):
+            tensor = action.tensor
+            if self._links is not None and action.source not in self._devices:
+                return _receive_from_away(self._links, name, action)
+            return lambda row: row.receive(tensor)
         if isinstance(action, Send):
-            target, device = action.target, self._devices[action.target]
+            return self._compile_send(name, action, copied)
+        memory = HOST_DEVICE  # through which copies go to other processes
+        if isinstance(action, Copy):
+            copied.add((action.tensor, action.target))
+            if action.target in self._devices:
+                memory = self._devices[action.target].torch_device
+        return compile_stream_action(action, self._devices[name], memory)
 
-            def send(row: DeviceRun) -> None:
-                try:
-                    in_flight = row.device.send(row.values[tensor], device)
-                except Exception as error:
-                    where = f"from {row.device.name} to {device.name}"
-                    raise RunError(f"sending tensor {tensor!r} {where} failed: {first_line(error)}") from error
-                row.inboxes[target].put((tensor, in_flight))
-
-            return send
-        return lambda row: row.receive(tensor)
-
-    def _compile_send_of_copy(self, name: str, action: Send) -> Step:
+    def _compile_send(self, name: str, action: Send, copied: set[tuple[str, str]]) -> Step:
         key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
-        if target not in self._devices and links is not None:
-            return lambda row: links.send(tensor, name, target, row.copies.pop(key))
-        return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
+        away = links if target not in self._devices else None
+        if key in copied:
+            copied.remove(key)
+            if away is not None:
+                return lambda row: away.send(tensor, name, target, row.copies.pop(key))
+            return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
+        if away is not None:
+            return lambda row: away.send(tensor, name, target, row.values[tensor])
+        device = self._devices[target]
 
-    def _memory_of(self, action: StreamAction) -> torch.device:
-        """Where the action's copy goes: to other processes through the host's memory."""
-        here = self._devices.get(action.target) if isinstance(action, Copy) else None
-        return HOST_DEVICE if here is None else here.torch_device
+        def send(row: DeviceRun) -> None:
+            try:
+                in_flight = row.device.send(row.values[tensor], device)
+            except Exception as error:
+                where = f"from {row.device.name} to {device.name}"
+                raise RunError(f"sending tensor {tensor!r} {where} failed: {first_line(error)}") from error
+            row.inboxes[target].put((tensor, in_flight))
+
+        return send
 
     def _compile_compute(self, name: str, op: str) -> Step:
         exports = {edge.tensor for edge in self._graph.edges_from[op]}
@@ -242,13 +241,6 @@ def _free_all(tensors: Sequence[str]) -> Step:
             del values[tensor]
 
     return free
-
-
-def _send_away(links: ProcessLinks, here: str, action: Send) -> Step:
-    def send(row: DeviceRun) -> None:
-        links.send(action.tensor, here, action.target, row.values[action.tensor])
-
-    return send
 
 
 def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.executor.device_run import DeviceRun
-from dlplacer.runtime.program.actions import Copy, Record, StreamAction, Sync, Wait
+from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, Sync, Wait
 
 DeviceStep = Callable[[DeviceRun], None]
 
@@ -39,29 +39,43 @@ def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) 
     streams = streams_of(device)
     if streams is None:
         raise InternalError(f"{action}: device {device.name!r} has no streams")
+    return _compile_on(streams, action, memory)
+
+
+def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: torch.device) -> DeviceStep:
+    stream = action.stream
     if isinstance(action, Record):
-        return _record(streams, action.event, action.stream)
+        event = action.event
+
+        def record(row: DeviceRun) -> None:
+            row.events[event] = streams.record(stream)
+
+        return record
     if isinstance(action, Wait):
-        return _wait(streams, action.event, action.stream)
+        awaited = action.event
+
+        def wait(row: DeviceRun) -> None:
+            streams.wait(stream, row.events[awaited])
+            if stream == COMPUTE_STREAM:
+                row.resume()
+
+        return wait
+    tensor = action.tensor
     if isinstance(action, Copy):
-        return _copy(streams, action, memory)
-    return _hold(streams, action.tensor, action.stream)
+        key = tensor, action.target
 
+        def copy(row: DeviceRun) -> None:
+            value = row.values[tensor]
+            row.copies[key] = None if value is None else streams.copy(value, memory, stream)
 
-def _record(streams: Streams, event: str, stream: str) -> DeviceStep:
-    def record(row: DeviceRun) -> None:
-        row.events[event] = streams.record(stream)
+        return copy
 
-    return record
+    def hold(row: DeviceRun) -> None:
+        value = row.values[tensor]
+        if value is not None:
+            streams.hold(value, stream)
 
-
-def _wait(streams: Streams, event: str, stream: str) -> DeviceStep:
-    def wait(row: DeviceRun) -> None:
-        streams.wait(stream, row.events[event])
-        if stream == COMPUTE_STREAM:
-            row.resume()
-
-    return wait
+    return hold
 
 
 def _sync(event: str) -> DeviceStep:
@@ -70,22 +84,3 @@ def _sync(event: str) -> DeviceStep:
         row.resume()
 
     return sync
-
-
-def _copy(streams: Streams, action: Copy, memory: torch.device) -> DeviceStep:
-    tensor, key, stream = action.tensor, (action.tensor, action.target), action.stream
-
-    def copy(row: DeviceRun) -> None:
-        value = row.values[tensor]
-        row.copies[key] = None if value is None else streams.copy(value, memory, stream)
-
-    return copy
-
-
-def _hold(streams: Streams, tensor: str, stream: str) -> DeviceStep:
-    def hold(row: DeviceRun) -> None:
-        value = row.values[tensor]
-        if value is not None:
-            streams.hold(value, stream)
-
-    return hold

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
@@ -107,7 +106,7 @@ def _model(
         [*constants, *nodes],
         f"{file.model.graph.name or 'model'} {name}",
         [infos[value] for value in inputs],
-        [_renamed(infos[value], new) for value, new in outputs],
+        [onnx.ValueInfoProto(name=new, type=infos[value].type) for value, new in outputs],
         initializers,
     )
     # Initializers that are not inputs need version 4 of the representation.
@@ -117,12 +116,6 @@ def _model(
         functions=file.model.functions,
         ir_version=max(4, file.model.ir_version),
     )
-
-
-def _renamed(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    renamed = deepcopy(info)
-    renamed.name = name
-    return renamed
 
 
 def constant_model(file: OnnxFile) -> onnx.ModelProto | None:

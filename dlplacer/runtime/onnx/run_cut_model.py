@@ -72,12 +72,10 @@ class PlacedOnnx:
         missing = [name for name in wanted if name not in inputs]
         if missing:
             raise InputError(f"input {missing[0]!r} is missing; the model takes {', '.join(wanted)}")
-        ready: dict[str, Future[Any]] = {}
+        made = (name for part in self.parts for name in part.outputs)
+        ready: dict[str, Future[Any]] = {name: Future() for name in (*wanted, *made)}
         for name in wanted:
-            ready[name] = Future()
             ready[name].set_result(inputs[name])
-        for part in self.parts:
-            ready.update({name: Future() for name in part.outputs})
         done = [
             self._pools[part.device].submit(_run_part, part, session, ready)
             for part, session in zip(self.parts, self._sessions, strict=True)
@@ -176,17 +174,13 @@ def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> N
         inputs = {name: ready[name].result() for name in part.inputs}
         made: Sequence[Any] = session.run(list(part.outputs), inputs)
     except Exception as error:
-        failed = error if isinstance(error, RunError) else _part_error(part, error)
+        where = f"part of {len(part.nodes)} nodes on {part.device!r}, starting at {part.nodes[0]!r}"
+        failed = error if isinstance(error, RunError) else RunError(f"{where}: {first_line(error)}")
         for name in part.outputs:
             ready[name].set_exception(failed)
         raise failed from error
     for name, value in zip(part.outputs, made, strict=True):
         ready[name].set_result(value)
-
-
-def _part_error(part: Part, error: Exception) -> RunError:
-    where = f"part of {len(part.nodes)} nodes on {part.device!r}, starting at {part.nodes[0]!r}"
-    return RunError(f"{where}: {first_line(error)}")
 
 
 def _difference(one: NDArray[Any], other: NDArray[Any]) -> float:

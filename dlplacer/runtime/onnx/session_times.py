@@ -7,11 +7,10 @@ from pathlib import Path
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile
+from dlplacer.machines.importers.host import CORE
 from dlplacer.runtime.onnx.run_cut_model import random_inputs
 from dlplacer.runtime.onnx.session import open_session, run_session
 from dlplacer.runtime.profile.statistic import typical
-
-DEVICE_TYPE = "cpu-core"
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
@@ -37,7 +36,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
             durations[name.removesuffix("_kernel_time")].append(event["dur"] * 1e-6)
     by_op = {op.id: _per_step(durations.get(str(op.attrs.get("node", "")), []), warmup + steps) for op in graph.ops}
     samples = [{op: times[number] for op, times in by_op.items()} for number in range(warmup, warmup + steps)]
-    return {DEVICE_TYPE: typical(samples)}
+    return {CORE: typical(samples)}
 
 
 def _per_step(times: list[float], count: int) -> list[float]:

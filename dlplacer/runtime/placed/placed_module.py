@@ -196,9 +196,8 @@ class PlacedModule(nn.Module):
 
     def _move_tensors(self) -> None:
         tensors = job_tensors(self._job)
-        for code in self._primary.captured.executable.codes.values():
-            if code.role in ("parameter", "buffer"):
-                tensor = tensors[code.name]
-                require_data(code.name, tensor)
-                # Through .data, so that optimizers which hold the Parameter keep holding the same object.
-                tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)
+        for code in self._primary.captured.executable.of_role("parameter", "buffer"):
+            tensor = tensors[code.name]
+            require_data(code.name, tensor)
+            # Through .data, so that optimizers which hold the Parameter keep holding the same object.
+            tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)

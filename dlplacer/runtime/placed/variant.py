@@ -35,8 +35,6 @@ class Variant:
         Device name in the plan → op ids; every op of the graph once.
     devices
         Device name in the plan → device.
-    layouts
-        Strides of the flat inputs at capture, None for one that is no tensor.
     """
 
     captured: Captured
@@ -121,12 +119,11 @@ class Variant:
 
     @cached_property
     def _read_twice(self) -> tuple[OpCode, ...]:
-        graph, codes = self.captured.graph, self.captured.executable.codes.values()
+        graph = self.captured.graph
         return tuple(
             code
-            for code in codes
-            if code.role in ("parameter", "buffer")
-            and any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
+            for code in self.captured.executable.of_role("parameter", "buffer")
+            if any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
         )
 
     @cached_property
@@ -171,8 +168,8 @@ def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
     return [constants[position] if position in constants else next(found) for position in range(count)]
 
 
-def layouts_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...] | None, ...]:
-    """Strides of flat inputs, None for one that is no tensor."""
+def layouts_of(inputs: Sequence[Any]) -> Layouts:
+    """The layouts of flat inputs."""
     return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
 
 

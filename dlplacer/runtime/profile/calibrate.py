@@ -37,8 +37,9 @@ def calibrate(
         raise InputError(
             f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
         )
-    kind = devices[0].type
-    found = calibration_of(graph, times_s[kind], kind, versions_of(devices[0]))
+    kind, here = devices[0].type, devices[0].torch_device
+    versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
+    found = calibration_of(graph, times_s[kind], kind, versions)
     if len(devices) > 1:
         (link,) = measured_topology(devices[:2]).links
         found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)
@@ -46,9 +47,3 @@ def calibrate(
         found = merged(read_calibration(path), found)
     write_calibration(path, found)
     return found
-
-
-def versions_of(device: RuntimeDevice) -> dict[str, str]:
-    """What times measured on a device are valid for: torch, the hardware, and CUDA where it is used."""
-    here = device.torch_device
-    return {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}

@@ -1,12 +1,12 @@
 """How long the Python process needs to issue an op to a device that runs it later."""
 
-import time
 from statistics import median
 from typing import Any
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.host_device import HostClock
 from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.statistic import OpTimes
 
@@ -14,7 +14,7 @@ _ISSUED = 200
 _STEPS = 3
 
 
-class HostTimed:
+class HostTimed(HostClock):
     """A device whose marks are the host's clock: a recorded step then has the times at which ops were issued."""
 
     def __init__(self, device: RuntimeDevice) -> None:
@@ -22,14 +22,6 @@ class HostTimed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
 
 
 def dispatch_time_s(job: Job, captured: Captured, device: RuntimeDevice, durations_s: OpTimes) -> float:

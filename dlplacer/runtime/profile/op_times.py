@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -55,7 +54,8 @@ class Profiler:
         self.devices = tuple(devices)
         self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         self._copies = [_copied_tensors(job, captured, device) for device in devices]
-        self._variants = [_whole_step(job, captured, device, self._leaves) for device in devices]
+        order, layouts = {"all": [op.id for op in captured.graph.ops]}, layouts_of(self._leaves)
+        self._variants = [Variant(captured, order, {"all": here}, Updater(job.update), layouts) for here in devices]
         self._steps_done = 0
 
     def step(self) -> tuple[StepSample, ...]:
@@ -107,20 +107,13 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def _whole_step(job: Job, captured: Captured, device: RuntimeDevice, leaves: Sequence[Any]) -> Variant:
-    """All ops of a step on one device, which the program calls ``all``."""
-    order = {"all": [op.id for op in captured.graph.ops]}
-    return Variant(captured, order, {"all": device}, Updater(job.update), layouts_of(leaves))
-
-
 def _copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}
-    for code in captured.executable.codes.values():
-        if code.role in ("parameter", "buffer"):
-            require_data(code.name, tensors[code.name])
-            copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
+    for code in captured.executable.of_role("parameter", "buffer"):
+        require_data(code.name, tensors[code.name])
+        copies[code.name] = tensors[code.name].detach().to(device.torch_device, copy=True)
     return copies
 
 

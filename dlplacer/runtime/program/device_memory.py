@@ -53,14 +53,8 @@ def memory_spaces(
         Whether tensors for other processes are handed over where they are, and not in the host's memory.
     """
     elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
-    return {name: _memory_space(devices[name]) if name in devices else elsewhere for name in names}
-
-
-def _memory_space(device: RuntimeDevice) -> DeviceMemorySpace:
-    streams = streams_of(device)
-    memory = str(device.torch_device)
-    return (
-        DeviceMemorySpace(memory)
-        if streams is None
-        else DeviceMemorySpace(memory, has_streams=True, copies=streams.copies_here)
-    )
+    spaces = dict.fromkeys(names, elsewhere)
+    for name in spaces.keys() & devices.keys():
+        streams, memory = streams_of(devices[name]), str(devices[name].torch_device)
+        spaces[name] = DeviceMemorySpace(memory, streams is not None, streams is not None and streams.copies_here)
+    return spaces

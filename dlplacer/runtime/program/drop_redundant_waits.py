@@ -1,7 +1,7 @@
 """Leave out waits, records and holds that order nothing further: what remains orders exactly as much."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import replace
 
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Sync, Wait
@@ -59,7 +59,8 @@ def _redundant_waits(program: Program, spaces: MemorySpaces) -> set[Place]:
     for line in sorted(pending):
         waits = pending[line]
         redundant.update(_settled(line, waits, clocks))
-        redundant.update(place for place, event in waits.items() if _ends_by_itself(clocks.line_of(event)))
+        # A device waits for its compute stream at the end of a program.
+        redundant.update(place for place, event in waits.items() if clocks.line_of(event)[1] == COMPUTE_STREAM)
     return redundant
 
 
@@ -76,11 +77,6 @@ def _settled(line: Line, waits: dict[Place, str], clocks: StreamClocks) -> list[
         else:
             clocks.wait(line, event)
     return [place for place in waits if place not in needed]
-
-
-def _ends_by_itself(line: Line) -> bool:
-    """Whether a line's device waits for it at the end of a program."""
-    return line[1] == COMPUTE_STREAM
 
 
 def _redundant_holds(program: Program, spaces: MemorySpaces) -> set[Place]:
@@ -125,23 +121,19 @@ def _numbered(program: Program) -> Program:
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:
     """The program with other names of events; of several records of one event the first remains."""
-    return Program({device: tuple(_renamed_actions(actions, names)) for device, actions in program.actions.items()})
-
-
-def _renamed_actions(actions: Iterable[Action], names: dict[str, str]) -> Iterable[Action]:
-    recorded: set[str] = set()
-    for action in actions:
-        if isinstance(action, Record):
-            name = names[action.event]
-            if name not in recorded:
-                recorded.add(name)
-                yield Record(name, action.stream)
-        elif isinstance(action, Wait):
-            yield Wait(names[action.event], action.stream)
-        elif isinstance(action, Sync):
-            yield Sync(names[action.event])
-        else:
-            yield action
+    renamed: dict[str, tuple[Action, ...]] = {}
+    for device, actions in program.actions.items():
+        kept: list[Action] = []
+        recorded: set[Action] = set()
+        for action in actions:
+            if isinstance(action, (Record, Wait, Sync)):
+                action = replace(action, event=names[action.event])
+            if action not in recorded:
+                kept.append(action)
+            if isinstance(action, Record):
+                recorded.add(action)
+        renamed[device] = tuple(kept)
+    return Program(renamed)
 
 
 def _without(program: Program, places: set[Place]) -> Program:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
+from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 from dlplacer.runtime.program.thread_order import HostOrder
 
@@ -35,86 +36,67 @@ class _Stage:
         self._program = program
         self._held = held
         self._done = done
-        self._position = dict.fromkeys(program.actions, 0)
-        self._sent: dict[tuple[str, str], str] = {}
+        self._at = "", 0
+        self._sent: set[tuple[str, str]] = set()
         self._copies: dict[tuple[str, str, str], str] = {}
         self._order = HostOrder()
 
     def run(self) -> None:
         """Take actions until all are taken, or none can be."""
-        moved = True
-        while moved:
-            moved = False
-            for device, actions in self._program.actions.items():
-                here = self._held.setdefault(device, set())
-                while self._position[device] < len(actions) and self._take(
-                    device, actions[self._position[device]], here
-                ):
-                    self._position[device] += 1
-                    moved = True
-        self._require_end()
-
-    def _require_end(self) -> None:
-        stuck = [
-            f"{device} waits at {actions[self._position[device]]} ({self._line(device)})"
-            for device, actions in self._program.actions.items()
-            if self._position[device] < len(actions)
-        ]
-        if stuck:
-            raise InternalError(f"the program would hang: {'; '.join(stuck)}")
+        for device, position, action in interleaved(self._program):
+            self._at = device, position
+            self._take(device, action, self._held.setdefault(device, set()))
         if self._sent:
             raise InternalError(f"tensors are sent but never received: {sorted(self._sent)[:3]}")
         if self._copies:
             raise InternalError(f"{next(iter(self._copies.values()))}: the tensor is copied but never sent")
 
-    def _take(self, device: str, action: Action, here: set[str]) -> bool:
-        """Whether the action could be taken; changes what is held, on its way and done."""
-        if isinstance(action, Recv) and self._sent.get((action.tensor, device)) != action.source:
-            return False
+    def _take(self, device: str, action: Action, here: set[str]) -> None:
+        """Change what is held, on its way and done."""
         self._order.go_on(device)
         if isinstance(action, Recv):
-            del self._sent[action.tensor, device]
+            self._sent.remove((action.tensor, device))
             self._order.receive(device, action.tensor)
             here.add(action.tensor)
         elif isinstance(action, Compute):
             self._compute(device, action.op, here)
-        elif isinstance(action, (Record, Wait, Sync)):
-            self._event(device, action)
+        elif isinstance(action, Record):
+            if not self._order.record(device, action.event):
+                raise self._error(f"event {action.event!r} has been recorded already")
+        elif isinstance(action, (Wait, Sync)):
+            if not self._order.has(device, action.event):
+                raise self._error(
+                    f"event {action.event!r} is not recorded before, or nothing received here says that it is"
+                )
         else:
             self._tensor(device, action, here)
-        return True
 
     def _tensor(self, device: str, action: Send | Copy | Hold | Free, here: set[str]) -> None:
         """An action on a tensor that the device holds."""
         if action.tensor not in here:
-            raise self._error(device, "the tensor is not there")
-        if isinstance(action, Send):
-            if (action.tensor, action.target) in self._sent:
-                raise self._error(device, "the tensor is on its way already")
-            self._require_target(device, action.target)
-            self._copies.pop((action.tensor, device, action.target), None)
-            self._sent[action.tensor, action.target] = device
-            self._order.send(device, action.tensor, action.target)
-        elif isinstance(action, Copy):
-            self._require_target(device, action.target)
-            key = action.tensor, device, action.target
-            if key in self._copies:
-                raise self._error(device, "the tensor has been copied already")
-            self._copies[key] = self._where(device)
-        elif isinstance(action, Free):
+            raise self._error("the tensor is not there")
+        if isinstance(action, Free):
             here.remove(action.tensor)
+        elif not isinstance(action, Hold):
+            self._move(device, action)
 
-    def _event(self, device: str, action: Record | Wait | Sync) -> None:
-        if isinstance(action, Record):
-            if not self._order.record(device, action.event):
-                raise self._error(device, f"event {action.event!r} has been recorded already")
-        elif not self._order.has(device, action.event):
-            raise self._error(
-                device, f"event {action.event!r} is not recorded before, or nothing received here says that it is"
-            )
+    def _move(self, device: str, action: Send | Copy) -> None:
+        key = action.tensor, device, action.target
+        if isinstance(action, Send) and (action.tensor, action.target) in self._sent:
+            raise self._error("the tensor is on its way already")
+        if action.target not in self._program.actions:
+            raise self._error(f"the program has no device {action.target!r}")
+        if isinstance(action, Send):
+            self._copies.pop(key, None)
+            self._sent.add((action.tensor, action.target))
+            self._order.send(device, action.tensor, action.target)
+        elif key in self._copies:
+            raise self._error("the tensor has been copied already")
+        else:
+            self._copies[key] = self._program.where(*self._at)
 
     def _compute(self, device: str, op: str, here: set[str]) -> None:
-        line = self._line(device)
+        line = f"line {self._program.line(*self._at)}"
         if op not in self._graph.index:
             raise InternalError(f"{device} computes op {op!r}, which the graph does not have ({line})")
         if op in self._done:
@@ -125,15 +107,5 @@ class _Stage:
         here.update(edge.tensor for edge in self._graph.edges_from[op])
         self._done.add(op)
 
-    def _require_target(self, device: str, target: str) -> None:
-        if target not in self._program.actions:
-            raise self._error(device, f"the program has no device {target!r}")
-
-    def _error(self, device: str, what: str) -> InternalError:
-        return InternalError(f"{self._where(device)}: {what}")
-
-    def _where(self, device: str) -> str:
-        return self._program.where(device, self._position[device])
-
-    def _line(self, device: str) -> str:
-        return f"line {self._program.line(device, self._position[device])}"
+    def _error(self, what: str) -> InternalError:
+        return InternalError(f"{self._program.where(*self._at)}: {what}")

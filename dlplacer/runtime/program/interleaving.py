@@ -18,7 +18,7 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
     Raises
     ------
     InternalError
-        If the program hangs.
+        If the program hangs; names the actions at which devices wait for each other.
     """
     sent: set[tuple[str, str, str]] = set()
     position = dict.fromkeys(program.actions, 0)
@@ -28,8 +28,10 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
         for device, actions in program.actions.items():
             while position[device] < len(actions):
                 action = actions[position[device]]
-                if isinstance(action, Recv) and (action.tensor, action.source, device) not in sent:
-                    break
+                if isinstance(action, Recv):
+                    if (action.tensor, action.source, device) not in sent:
+                        break
+                    sent.remove((action.tensor, action.source, device))
                 if isinstance(action, Send):
                     sent.add((action.tensor, device, action.target))
                 yield device, position[device], action
@@ -37,6 +39,10 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
                 moved = True
                 if in_step:
                     break
-    stuck = [program.where(name, position[name]) for name in position if position[name] < len(program.actions[name])]
+    stuck = [
+        f"{name} waits at {actions[position[name]]} (line {program.line(name, position[name])})"
+        for name, actions in program.actions.items()
+        if position[name] < len(actions)
+    ]
     if stuck:
-        raise InternalError(f"the program would hang at {'; '.join(stuck)}")
+        raise InternalError(f"the program would hang: {'; '.join(stuck)}")

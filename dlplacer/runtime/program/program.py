@@ -1,10 +1,10 @@
 """A program: the actions of every device, in order. It prints to text that parses back."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.program.actions import Action, Compute, parse_action, quoted, unquoted
+from dlplacer.runtime.program.actions import Action, parse_action, quoted, unquoted
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,10 @@ class Program:
     actions: Mapping[str, tuple[Action, ...]]
 
     def __str__(self) -> str:
-        return "\n".join(self._lines()) + "\n"
+        lines = []
+        for device, entries in self.actions.items():
+            lines += [f"DEVICE {quoted(device)}", *(f"  {action}" for action in entries)]
+        return "\n".join(lines) + "\n"
 
     @classmethod
     def parse(cls, text: str) -> "Program":
@@ -39,10 +42,6 @@ class Program:
                 raise InputError(f"line {number}: {error}") from error
         return cls({name: tuple(entries) for name, entries in actions.items()})
 
-    def computed(self, device: str) -> Iterator[str]:
-        """Ids of the ops that a device computes, in order."""
-        return (action.op for action in self.actions[device] if isinstance(action, Compute))
-
     def line(self, device: str, position: int) -> int:
         """Number of the line on which an action of a device prints, from 1."""
         before = 0
@@ -55,8 +54,3 @@ class Program:
     def where(self, device: str, position: int) -> str:
         """An action of a device for messages: ``gpu0, line 7: SEND x -> gpu1``."""
         return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
-
-    def _lines(self) -> Iterable[str]:
-        for device, entries in self.actions.items():
-            yield f"DEVICE {quoted(device)}"
-            yield from (f"  {action}" for action in entries)

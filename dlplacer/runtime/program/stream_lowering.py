@@ -8,7 +8,7 @@ copy anyway, because something came back, the HOLD is dropped. What a device rec
 there share its memory and outlive its FREE, and the program does not know which tensors are views.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
@@ -30,37 +30,29 @@ def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Colle
     """
     if not any(space.has_streams for space in spaces.values()):
         return list(programs)
-    return [without_redundancy(_with_every_order(program, spaces, frozenset(empty)), spaces) for program in programs]
-
-
-def _with_every_order(program: Program, spaces: MemorySpaces, empty: frozenset[str]) -> Program:
-    """The program with every ordering made explicit, redundant or not."""
-    lowering = _Lowering(spaces, empty)
-    return Program(
-        {
-            device: tuple(lowered for action in actions for lowered in lowering.action(device, action))
-            for device, actions in program.actions.items()
-        }
-    )
+    return [without_redundancy(_Lowering(spaces, frozenset(empty)).program(program), spaces) for program in programs]
 
 
 @dataclass
 class _Lowering:
-    """Lowers one action after another to actions that make the order of streams explicit."""
+    """Lowers one action after another to actions that make the order of streams explicit, redundant or not."""
 
     spaces: MemorySpaces
     empty: frozenset[str]
     recorded: dict[str, int] = field(default_factory=dict)
 
-    def action(self, device: str, action: Action) -> Iterator[Action]:
-        """The actions that replace an action of a device."""
-        if isinstance(action, Send) and self.spaces[device].has_streams:
-            yield from self._send(device, action)
-        elif isinstance(action, Recv):
+    def program(self, program: Program) -> Program:
+        """The program with every ordering made explicit."""
+        return Program({device: tuple(self._lowered(device, actions)) for device, actions in program.actions.items()})
+
+    def _lowered(self, device: str, actions: Iterable[Action]) -> Iterator[Action]:
+        for action in actions:
+            if isinstance(action, Send) and self.spaces[device].has_streams:
+                yield from self._send(device, action)
+                continue
             yield action
-            yield from self._after_receive(device, action)
-        else:
-            yield action
+            if isinstance(action, Recv):
+                yield from self._after_receive(device, action)
 
     def _send(self, device: str, action: Send) -> Iterator[Action]:
         target = self.spaces[action.target]
@@ -77,7 +69,7 @@ class _Lowering:
         yield action
 
     def _copy(self, device: str, action: Send, arrived: str) -> Iterator[Action]:
-        stream = copy_stream(action.target)
+        stream = f"copy:{action.target}"
         self.recorded[device] = self.recorded.get(device, 0) + 1
         computed = f"computed {device} {self.recorded[device]}"
         yield Record(computed, COMPUTE_STREAM)
@@ -96,11 +88,6 @@ class _Lowering:
             yield Wait(arrived, COMPUTE_STREAM) if here.has_streams else Sync(arrived)
         if here.has_streams and action.tensor not in self.empty:
             yield Hold(action.tensor, COMPUTE_STREAM)
-
-
-def copy_stream(target: str) -> str:
-    """Name of the stream on which a device copies to another one."""
-    return f"copy:{target}"
 
 
 def _arrived(tensor: str, source: str, target: str) -> str:

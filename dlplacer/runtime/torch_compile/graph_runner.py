@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -143,14 +142,8 @@ def _device_of(entry: object) -> torch.device | None:
 
 def _near_inputs(graph: OpGraph, inputs: Sequence[object], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
     """Inputs are where the caller has them: only a device that holds them can bring them in for nothing."""
-    find = partial(_homes, devices=devices)
-    ops, position = [], 0
-    for op in graph.ops:
-        if op.kind != "input":
-            ops.append(op)
-            continue
-        ops.append(replace(op, devices=find(inputs[position])))
-        position += 1
+    given = iter(inputs)
+    ops = (replace(op, devices=_homes(next(given), devices)) if op.kind == "input" else op for op in graph.ops)
     return replace(graph, ops=tuple(ops))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,11 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, capture
-from dlplacer.measure.fidelity import medians as medians_module
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.medians import measured_medians
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.problem.simulate import replay_plan
+from dlplacer.runtime.devices.host_device import HostDevice
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -79,11 +80,12 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
     from runtime.random_plans import plain_loss
 
     job, plain = build(name), build(name)
-    eager = EagerStep([job], job.module, torch.device("cpu"))
     loss = plain_loss(plain, plain.module)
     loss.backward()  # type: ignore[no-untyped-call]
-    for _ in range(2):
-        assert torch.equal(eager(), loss.detach())
+    with closing(HostDevice("host", "host")) as device:
+        eager = EagerStep([job], job.module, device)
+        for _ in range(2):
+            assert torch.equal(eager.step(), loss.detach())
     for ours, theirs in zip(job.module.parameters(), plain.module.parameters(), strict=True):
         assert torch.equal(ours.grad, theirs.grad)
 
@@ -91,15 +93,26 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
 def test_the_eager_step_takes_the_mode_of_the_job() -> None:
     module = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
     x = torch.randn(4, 8)
-    eager = EagerStep([Job(module.train(), (x,), mode="infer")], module, torch.device("cpu"))
-    assert torch.equal(eager(), eager())
+    with closing(HostDevice("host", "host")) as device:
+        eager = EagerStep([Job(module.train(), (x,), mode="infer")], module, device)
+        assert torch.equal(eager.step(), eager.step())
     assert module[1].num_batches_tracked == 0
 
 
+def by_clock(clock: list[float]) -> Callable[[Callable[[], object]], float]:
+    """Runs a step and returns by how much it moves a clock."""
+
+    def timed(step: Callable[[], object]) -> float:
+        begin = clock[0]
+        step()
+        return clock[0] - begin
+
+    return timed
+
+
 # Every call of a variant takes the next of its times: the first is slow, then it has settled.
-def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_medians_after_the_times_have_settled() -> None:
     clock = [0.0]
-    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
     calls: list[str] = []
 
     def variant(name: str, times: list[float]) -> Callable[[], None]:
@@ -110,7 +123,11 @@ def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -
         return step
 
     medians = measured_medians(
-        {"a": variant("a", [9.0, 3.0, 1.5, 1.5, 1.5, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])}, count=3, warmup=1
+        {"a": variant("a", [9.0, 3.0, 1.5, 1.5, 1.5, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])},
+        3,
+        1,
+        by_clock(clock),
+        {},
     )
     # a warms up with 9, 3, 1.5, 1.5 and is timed with 1.5, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
     assert medians == {"a": 2.0, "b": 6.0}
@@ -118,9 +135,8 @@ def test_medians_after_the_times_have_settled(monkeypatch: pytest.MonkeyPatch) -
 
 
 # Warmed up with 1, 1; then in each turn the step before, untimed, and the step.
-def test_a_short_step_is_timed_behind_an_untimed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_step_is_timed_behind_an_untimed_one() -> None:
     clock = [0.0]
-    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
     calls: list[str] = []
 
     def step(name: str, seconds: float) -> Callable[[], None]:
@@ -131,18 +147,17 @@ def test_a_short_step_is_timed_behind_an_untimed_one(monkeypatch: pytest.MonkeyP
         return run
 
     steps = {"short": step("s", 0.125), "profile": step("p", 0.125), "long": step("l", 2.0)}
-    medians = measured_medians(steps, count=1, warmup=0, before={"profile": step("u", 9.0)})
+    medians = measured_medians(steps, 1, 0, by_clock(clock), {"profile": step("u", 9.0)})
     assert medians == {"short": 0.125, "profile": 0.125, "long": 2.0}
     assert "".join(calls) == "ssppll" + "ssupl"
 
 
-def test_warming_up_ends_after_twelve_steps_that_never_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warming_up_ends_after_twelve_steps_that_never_settle() -> None:
     clock, steps = [0.0], []
-    monkeypatch.setattr(medians_module.time, "perf_counter", lambda: clock[0])
 
     def step() -> None:
         steps.append(1.0 + len(steps) % 2)
         clock[0] += steps[-1]
 
-    assert measured_medians({"a": step}, count=1, warmup=0) == {"a": 1.0}
+    assert measured_medians({"a": step}, 1, 0, by_clock(clock), {}) == {"a": 1.0}
     assert len(steps) == 12 + 1

@@ -8,7 +8,7 @@ from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice, device_type
-from dlplacer.runtime.devices.stream_backend import TorchStreams
+from dlplacer.runtime.devices.stream_backend import StreamBackend
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_device_that_is_not_here() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_torch_sees_none() -> None:
-    assert TorchStreams("cuda").device_count() == 0
+    assert StreamBackend("cuda").device_count() == 0
     with pytest.raises(InputError, match="torch sees no CUDA device"):
         CudaDevice(0)
 

@@ -9,7 +9,7 @@ from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.transfer import TensorInFlight, received, sent
+from dlplacer.runtime.devices.transfer import received, sent
 
 
 class Host:
@@ -72,7 +72,7 @@ def test_a_tensor_from_the_host_is_protected_until_it_has_been_used(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     in_flight = sent(CPU, FakeTensor("x", "cpu"), devices[0])
-    assert in_flight == TensorInFlight(FakeTensor("x", "cuda:0"))
+    assert in_flight == (FakeTensor("x", "cuda:0"), None)
     assert received(devices[0], in_flight) == FakeTensor("x", "cuda:0")
     assert streams.log == ["s0.1 protects x"]
 

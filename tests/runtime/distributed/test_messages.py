@@ -57,7 +57,9 @@ def test_channels_by_device_and_direction_or_by_process() -> None:
 
 def test_a_program_that_hangs_is_refused() -> None:
     crossed = Program.parse("DEVICE a\n  RECV y <- b\n  SEND x -> b\nDEVICE b\n  RECV x <- a\n  SEND y -> a\n")
-    with pytest.raises(InternalError, match="would hang at a, line 2: RECV y <- b; b, line 5: RECV x <- a"):
+    with pytest.raises(
+        InternalError, match=r"would hang: a waits at RECV y <- b \(line 2\); b waits at RECV x <- a \(line 5\)"
+    ):
         messages_of(crossed, RANK.__getitem__)
     with pytest.raises(InternalError, match="would hang across processes: a waits at RECV y <- b; b waits at RECV x"):
         dry_run_ranks(crossed, {})

@@ -151,7 +151,6 @@ def test_valid_orders_run_dry_and_free_everything(seed: int) -> None:
     assert Program.parse(str(program)) == program
     for device, entries in program.actions.items():
         assert tensors_left(graph, entries) == set(), device
-        assert list(program.computed(device)) == [entry.op for entry in entries if isinstance(entry, Compute)]
 
 
 @given(st.integers(0, 10**6))

@@ -1,6 +1,6 @@
 """Carries what crosses processes in one program: every channel its messages, in the order of the program."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from dlplacer.runtime.program.program import Program
 
 
 class RankChannels:
-    """`dlplacer.runtime.executor.process_links.Links` over the transport of a group.
+    """`dlplacer.runtime.executor.process_links.ProcessLinks` over the transport of a group.
 
     A dry run of the program with all processes joined comes first: one that would hang is refused before it starts.
     """
@@ -21,9 +21,8 @@ class RankChannels:
     def __init__(self, program: Program, group: RankGroup) -> None:
         self.on_device = group.transport.on_device
         self._group = group
-        self._rank_of: Callable[[str], int] = partial(_rank_of, group)
-        messages = messages_of(program, self._rank_of)
-        channels = by_channel(messages, self._rank_of, group.transport.ordered_pairs)
+        messages = messages_of(program, group.rank_of)
+        channels = by_channel(messages, group.rank_of, group.transport.ordered_pairs)
         dry_run_ranks(program, channels)
         tags = {channel: tag for tag, channel in enumerate(channels)}
         self._mine: list[tuple[Channel, int, Sequence[Message]]] = [
@@ -76,8 +75,4 @@ class RankChannels:
         return in_flight
 
     def _ends(self, message: Message) -> tuple[int, int]:
-        return self._rank_of(message.source), self._rank_of(message.target)
-
-
-def _rank_of(group: RankGroup, device: str) -> int:
-    return group.ranks.rank_of(device, group.replica)
+        return self._group.rank_of(message.source), self._group.rank_of(message.target)

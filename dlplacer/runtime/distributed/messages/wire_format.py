@@ -47,7 +47,8 @@ class WireFormat:
         if value is None:
             return cls(None)
         strides = value.stride()
-        if not value.permute(_by_stride(value)).is_contiguous():
+        by_stride = sorted(range(value.dim()), key=lambda dimension: -strides[dimension])
+        if not value.permute(by_stride).is_contiguous():
             strides = torch.empty(value.shape, device="meta").stride()
         return cls(value.dtype, tuple(value.shape), tuple(strides))
 
@@ -74,8 +75,3 @@ class WireFormat:
         if self.dtype is None:
             return None
         return flat.view(self.dtype).as_strided(self.shape, self.strides)
-
-
-def _by_stride(value: torch.Tensor) -> list[int]:
-    strides = value.stride()
-    return sorted(range(value.dim()), key=lambda dimension: -strides[dimension])
