@@ -3,16 +3,14 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, given_options, quantity_of
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device
 from dlplacer.core.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from dlplacer.core.topology import Device
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
 
@@ -154,7 +152,7 @@ def _servers(arguments: argparse.Namespace) -> None:
     _print_found(found, arguments.json)
 
 
-def _device(devices: "tuple[Device, ...]", name: str | None) -> "Device":
+def _device(devices: tuple[Device, ...], name: str | None) -> Device:
     known = {device.id: device for device in devices}
     if name is None:
         return devices[0]
@@ -198,8 +196,6 @@ def _print_found(found: Mapping[str, float], as_json: bool) -> None:
 
 
 def _print_rows(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
     table = new_table(*heads, title=title)
     for row in rows:
         table.add_row(*row)

@@ -5,6 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def _timed_models() -> "dict[str, Build]":
 
 
 def _print(done: "Selftest") -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
     table = new_table("check", "of", "measured", "at most", "", names=2)
     for check in done.checks:
         limit = "" if check.limit is None else f"{check.limit:.3g}"

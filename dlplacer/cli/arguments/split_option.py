@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import given_options, options_of
 from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.progress import interruptible
+from dlplacer.cli.output.tables import print_pairs, print_result
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
 
@@ -73,8 +75,6 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
         whole, split = result.whole.to_dict(), result.split.to_dict()
         print(json.dumps({**split, "speedup": result.speedup, "splits": splits, "without_splits": whole}))
         return 0
-    from dlplacer.cli.output.tables import print_pairs, print_result
-
     print_result(result.split)
     speedup = "-" if result.speedup is None else f"{result.speedup:.3f}x"
     print_pairs(
@@ -178,7 +178,5 @@ def _require_alone(arguments: argparse.Namespace) -> None:
 
 
 def _told(prospect: "Prospect") -> None:
-    import sys
-
     if sys.stderr.isatty():
         print(f"{len(prospect.ops)} ops split: {format_seconds(prospect.makespan_s)}", file=sys.stderr)

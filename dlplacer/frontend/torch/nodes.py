@@ -76,6 +76,11 @@ def with_references(value: Any) -> Any:
     return fx.map_arg(value, _reference)
 
 
+def stand_ins(node: fx.Node) -> Any:
+    """The arguments of a call, positional and by name, in which every node is replaced by its stand-in value."""
+    return fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
+
+
 def written(value: Any) -> Any:
     """Arguments as JSON: tensors as ``{"tensor": name}``, dtypes and devices by name."""
     if isinstance(value, Value):

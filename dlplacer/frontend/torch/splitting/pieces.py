@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.nodes import is_folded
+from dlplacer.frontend.torch.nodes import is_folded, stand_ins
 from dlplacer.frontend.torch.splitting.pattern import SUM
 from dlplacer.frontend.torch.splitting.views import view_of_piece
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -153,7 +153,7 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
 def stand_in(node: fx.Node) -> Any:
     """What a call gives for the stand-ins of its arguments."""
     tensors = [entry.meta["val"] for entry in node.all_input_nodes]
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), _value)
+    args, kwargs = stand_ins(node)
     assert callable(node.target)
     if not tensors or not isinstance(tensors[0], torch._subclasses.fake_tensor.FakeTensor):
         return node.target(*args, **kwargs)
@@ -168,7 +168,3 @@ def _op_of(node: fx.Node) -> str:
         assert isinstance(source, fx.Node)
         node = source
     return node.name
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]

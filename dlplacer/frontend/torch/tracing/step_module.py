@@ -41,7 +41,7 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
     elif not module.training:
         module.train()
     step = StepModule(job, module, _fake_loss(job, mode))
-    return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
+    return step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
 
 
 def replaced_tensors(job: Job) -> list[str]:
