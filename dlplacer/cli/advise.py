@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.module_callable import is_entry
@@ -62,8 +63,6 @@ def _configure_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def _minibatch(arguments: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.advise.minibatch import plan_batches
@@ -107,25 +106,18 @@ def _gpus(arguments: argparse.Namespace) -> None:
     given = given_options(arguments, ("overhead", "speedup", "efficiency", "gpus"))
     if len(given) > 2:
         raise InputError(f"advise gpus takes two of its figures; {', '.join(given)} are {len(given)}: leave some out")
-    if arguments.overhead is not None and arguments.speedup is not None:
+    if arguments.overhead is not None and (arguments.speedup is not None or arguments.gpus is not None):
         overhead = SerialOverhead(arguments.overhead)
-        gpus = overhead.workers_for(arguments.speedup)
-        found: dict[str, float] = {
-            "gpus": gpus,
-            "speedup": gpus * overhead.efficiency(gpus),
-            "efficiency": overhead.efficiency(gpus),
+        gpus = arguments.gpus if arguments.speedup is None else overhead.workers_for(arguments.speedup)
+        efficiency = overhead.efficiency(gpus)
+        found: dict[str, float] = {} if arguments.speedup is None else {"gpus": gpus}
+        found |= {
+            "speedup": gpus * efficiency,
+            "efficiency": efficiency,
             "speedup_ceiling": overhead.speedup_ceiling,
         }
     elif arguments.efficiency is not None and arguments.gpus is not None:
         found = {"overhead_ratio": most_overhead_ratio(arguments.efficiency, arguments.gpus)}
-    elif arguments.overhead is not None and arguments.gpus is not None:
-        overhead = SerialOverhead(arguments.overhead)
-        efficiency = overhead.efficiency(arguments.gpus)
-        found = {
-            "speedup": arguments.gpus * efficiency,
-            "efficiency": efficiency,
-            "speedup_ceiling": overhead.speedup_ceiling,
-        }
     else:
         raise InputError(
             "advise gpus needs two of its figures: --overhead with --speedup or --gpus, or --efficiency with --gpus"

@@ -36,10 +36,8 @@ def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
 
 def attribute(node: NodeProto, name: str, default: Any) -> Any:
     """The value of an attribute of a node, or the default."""
-    for entry in node.attribute:
-        if entry.name == name:
-            return onnx.helper.get_attribute_value(entry)
-    return default
+    found = (onnx.helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name)
+    return next(found, default)
 
 
 def _convolution(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:

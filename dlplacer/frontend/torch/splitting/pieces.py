@@ -22,7 +22,6 @@ ORIGIN = "dlplacer_origin"
 class Pieces:
     """A tensor as several nodes: side by side along a dimension, each with its begin and end, or summands of it."""
 
-    whole: fx.Node
     dim: int
     nodes: tuple[fx.Node, ...]
     bounds: tuple[tuple[int, int], ...]
@@ -85,14 +84,14 @@ class PieceTable:
         kept = [view for view in views if view is not None]
         dim, bounds = kept[0].dim, tuple(view.bounds for view in kept)
         if isinstance(node.meta["val"], torch.Tensor):
-            self.pieces[node] = Pieces(node, dim, tuple(made), bounds)
+            self.pieces[node] = Pieces(dim, tuple(made), bounds)
             return True
         for user in list(node.users):
             picked = [
                 self.insert(operator.getitem, (part, user.args[1]), f"{part.name}_{user.args[1]}", user)
                 for part in made
             ]
-            self.pieces[user] = Pieces(user, dim, tuple(picked), bounds)
+            self.pieces[user] = Pieces(dim, tuple(picked), bounds)
         return True
 
     def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
