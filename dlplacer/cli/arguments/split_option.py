@@ -130,13 +130,7 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
 
 
 def refuse_without_split(arguments: argparse.Namespace) -> None:
-    """Options that only ``--split`` reads, given without it, would change nothing.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Raise an InputError for an option that only ``--split`` reads: without it, the option would change nothing."""
     for option in given_options(arguments, ("times", "search")):
         raise InputError(f"{option} is read by --split alone; add --split, or leave {option} out")
 

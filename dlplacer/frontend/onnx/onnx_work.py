@@ -40,16 +40,10 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
     return next(found, default)
 
 
-def _convolution(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
-    """2 × outputs × (channels of a group × kernel): the weight holds both but the output channels."""
-    weight, made = inputs[1], outputs[0]
-    return 2.0 * _size(made) * prod(weight.shape[1:]) if weight is not None else 0.0
-
-
-def _transposed(_node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
-    """2 × inputs × (output channels of a group × kernel)."""
-    read, weight = inputs[0], inputs[1]
-    return 2.0 * _size(read) * prod(weight.shape[1:]) if weight is not None else 0.0
+def _convolution(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    """2 × outputs (of a transposed one, inputs) × (channels of a group × kernel): the latter make up the weight."""
+    weight, positions = inputs[1], inputs[0] if node.op_type == "ConvTranspose" else outputs[0]
+    return 2.0 * _size(positions) * prod(weight.shape[1:]) if weight is not None else 0.0
 
 
 def _gemm(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
@@ -78,7 +72,7 @@ def _size(spec: TensorSpec | None) -> int:
 _FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
     "Conv": _convolution,
     "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _convolution,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,

@@ -34,6 +34,13 @@ def is_view(node: fx.Node) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
+def behind_views(node: fx.Node) -> fx.Node:
+    """The call that a value comes from, behind tuple unpacking and views."""
+    while is_folded(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def picked_output(node: fx.Node) -> int:
     """Index that a tuple unpacking picks."""
     index = node.args[1]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.nodes import is_folded, stand_ins
+from dlplacer.frontend.torch.nodes import behind_views, stand_ins
 from dlplacer.frontend.torch.splitting.pattern import SUM
 from dlplacer.frontend.torch.splitting.views import view_of_piece
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -42,7 +42,7 @@ class PieceTable:
         with self.graph.inserting_before(self.reader):
             node = self.graph.create_node("call_function", target, args, dict(kwargs or {}), name)
         node.meta = {key: entry for key, entry in like.meta.items() if key not in ("val", "tensor_meta", "desc")}
-        node.meta.setdefault(ORIGIN, _op_of(like))
+        node.meta.setdefault(ORIGIN, behind_views(like).name)
         node.meta["val"] = stand_in(node)
         return node
 
@@ -158,12 +158,3 @@ def stand_in(node: fx.Node) -> Any:
         return node.target(*args, **kwargs)
     with undisturbed(), torch.no_grad(), tensors[0].fake_mode:
         return node.target(*args, **kwargs)
-
-
-def _op_of(node: fx.Node) -> str:
-    """Name of the op that a value belongs to: behind tuple unpacking and views, the call that they read."""
-    while is_folded(node):
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        node = source
-    return node.name
