@@ -3,16 +3,15 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, given_options, quantity_of
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device
 from dlplacer.core.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from dlplacer.core.topology import Device
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
 
@@ -64,8 +63,6 @@ def _configure_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def _minibatch(arguments: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.advise.minibatch import plan_batches
@@ -109,25 +106,18 @@ def _gpus(arguments: argparse.Namespace) -> None:
     given = given_options(arguments, ("overhead", "speedup", "efficiency", "gpus"))
     if len(given) > 2:
         raise InputError(f"advise gpus takes two of its figures; {', '.join(given)} are {len(given)}: leave some out")
-    if arguments.overhead is not None and arguments.speedup is not None:
+    if arguments.overhead is not None and (arguments.speedup is not None or arguments.gpus is not None):
         overhead = SerialOverhead(arguments.overhead)
-        gpus = overhead.workers_for(arguments.speedup)
-        found: dict[str, float] = {
-            "gpus": gpus,
-            "speedup": gpus * overhead.efficiency(gpus),
-            "efficiency": overhead.efficiency(gpus),
+        gpus = arguments.gpus if arguments.speedup is None else overhead.workers_for(arguments.speedup)
+        efficiency = overhead.efficiency(gpus)
+        found: dict[str, float] = {} if arguments.speedup is None else {"gpus": gpus}
+        found |= {
+            "speedup": gpus * efficiency,
+            "efficiency": efficiency,
             "speedup_ceiling": overhead.speedup_ceiling,
         }
     elif arguments.efficiency is not None and arguments.gpus is not None:
         found = {"overhead_ratio": most_overhead_ratio(arguments.efficiency, arguments.gpus)}
-    elif arguments.overhead is not None and arguments.gpus is not None:
-        overhead = SerialOverhead(arguments.overhead)
-        efficiency = overhead.efficiency(arguments.gpus)
-        found = {
-            "speedup": arguments.gpus * efficiency,
-            "efficiency": efficiency,
-            "speedup_ceiling": overhead.speedup_ceiling,
-        }
     else:
         raise InputError(
             "advise gpus needs two of its figures: --overhead with --speedup or --gpus, or --efficiency with --gpus"
@@ -154,7 +144,7 @@ def _servers(arguments: argparse.Namespace) -> None:
     _print_found(found, arguments.json)
 
 
-def _device(devices: "tuple[Device, ...]", name: str | None) -> "Device":
+def _device(devices: tuple[Device, ...], name: str | None) -> Device:
     known = {device.id: device for device in devices}
     if name is None:
         return devices[0]
@@ -198,8 +188,6 @@ def _print_found(found: Mapping[str, float], as_json: bool) -> None:
 
 
 def _print_rows(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], title: str) -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
     table = new_table(*heads, title=title)
     for row in rows:
         table.add_row(*row)

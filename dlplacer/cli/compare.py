@@ -5,11 +5,12 @@ import json
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
-from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
+from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -31,11 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run every method, draw the picture, and print the table."""
-    from dlplacer.files.load import load_topology
     from dlplacer.planning.compare import compare
 
     options = options_of(arguments)
-    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
+    graph, topology = calibrated(arguments)
     names = arguments.methods
     with interruptible() as stop, progress_line() as report:
         comparison = compare(
@@ -58,8 +58,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: "Comparison") -> None:
-    from dlplacer.cli.output.tables import new_table, print_pairs, print_table
-
     table = new_table("method", "status", "step time", "speedup", "gap", "solved in", names=2, title=comparison.name)
     for row in comparison.rows:
         speedup, gap = comparison.speedup(row), comparison.gap(row)

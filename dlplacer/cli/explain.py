@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.problem_options import quantity_of
+from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print(plan: "Plan", found: "Explanation") -> None:
-    from dlplacer.cli.output.tables import new_table, print_pairs, print_table
     from dlplacer.core.plan import Transfer
     from dlplacer.report.explanation import REASONS
 

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, quantity_of
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -82,7 +84,7 @@ def _object(chain: "LayerChain", found: "tuple[Grouping, ...]", direction: str, 
         "collective": collective,
         "cuts": list(best.cuts),
         "makespan_s": best.makespan_s,
-        "groups": [list(chain.names[before:last]) for before, last in zip((0, *best.cuts), best.cuts, strict=False)],
+        "groups": [list(chain.names[before:last]) for before, last in pairwise((0, *best.cuts))],
         "group_bytes": sizes,
         "bucket_cap_mb_list": caps,
         "policies": {
@@ -92,20 +94,17 @@ def _object(chain: "LayerChain", found: "tuple[Grouping, ...]", direction: str, 
 
 
 def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
-    return [sum(chain.bytes[before:last]) for before, last in zip((0, *cuts), cuts, strict=False)]
+    return [sum(chain.bytes[before:last]) for before, last in pairwise((0, *cuts))]
 
 
 def _print(chain: "LayerChain", found: "tuple[Grouping, ...]", title: str) -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
     best = found[-1]
     table = new_table("policy", "groups", "time", "against optimal", title=title)
     for grouping in found:
         ratio = grouping.makespan_s / best.makespan_s if best.makespan_s else 1.0
         table.add_row(grouping.policy, str(len(grouping.cuts)), format_seconds(grouping.makespan_s), f"{ratio:.3f}x")
     groups = new_table("group", "from", "to", "bytes", names=3, title="optimal groups")
-    for number, (before, last, size) in enumerate(
-        zip((0, *best.cuts), best.cuts, _group_bytes(chain, best.cuts), strict=False), start=1
-    ):
-        groups.add_row(str(number), chain.names[before], chain.names[last - 1], format_bytes(size))
+    sizes = _group_bytes(chain, best.cuts)
+    for number, (before, last) in enumerate(pairwise((0, *best.cuts))):
+        groups.add_row(str(number + 1), chain.names[before], chain.names[last - 1], format_bytes(sizes[number]))
     print_table(table, groups)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, draw the picture, and print the table."""
-    from dlplacer.cli.output.progress import count_line, giving_up
+    from dlplacer.cli.output.progress import count_line, interruptible
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
     from dlplacer.planning.hybrid.plan_notes import plan_notes
 
@@ -72,7 +73,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"--devices is {arguments.devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
-    with giving_up() as stop:
+    # There is no plan before the end: after the first Ctrl-C nothing new is begun.
+    with interruptible("giving up after the solve at hand; once more to give up at once") as stop:
         problem, fits, graph = _problem(arguments, stop)
         with count_line("device counts") as report:
             plan = plan_hybrid(problem, arguments.devices, report)
@@ -96,8 +98,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
-    from dataclasses import replace
-
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs

@@ -6,45 +6,30 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
-from dlplacer.cli import (
-    advise,
-    capture,
-    check,
-    compare,
-    explain,
-    groups,
-    hybrid,
-    pipeline,
-    profile,
-    run,
-    selftest,
-    show,
-    solve,
-    topology,
-)
 from dlplacer.cli.arguments.parser import Parser
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.version import __version__
 
-# Commands import what they need when they run: importing torch alone takes seconds, for which --help and a wrong
-# argument should not have to wait.
-_COMMANDS = {
-    "capture": capture,
-    "solve": solve,
-    "check": check,
-    "compare": compare,
-    "show": show,
-    "explain": explain,
-    "run": run,
-    "profile": profile,
-    "selftest": selftest,
-    "topology": topology,
-    "groups": groups,
-    "hybrid": hybrid,
-    "pipeline": pipeline,
-    "advise": advise,
-}
+# Each is a module of this folder. They import what they need when they run: importing torch alone takes seconds, for
+# which --help and a wrong argument should not have to wait.
+_COMMANDS = (
+    "capture",
+    "solve",
+    "check",
+    "compare",
+    "show",
+    "explain",
+    "run",
+    "profile",
+    "selftest",
+    "topology",
+    "groups",
+    "hybrid",
+    "pipeline",
+    "advise",
+)
 _INTERRUPTED = 130
 _EPILOG = (
     "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, "
@@ -61,7 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dlplacer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    for name in _COMMANDS:
+        module = import_module(f"dlplacer.cli.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         module.configure(command)
         command.set_defaults(action=module.execute)

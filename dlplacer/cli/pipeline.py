@@ -6,11 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
-from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -46,7 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
-    from dlplacer.files.load import load_topology
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
     if not arguments.time_limit >= 0:
@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
             raise InputError(f"{option} is {count}; it must be at least 1")
     if arguments.output is not None:
         _require_capturable(arguments)
-    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
+    graph, topology = calibrated(arguments)
     plan = plan_pipeline(
         graph,
         topology,
@@ -99,12 +99,11 @@ def _require_capturable(arguments: argparse.Namespace) -> None:
 
 def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan") -> None:
     from dlplacer.files import write_plan
-    from dlplacer.files.load import load_topology
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
 
     count = pipeline.micro_batches
     rewritten = argparse.Namespace(**vars(arguments), micro_batches=count if count > 1 else None)
-    graph, topology = calibrated(arguments, graph_of(rewritten), load_topology(arguments.topology))
+    graph, topology = calibrated(rewritten)
     write_plan(arguments.output, placed_pipeline(pipeline, graph, topology))
     tell_written(arguments.output)
 
@@ -122,8 +121,6 @@ def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -
 
 
 def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
-    from dlplacer.cli.output.tables import new_table, print_pairs, print_table
-
     heads = ("stage", "device", "ops", "forward", "backward", "held", "memory", "sends")
     table = new_table(*heads, names=3, title=plan.name)
     for number, stage in enumerate(plan.stages):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
-from dlplacer.cli.output.output_files import output_file
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import picture_file
+from dlplacer.cli.output.run_tables import print_run
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(done.report.to_dict()))
     else:
-        from dlplacer.cli.output.run_tables import print_run
-
         print_run(done.report)
     _write(arguments, done)
     return 0
@@ -135,8 +134,7 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         from dlplacer.report.trace import run_trace
 
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
-    for path in filter(None, (arguments.gantt, arguments.trace)):
-        print(f"wrote {path}", file=sys.stderr)
+    tell_written(arguments.gantt, arguments.trace)
 
 
 def _warn_if_busy() -> None:

@@ -5,6 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ def execute(arguments: argparse.Namespace) -> int:
             f"--repeats is {arguments.repeats} and --largest-error {arguments.largest_error:g}; at least 1 and more "
             "than 0 are needed"
         )
+    small, timed = _models()
     done = selftest(
-        _small_models(),
-        {} if arguments.no_predictions else _timed_models(),
+        small,
+        {} if arguments.no_predictions else timed,
         arguments.devices.split(","),
         repeats=arguments.repeats,
         largest_error=arguments.largest_error,
@@ -55,28 +57,23 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if done.passed else CheckError.exit_code
 
 
-def _small_models() -> "dict[str, Build]":
+def _models() -> "tuple[dict[str, Build], dict[str, Build]]":
+    """The models whose numbers are checked, and those whose steps are timed."""
     from dlplacer import models
 
-    return {
+    small: dict[str, Build] = {
         "branches": partial(models.branches, batch_size=4, image_size=16),
         "mlp": partial(models.mlp, batch_size=8),
     }
-
-
-def _timed_models() -> "dict[str, Build]":
-    from dlplacer import models
-
-    return {
+    timed: dict[str, Build] = {
         "branches": partial(models.branches, batch_size=32, image_size=48, count=4),
         "mlp": partial(models.mlp, batch_size=256, features=1024, width=1024),
         "inception_v3": partial(models.inception_v3, batch_size=2),
     }
+    return small, timed
 
 
 def _print(done: "Selftest") -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
     table = new_table("check", "of", "measured", "at most", "", names=2)
     for check in done.checks:
         limit = "" if check.limit is None else f"{check.limit:.3g}"

@@ -3,13 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
-
-if TYPE_CHECKING:
-    from dlplacer.core.plan import Plan
+from dlplacer.cli.output.tables import print_plan
+from dlplacer.core.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
 
@@ -34,7 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table and write what was asked for."""
-    from dlplacer.cli.output.tables import print_plan
     from dlplacer.files.load import load_plan
 
     plan = load_plan(arguments.plan)
@@ -56,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_device_map(arguments: argparse.Namespace, plan: "Plan") -> None:
+def _write_device_map(arguments: argparse.Namespace, plan: Plan) -> None:
     from dlplacer.files import write_json
     from dlplacer.report.export.device_map import device_map, spread_modules
 

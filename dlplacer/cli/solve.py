@@ -5,11 +5,12 @@ import json
 import sys
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
-from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.progress import interruptible, progress_line
+from dlplacer.cli.output.tables import print_result
 from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
@@ -33,14 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.files import write_plan
-    from dlplacer.files.load import load_topology
     from dlplacer.planning.place import place
 
     if arguments.split is not None:
         return solve_with_splits(arguments)
     refuse_without_split(arguments)
     options = options_of(arguments)
-    graph, topology = calibrated(arguments, graph_of(arguments), load_topology(arguments.topology))
+    graph, topology = calibrated(arguments)
     with interruptible() as stop, progress_line() as report:
         try:
             result = place(
@@ -68,8 +68,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:
-        from dlplacer.cli.output.tables import print_result
-
         print_result(result)
     if hint is not None and hint.is_faster:
         print(f"dlplacer: {hint}", file=sys.stderr)

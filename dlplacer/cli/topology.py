@@ -3,15 +3,13 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
-
-if TYPE_CHECKING:
-    from dlplacer.core.topology import Topology
 
 HELP = "Detect this machine, show a topology, or import one from another tool."
 
@@ -55,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _detect(arguments: argparse.Namespace) -> "Topology":
+def _detect(arguments: argparse.Namespace) -> Topology:
     from dlplacer.machines.importers.host import host_topology
     from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
 
@@ -76,13 +74,13 @@ def _detect(arguments: argparse.Namespace) -> "Topology":
             device.close()
 
 
-def _show(arguments: argparse.Namespace) -> "Topology":
+def _show(arguments: argparse.Namespace) -> Topology:
     from dlplacer.files.load import load_topology
 
     return load_topology(arguments.topology)
 
 
-def _import(arguments: argparse.Namespace) -> "Topology":
+def _import(arguments: argparse.Namespace) -> Topology:
     from dlplacer.machines.importers.any_format import import_topology
 
     if arguments.type is not None and not arguments.type.strip():
@@ -93,9 +91,7 @@ def _import(arguments: argparse.Namespace) -> "Topology":
 _ACTIONS = {"detect": _detect, "show": _show, "import": _import}
 
 
-def _print(topology: "Topology") -> None:
-    from dlplacer.cli.output.tables import new_table, print_table
-
+def _print(topology: Topology) -> None:
     devices = new_table("device", "type", "memory", "float32", "memory rate", names=2, title=topology.name)
     for device in topology.devices:
         rates = device.flops_per_s

@@ -14,13 +14,7 @@ GRID = 6
 
 
 class AlexNet(nn.Module):
-    """Logits, shape (N, classes), for images of shape (N, 3, H, W).
-
-    Parameters
-    ----------
-    narrow
-        Divides the channels of all layers.
-    """
+    """Logits, shape (N, classes), for images of shape (N, 3, H, W)."""
 
     def __init__(self, classes: int = CLASSES, dropout: float = 0.0, narrow: int = 1) -> None:
         super().__init__()
@@ -65,21 +59,6 @@ def alexnet(
     narrow: int = 1,
     seed: int = 0,
 ) -> Job:
-    """A training step of AlexNet on random images and labels.
-
-    Parameters
-    ----------
-    dropout
-        Probability before both wide layers; the default leaves dropout out, the original trains with 0.5.
-    narrow
-        Divides the channels of all layers: 1, 2, 4, …, 64.
-    seed
-        Decides weights, images and labels.
-
-    Raises
-    ------
-    InputError
-        If the images are too small for the network, or `narrow` does not divide its channels.
-    """
+    """A training step of AlexNet; `dropout` is before both wide layers (originally 0.5); `narrow` is 1, 2, 4, …, 64."""
     require_image("alexnet", image_size, SMALLEST_IMAGE, 224)
     return classifier_job(lambda: AlexNet(classes, dropout, narrow), batch_size, image_size, classes, seed)

@@ -38,15 +38,5 @@ def branches(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> Job:
-    """A training step of `Branches` on random images and labels.
-
-    Parameters
-    ----------
-    count
-        Parallel branches, all of the same cost.
-    dropout
-        Probability before the last layer; the default leaves dropout out.
-    seed
-        Decides weights, images and labels.
-    """
+    """A training step of `Branches`: `count` of them, all of the same cost; `dropout` is before the last layer."""
     return classifier_job(lambda: Branches(count, classes, dropout), batch_size, image_size, classes, seed)

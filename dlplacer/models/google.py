@@ -85,22 +85,7 @@ def googlenet(
     narrow: int = 1,
     seed: int = 0,
 ) -> Job:
-    """A training step of GoogLeNet on random images and labels.
-
-    Parameters
-    ----------
-    dropout
-        Probability before the last layer; the default leaves dropout out, the original trains with 0.4.
-    narrow
-        Divides the channels of all layers: 1, 2, 4 or 8.
-    seed
-        Decides weights, images and labels.
-
-    Raises
-    ------
-    InputError
-        If the images are too small for the network, or `narrow` does not divide its channels.
-    """
+    """A training step of GoogLeNet; `dropout` is before the last layer (originally 0.4); `narrow` is 1, 2, 4 or 8."""
     require_image("googlenet", image_size, SMALLEST_IMAGE, 224)
     return classifier_job(lambda: GoogLeNet(classes, dropout, narrow), batch_size, image_size, classes, seed)
 

@@ -171,22 +171,10 @@ class InceptionV3(nn.Module):
 
 
 def inception_v3(batch_size: int = 32, image_size: int = 299, *, dropout: float = 0.0, seed: int = 0) -> Job:
-    """A training step of Inception-V3 on random images and labels.
+    """A training step of Inception-V3; `dropout` is before the last layer (originally 0.5).
 
-    Parameters
-    ----------
-    image_size
-        Height and width; 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more.
-    dropout
-        Probability before the last layer. The default leaves dropout out, so that gradients can be compared with
-        another run's; the original trains with 0.5.
-    seed
-        Decides weights, images and labels; the weights do not depend on the sizes.
-
-    Raises
-    ------
-    InputError
-        If the images are too small for the network.
+    `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more. The weights
+    do not depend on the sizes.
     """
     require_image("inception_v3", image_size, SMALLEST_IMAGE, 299)
     return classifier_job(lambda: InceptionV3(dropout), batch_size, image_size, CLASSES, seed)

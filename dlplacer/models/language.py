@@ -56,10 +56,7 @@ def big_lstm(
     hidden, projection, layers
         The defaults are those of the scaling study: 2 layers of 8192, projected to 1024.
     dropout
-        Before and after every layer. The default leaves dropout out, so that gradients can be compared; the paper has
-        0.1.
-    seed
-        Decides weights and tokens.
+        Before and after every layer; the paper has 0.1.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -45,7 +45,7 @@ def mlp(
     tied: bool = False,
     seed: int = 0,
 ) -> Job:
-    """A training step of `Perceptron` on random inputs and labels; the seed decides weights and data."""
+    """A training step of `Perceptron`."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         network = Perceptron(features, width, depth, classes, tied)

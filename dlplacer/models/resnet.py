@@ -69,19 +69,6 @@ class ResNet50(nn.Module):
 def resnet50(
     batch_size: int = 32, image_size: int = 224, *, classes: int = CLASSES, narrow: int = 1, seed: int = 0
 ) -> Job:
-    """A training step of ResNet-50 on random images and labels.
-
-    Parameters
-    ----------
-    narrow
-        Divides the channels of all layers: 1, 2, 4, …, 64.
-    seed
-        Decides weights, images and labels.
-
-    Raises
-    ------
-    InputError
-        If the images are too small for the network, or `narrow` does not divide its channels.
-    """
+    """A training step of ResNet-50; `narrow` is 1, 2, 4, …, 64."""
     require_image("resnet50", image_size, SMALLEST_IMAGE, 224)
     return classifier_job(lambda: ResNet50(classes, narrow), batch_size, image_size, classes, seed)

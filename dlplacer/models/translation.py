@@ -116,9 +116,7 @@ def gnmt(
     vocabulary, hidden, layers
         The defaults are those of the scaling study: 4 + 4 layers of 1024.
     dropout
-        Before every layer. The default leaves dropout out, so that gradients can be compared; the paper has 0.2.
-    seed
-        Decides weights and tokens.
+        Before every layer; the paper has 0.2.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -49,22 +49,7 @@ def vgg19(
     narrow: int = 1,
     seed: int = 0,
 ) -> Job:
-    """A training step of VGG-19 on random images and labels.
-
-    Parameters
-    ----------
-    dropout
-        Probability after both wide layers; the default leaves dropout out, the original trains with 0.5.
-    narrow
-        Divides the channels of all layers: 1, 2, 4, …, 64.
-    seed
-        Decides weights, images and labels.
-
-    Raises
-    ------
-    InputError
-        If the images are too small for the network, or `narrow` does not divide its channels.
-    """
+    """A training step of VGG-19; `dropout` is after both wide layers (originally 0.5); `narrow` is 1, 2, 4, …, 64."""
     require_image("vgg19", image_size, SMALLEST_IMAGE, 224)
     return classifier_job(lambda: Vgg19(classes, dropout, narrow), batch_size, image_size, classes, seed)
 

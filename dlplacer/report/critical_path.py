@@ -1,11 +1,11 @@
 """The critical path of a plan: the chain of ops and transfers that makes its step as long as it is."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.report.link_use import LinkUse, link_uses
 
 Step = ScheduledOp | Transfer
@@ -27,7 +27,7 @@ def critical_path(plan: Plan) -> tuple[Step, ...]:
         event = max(
             # Ops and transfers without duration end where they start; without this the walk could go round among them.
             (before for before in waits.ended_at_start(event) if before not in walked),
-            key=lambda before: before.end_s > before.start_s,
+            key=lambda before: before.span.end_s > before.span.start_s,
             default=None,
         )
     steps = [event.step for event in reversed(walked)]
@@ -42,12 +42,9 @@ class _Event:
     part: int = 0
 
     @property
-    def start_s(self) -> float:
-        return self.step.start_s if isinstance(self.step, ScheduledOp) else self.step.segments[self.part].start_s
-
-    @property
-    def end_s(self) -> float:
-        return self.step.end_s if isinstance(self.step, ScheduledOp) else self.step.segments[self.part].end_s
+    def span(self) -> ScheduledOp | TransferSegment:
+        """What has its start and its end."""
+        return self.step if isinstance(self.step, ScheduledOp) else self.step.segments[self.part]
 
 
 class _Waits:
@@ -56,7 +53,9 @@ class _Waits:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.slack_s = plan.tolerance_s
-        self.barrier = _last_forward_op(plan) if plan.options.step == "autograd" else None
+        forward = [entry for entry in plan.ops if plan.graph.op(entry.op).phase in (None, "forward")]
+        last = max(forward, key=lambda entry: entry.end_s, default=None)
+        self.barrier = last if plan.options.step == "autograd" else None
         self.before_on_device = {after: before for order in plan.order.values() for before, after in pairwise(order)}
         self.arrivals: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
         for transfer in plan.transfers:
@@ -70,11 +69,11 @@ class _Waits:
 
     def ended_at_start(self, event: _Event) -> Iterator[_Event]:
         """What the event may have waited for and ended when it started; nothing at time 0."""
-        if event.start_s <= self.slack_s:
+        start_s, step = event.span.start_s, event.step
+        if start_s <= self.slack_s:
             return
-        step = event.step
-        waits = self._of_op(step) if isinstance(step, ScheduledOp) else self._of_transfer(step, event.part)
-        yield from (before for before in waits if self._same(before.end_s, event.start_s))
+        waits = self._of_op(step) if isinstance(step, ScheduledOp) else [self._before(step, event.part)]
+        yield from (before for before in waits if self._same(before.span.end_s, start_s))
         for use in self.uses[event]:
             for other in self.resources[self._resource(use.hop)]:
                 if self._same(other.end_s, use.start_s):
@@ -92,16 +91,11 @@ class _Waits:
         if self.barrier is not None and self.plan.graph.op(entry.op).phase in ("backward", "optimizer"):
             yield _Event(self.barrier)
 
-    def _of_transfer(self, transfer: Transfer, part: int) -> Iterator[_Event]:
-        yield _Event(transfer, part - 1) if part else _Event(self.plan.scheduled[transfer.source])
+    def _before(self, transfer: Transfer, part: int) -> _Event:
+        return _Event(transfer, part - 1) if part else _Event(self.plan.scheduled[transfer.source])
 
     def _resource(self, hop: tuple[str, str]) -> tuple[str, str]:
         return self.plan.topology.link_between[hop].direction(hop)
 
     def _same(self, one_s: float, other_s: float) -> bool:
         return abs(one_s - other_s) <= self.slack_s
-
-
-def _last_forward_op(plan: Plan) -> ScheduledOp | None:
-    forward: Iterable[ScheduledOp] = (entry for entry in plan.ops if plan.graph.op(entry.op).phase in (None, "forward"))
-    return max(forward, key=lambda entry: entry.end_s, default=None)

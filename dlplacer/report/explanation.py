@@ -78,20 +78,11 @@ class Explanation:
             }
             for step in self.path
         ]
-        return {
-            "limits_s": dict(self.limits_s),
-            "limited_by": self.limited_by,
-            "path": steps,
-            "path_ops_s": self.path_ops_s,
-            "path_transfers_s": self.path_transfers_s,
-            "path_waits_s": self.path_waits_s,
-            "path_kinds_s": dict(self.path_kinds_s),
-            "devices": [asdict(share) for share in self.devices],
-            "transfers": [
-                {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
-                for sent in self.transfers
-            ],
-        }
+        transfers = [
+            {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
+            for sent in self.transfers
+        ]
+        return {**asdict(self), "path": steps, "transfers": transfers}
 
 
 def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:

@@ -141,7 +141,9 @@ def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int
         for position, (thread, span) in enumerate(stops if len(stops) > 1 else ()):
             ends = {0: {"ph": "s"}, len(stops) - 1: {"ph": "f", "bp": "e"}}
             head = {"name": "transfer", "cat": "transfer", "id": number, **ends.get(position, {"ph": "t"})}
-            yield {**head, **_inside(threads[thread], span)}
+            # An arrow binds to the slice that is open at its time: the middle of it is safe.
+            middle_ns = (_ns(span.start_s) + _ns(span.end_s)) // 2
+            yield {**head, "ts": _us(middle_ns), "pid": threads[thread][0], "tid": threads[thread][1]}
 
 
 def _first_consumer(plan: Plan, transfer: Transfer) -> ScheduledOp | None:
@@ -169,11 +171,6 @@ def _takes_time(span: ScheduledOp | LinkUse) -> bool:
 def _span(where: tuple[int, int], span: ScheduledOp | LinkUse) -> TraceEvent:
     start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
     return {"ph": "X", "ts": _us(start_ns), "dur": _us(end_ns - start_ns), "pid": where[0], "tid": where[1]}
-
-
-def _inside(where: tuple[int, int], span: ScheduledOp | LinkUse) -> TraceEvent:
-    """An arrow binds to the slice that is open at its time: the middle of it is safe."""
-    return {"ts": _us((_ns(span.start_s) + _ns(span.end_s)) // 2), "pid": where[0], "tid": where[1]}
 
 
 def _ns(time_s: float) -> int:

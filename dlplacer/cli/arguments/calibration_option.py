@@ -3,11 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dlplacer.core.graph import OpGraph
-    from dlplacer.core.topology import Topology
+from dlplacer.cli.arguments.model_argument import graph_of
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
 
 
 def add_calibration_option(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +21,11 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def calibrated(arguments: argparse.Namespace, graph: "OpGraph", topology: "Topology") -> "tuple[OpGraph, Topology]":
-    """Graph and topology with the measured times of the files; their coverage is reported on stderr."""
+def calibrated(arguments: argparse.Namespace) -> tuple[OpGraph, Topology]:
+    """Graph and topology of a command, with the measured times of the files; their coverage is reported on stderr."""
+    from dlplacer.files.load import load_topology
+
+    graph, topology = graph_of(arguments), load_topology(arguments.topology)
     if not arguments.calibration:
         return graph, topology
     from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times

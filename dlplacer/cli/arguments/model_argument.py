@@ -102,13 +102,7 @@ def build_fake_job(arguments: argparse.Namespace) -> "Job":
 
 
 def build_job(arguments: argparse.Namespace) -> "Job":
-    """Import and call what the user typed as ``module:callable``, and apply the job options.
-
-    Raises
-    ------
-    InputError
-        If the module or callable does not exist, or it returns neither a Job nor a Module.
-    """
+    """The job that `build_entry` makes of what the user typed as ``module:callable``, with the job options applied."""
     if getattr(arguments, "dim", None):
         raise InputError(f"--dim is for ONNX files; {arguments.model!r} takes --batch-size or --input")
     job = build_entry(arguments.model, arguments.batch_size, arguments.input or ())

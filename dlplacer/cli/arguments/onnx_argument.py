@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.problem_options import CAPTURE_OPTIONS, given_options
 from dlplacer.cli.output.profile_summary import tell_profile
+from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.plan import Plan
-    from dlplacer.frontend.onnx.onnx_file import OnnxFile
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
 
@@ -38,13 +38,6 @@ def is_onnx_plan(plan: "Plan") -> bool:
     return "onnx" in (plan.graph.capture or {})
 
 
-def onnx_file(arguments: argparse.Namespace, name: str) -> "OnnxFile":
-    """The file that the user named, with the axes that he bound."""
-    from dlplacer.frontend.onnx.onnx_file import read_onnx
-
-    return read_onnx(name, _dims(arguments.dim))
-
-
 def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
     """The graph of the ONNX file given as MODEL.
 
@@ -53,22 +46,23 @@ def graph_of_onnx(arguments: argparse.Namespace) -> "OpGraph":
     InputError
         If an option is given that a model in torch has and a file has not.
     """
-    from dlplacer.frontend.onnx.op_graph_of_onnx import onnx_graph
+    from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
     for option in given_options(arguments, CAPTURE_OPTIONS):
         raise InputError(f"{option} is for models in torch; an ONNX file takes --dim, as in --dim batch=8")
-    return onnx_graph(onnx_file(arguments, arguments.model))
+    return onnx_graph(read_onnx(arguments.model, _dims(arguments.dim)))
 
 
 def profile_onnx_file(arguments: argparse.Namespace) -> int:
     """``dlplacer profile`` of an ONNX file: times by onnxruntime on one core."""
+    from dlplacer.frontend.onnx.onnx_file import read_onnx
     from dlplacer.runtime.onnx.session_times import profile_onnx
     from dlplacer.runtime.profile.op_times import with_measured_times
 
     for device in arguments.device.split(","):
         if not _CORE.fullmatch(device.strip()):
             raise InputError(f"device {device!r}: ONNX files are timed on CPU cores here; write cpu:0")
-    file = onnx_file(arguments, arguments.model)
+    file = read_onnx(arguments.model, _dims(arguments.dim))
     graph = graph_of_onnx(arguments)
     times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
     tell_profile(arguments, with_measured_times(graph, times), times)
@@ -91,8 +85,6 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0
-    from dlplacer.cli.output.tables import new_table, print_table
-
     table = new_table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
     table.add_row("plan", f"{report.predicted_s:.4f}", "")
     table.add_row("whole model, one core", f"{report.baseline_s:.4f}", "1.000x")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,11 @@ from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import given_options, options_of
 from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.progress import interruptible
+from dlplacer.cli.output.tables import print_pairs, print_result
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.core.graph import OpGraph
     from dlplacer.measure.splitting.evaluate_splits import Prospect
 
 _AUTO = "auto"
@@ -45,11 +46,13 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
 def solve_with_splits(arguments: argparse.Namespace) -> int:
     """Solve without and with splits, write the better plan, and print both."""
     from dlplacer.files import write_plan
-    from dlplacer.files.load import load_topology
+    from dlplacer.files.load import load_graph, load_topology
+    from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting.place_with_splits import place_with_splits
 
     _require_alone(arguments)
-    options, topology, times = options_of(arguments), load_topology(arguments.topology), given_times(arguments)
+    options, topology = options_of(arguments), load_topology(arguments.topology)
+    times = None if arguments.times is None else load_graph(arguments.times)
     with interruptible() as stop:
         result = place_with_splits(
             build_fake_job(arguments),
@@ -57,7 +60,7 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
             options,
             graph=times,
             parts=parts_of(arguments.split),
-            rewrites=rewrites_of(arguments),
+            rewrites=default_rewrites(arguments.whole_backward),
             method=arguments.method,
             time_limit_s=arguments.time_limit,
             gap=arguments.gap,
@@ -73,8 +76,6 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
         whole, split = result.whole.to_dict(), result.split.to_dict()
         print(json.dumps({**split, "speedup": result.speedup, "splits": splits, "without_splits": whole}))
         return 0
-    from dlplacer.cli.output.tables import print_pairs, print_result
-
     print_result(result.split)
     speedup = "-" if result.speedup is None else f"{result.speedup:.3f}x"
     print_pairs(
@@ -91,6 +92,8 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
     """Choose splits for the devices by measurement, write the graph that has them, and print what they bring."""
     from dlplacer.core.options import Options
     from dlplacer.files import write_graph
+    from dlplacer.files.load import load_graph
+    from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
     from dlplacer.measure.splitting.traced_step import TracedStep
     from dlplacer.runtime.devices import open_devices
@@ -102,8 +105,9 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
         raise InputError(f"--search is {search_s:g} s; it must be positive and finite")
     devices = open_devices(arguments.device.split(","))
     try:
-        step = TracedStep.of(build_job(arguments), rewrites_of(arguments))
-        whole = whole_graph(step, given_times(arguments), devices, arguments.steps, arguments.warmup)
+        step = TracedStep.of(build_job(arguments), default_rewrites(arguments.whole_backward))
+        times = None if arguments.times is None else load_graph(arguments.times)
+        whole = whole_graph(step, times, devices, arguments.steps, arguments.warmup)
         evaluate = evaluator(step, whole, measured_topology(devices), Options(), parts_of(arguments.split))
         with interruptible() as stop:
             choice = chosen(evaluate, devices, search_s, stop, _told)
@@ -126,13 +130,7 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
 
 
 def refuse_without_split(arguments: argparse.Namespace) -> None:
-    """Options that only ``--split`` reads, given without it, would change nothing.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Raise an InputError for an option that only ``--split`` reads: without it, the option would change nothing."""
     for option in given_options(arguments, ("times", "search")):
         raise InputError(f"{option} is read by --split alone; add --split, or leave {option} out")
 
@@ -144,20 +142,6 @@ def parts_of(split: str) -> int | None:
     if not split.isdecimal() or int(split) < 2:
         raise InputError(f"--split is {split!r}; give auto or a number of parts from 2 on")
     return int(split)
-
-
-def rewrites_of(arguments: argparse.Namespace) -> list[str]:
-    """Names of the rewrites that come before any split."""
-    from dlplacer.frontend.torch.capture import default_rewrites
-
-    return default_rewrites(arguments.whole_backward)
-
-
-def given_times(arguments: argparse.Namespace) -> "OpGraph | None":
-    """The graph that ``--times`` names."""
-    from dlplacer.files.load import load_graph
-
-    return None if arguments.times is None else load_graph(str(arguments.times))
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
@@ -178,7 +162,5 @@ def _require_alone(arguments: argparse.Namespace) -> None:
 
 
 def _told(prospect: "Prospect") -> None:
-    import sys
-
     if sys.stderr.isatty():
         print(f"{len(prospect.ops)} ops split: {format_seconds(prospect.makespan_s)}", file=sys.stderr)

@@ -1,19 +1,18 @@
 """The answer of the hybrid planner as a table on a terminal."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
 
 _MOST_ROWS = 24
 
 
-def print_hybrid(plan: "HybridPlan", notes: "Sequence[tuple[str, str]]" = ()) -> None:
+def print_hybrid(plan: "HybridPlan", notes: Sequence[tuple[str, str]] = ()) -> None:
     """A row per budget, then crossover points, the best strategy and notes in words."""
     table = new_table(
         "devices",

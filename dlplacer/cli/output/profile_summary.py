@@ -3,16 +3,13 @@
 import argparse
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.output_files import tell_written
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.units import format_seconds
 
-if TYPE_CHECKING:
-    from dlplacer.core.graph import OpGraph
 
-
-def tell_profile(arguments: argparse.Namespace, graph: "OpGraph", times: Mapping[str, Mapping[str, float]]) -> None:
+def tell_profile(arguments: argparse.Namespace, graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> None:
     """Write the graph where ``-o`` asks for it, and print the serial time on every device type.
 
     Parameters

@@ -21,11 +21,6 @@ def interruptible(announcement: str = "stopping with the best plan so far; once 
         yield stop
 
 
-def giving_up() -> contextlib.AbstractContextManager[Event]:
-    """As `interruptible`, for what has no plan before it ends: after the first Ctrl-C nothing new is begun."""
-    return interruptible("giving up after the solve at hand; once more to give up at once")
-
-
 @contextlib.contextmanager
 def _line(first: str) -> Iterator[Callable[[str], None]]:
     """A function that replaces the text of one line of a terminal; silent elsewhere."""

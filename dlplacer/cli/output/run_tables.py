@@ -1,13 +1,12 @@
 """What a run predicted and measured, as tables on a terminal."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dlplacer.measure.fidelity.run_report import DeviceUse, Offender, RunReport
 
 _DRAWS = {

@@ -157,8 +157,7 @@ def _name_nodes(graph: Any) -> None:
     seen: set[str] = set()
     for number, node in enumerate(graph.node):
         if not node.name or node.name in seen:
-            base = f"{node.op_type}_{number}" if not node.name else f"{node.name}_{number}"
-            name = base
+            name = f"{node.name or node.op_type}_{number}"
             while name in taken:
                 name += "_"
             node.name = name

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+from onnx import NodeProto
 
 from dlplacer.core.graph import TensorSpec
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 """Ops that move no bytes in inference."""
@@ -15,7 +15,7 @@ VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dr
 Specs = Sequence[TensorSpec | None]
 
 
-def flops_of(node: "NodeProto", inputs: Specs, outputs: Specs) -> float:
+def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     """Multiply-adds counted as two: convolutions, matrix products and recurrences; 0 for what only moves bytes.
 
     Parameters
@@ -27,47 +27,37 @@ def flops_of(node: "NodeProto", inputs: Specs, outputs: Specs) -> float:
     return 0.0 if count is None else float(count(node, inputs, outputs))
 
 
-def bytes_of(node: "NodeProto", inputs: Specs, outputs: Specs) -> int:
+def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
     """Bytes read and written, each tensor once."""
     if node.op_type in VIEWS:
         return 0
     return sum(spec.bytes for spec in (*inputs, *outputs) if spec is not None)
 
 
-def attribute(node: "NodeProto", name: str, default: Any) -> Any:
+def attribute(node: NodeProto, name: str, default: Any) -> Any:
     """The value of an attribute of a node, or the default."""
-    import onnx
-
-    for entry in node.attribute:
-        if entry.name == name:
-            return onnx.helper.get_attribute_value(entry)
-    return default
+    found = (onnx.helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name)
+    return next(found, default)
 
 
-def _convolution(_node: "NodeProto", inputs: Specs, outputs: Specs) -> float:
-    """2 × outputs × (channels of a group × kernel): the weight holds both but the output channels."""
-    weight, made = inputs[1], outputs[0]
-    return 2.0 * _size(made) * prod(weight.shape[1:]) if weight is not None else 0.0
+def _convolution(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    """2 × outputs (of a transposed one, inputs) × (channels of a group × kernel): the latter make up the weight."""
+    weight, positions = inputs[1], inputs[0] if node.op_type == "ConvTranspose" else outputs[0]
+    return 2.0 * _size(positions) * prod(weight.shape[1:]) if weight is not None else 0.0
 
 
-def _transposed(_node: "NodeProto", inputs: Specs, _outputs: Specs) -> float:
-    """2 × inputs × (output channels of a group × kernel)."""
-    read, weight = inputs[0], inputs[1]
-    return 2.0 * _size(read) * prod(weight.shape[1:]) if weight is not None else 0.0
-
-
-def _gemm(node: "NodeProto", inputs: Specs, outputs: Specs) -> float:
+def _gemm(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     left = inputs[0]
     inner = left.shape[0 if attribute(node, "transA", 0) else 1] if left is not None else 0
     return 2.0 * _size(outputs[0]) * inner
 
 
-def _matmul(_node: "NodeProto", inputs: Specs, outputs: Specs) -> float:
+def _matmul(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     left = inputs[0]
     return 2.0 * _size(outputs[0]) * left.shape[-1] if left is not None and left.shape else 0.0
 
 
-def _recurrent(_node: "NodeProto", inputs: Specs, _outputs: Specs) -> float:
+def _recurrent(_node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
     """Every step multiplies its input and its state with all gates' weights, once per sample and direction."""
     sequence, weights, states = inputs[0], inputs[1], inputs[2]
     if sequence is None or weights is None or states is None or len(sequence.shape) != 3:
@@ -79,10 +69,10 @@ def _size(spec: TensorSpec | None) -> int:
     return 0 if spec is None else prod(spec.shape)
 
 
-_FLOPS: Mapping[str, Callable[["NodeProto", Specs, Specs], float]] = {
+_FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
     "Conv": _convolution,
     "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _convolution,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,

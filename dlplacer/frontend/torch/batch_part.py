@@ -1,7 +1,6 @@
 """A part of a job's batch: what a replica or a micro-batch takes."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -28,7 +27,6 @@ def part_of(job: Job, number: int, count: int) -> Job:
         size = len(leaf) // count
         return leaf[number * size : (number + 1) * size]
 
-    def cut_all(value: Any) -> Any:
-        return pytree.tree_map_only(torch.Tensor, cut, value)
-
-    return replace(job, args=cut_all(job.args), kwargs=cut_all(dict(job.kwargs)), targets=cut_all(job.targets))
+    given = (job.args, dict(job.kwargs), job.targets)
+    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, cut, given)
+    return replace(job, args=args, kwargs=kwargs, targets=targets)

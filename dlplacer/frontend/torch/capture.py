@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
@@ -25,7 +25,7 @@ from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.step_module import fake_step, replaced_tensors
+from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
 
@@ -64,7 +64,7 @@ def capture(
     CaptureError
         If the model cannot be captured; names the line and the way out.
     """
-    wanted = job if isinstance(job, Job) else Job(_as_module(job), args=args or _example_args(job), mode="infer")
+    wanted = job if isinstance(job, Job) else _inference(job, args)
     return coarsen(capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph, granularity)
 
 
@@ -92,7 +92,7 @@ def trace_job(job: Job, micro_batches: int = 1) -> joint.Traced:
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         traced = joint.trace(step, inputs, trains, _input_names(job))
-        replaced = replaced_tensors(job) if joint.sets_tensors(traced) else ()
+        replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
     _require_no_side_effects(job.module, traced, replaced)
     if trains:
         _require_scalar_loss(traced)
@@ -114,7 +114,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     if colocate_backward:
-        ops = _colocated(ops, _pairs(traced, executable))
+        pairs = _pairs(traced, executable)
+        ops = [replace(op, colocate=op.colocate or pairs.get(op.id)) for op in ops]
     graph = OpGraph(
         tuple(ops),
         tuple(edges),
@@ -125,21 +126,17 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     return Captured(replace(graph, structure_sha256=structure_sha256(graph)), executable)
 
 
-def _as_module(model: Any) -> nn.Module:
+def _inference(model: Any, args: tuple[Any, ...]) -> Job:
+    """The job of a bare model: on the arguments given, or on those that it was exported with."""
     if isinstance(model, torch.export.ExportedProgram):
-        return model.module()
+        examples = () if model.example_inputs is None else tuple(model.example_inputs[0])
+        return Job(model.module(), args=args or examples, mode="infer")
     if isinstance(model, nn.Module):
-        return model
+        return Job(model, args=args, mode="infer")
     raise CaptureError(
         f"cannot capture a {type(model).__name__}; give a dlplacer.Job, a torch.nn.Module, an fx.GraphModule or an "
         "ExportedProgram"
     )
-
-
-def _example_args(model: Any) -> tuple[Any, ...]:
-    if isinstance(model, torch.export.ExportedProgram) and model.example_inputs is not None:
-        return tuple(model.example_inputs[0])
-    return ()
 
 
 def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: Sequence[str]) -> None:
@@ -175,8 +172,7 @@ def _require_scalar_loss(traced: joint.Traced) -> None:
 def _tied(module: nn.Module) -> dict[str, str]:
     """Name of a parameter or buffer → the first of the names that it has."""
     first: dict[int, str] = {}
-    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(module)}
 
 
 def _input_names(job: Job) -> list[str]:
@@ -244,7 +240,3 @@ def _adds_gradients(node: fx.Node) -> bool:
         and len(node.all_input_nodes) == len(node.args) == 2
         and all(joint.is_backward(read) for read in node.all_input_nodes)
     )
-
-
-def _colocated(ops: Sequence[Op], pairs: dict[str, str]) -> list[Op]:
-    return [replace(op, colocate=pairs[op.id]) if op.colocate is None and op.id in pairs else op for op in ops]

@@ -31,11 +31,9 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
+    frames = [(frame.filename, frame.lineno, frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
-    return (
-        f"the model cannot be captured{_at(_frames(error))}: {_reason(error, text)}; "
-        f"{_BY_VALUES if by_values else _BY_CODE}"
-    )
+    return f"the model cannot be captured{_at(frames)}: {_reason(error, text)}; {_BY_VALUES if by_values else _BY_CODE}"
 
 
 def depends_on_values(node: fx.Node) -> str:
@@ -55,10 +53,6 @@ def _reason(error: Exception, text: str) -> str:
         if found and "no exception handler" not in found[1]:
             return found[1].strip().rstrip(".")
     return first_line(error).rstrip(".")
-
-
-def _frames(error: Exception) -> list[tuple[str, str, str]]:
-    return [(frame.filename, str(frame.lineno), frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
 
 
 def _at(frames: Sequence[Any]) -> str:

@@ -8,6 +8,8 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from dlplacer.frontend.torch.nodes import stand_ins
+
 aten = torch.ops.aten
 
 
@@ -18,7 +20,7 @@ def flops_of(node: fx.Node) -> int:
     products of a matrix or vector with a vector, and grouped products are missing, and the backward of a grouped
     convolution is counted as if it had one group.
     """
-    args, kwargs = _values_of((node.args, dict(node.kwargs)))
+    args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)
     name = str(packet)
     if name in _PRODUCTS:
@@ -64,14 +66,6 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes that travel when a tensor is sent: a dimension that is only expanded counts once."""
     sizes = (size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride != 0)
     return int(math.prod(sizes)) * tensor.element_size() if tensor.numel() else 0
-
-
-def _values_of(arguments: Any) -> Any:
-    return fx.map_arg(arguments, _stand_in)
-
-
-def _stand_in(node: fx.Node) -> Any:
-    return node.meta["val"]
 
 
 def _convolution_backward_flops(args: Any) -> int:

@@ -34,6 +34,13 @@ def is_view(node: fx.Node) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
+def behind_views(node: fx.Node) -> fx.Node:
+    """The call that a value comes from, behind tuple unpacking and views."""
+    while is_folded(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def picked_output(node: fx.Node) -> int:
     """Index that a tuple unpacking picks."""
     index = node.args[1]
@@ -74,6 +81,11 @@ def output_specs(value: Any) -> tuple[TensorSpec, ...]:
 def with_references(value: Any) -> Any:
     """Arguments in which every node is replaced by a `Value`."""
     return fx.map_arg(value, _reference)
+
+
+def stand_ins(node: fx.Node) -> Any:
+    """The arguments of a call, positional and by name, in which every node is replaced by its stand-in value."""
+    return fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
 
 
 def written(value: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import fx
 
-from dlplacer.frontend.torch.nodes import is_folded
+from dlplacer.frontend.torch.nodes import behind_views, is_folded
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.frontend.torch.splitting.pattern import Pattern
 from dlplacer.frontend.torch.splitting.rules import patterns_of
@@ -36,7 +36,7 @@ def _following(node: fx.Node, patterns: Mapping[str, Pattern], cut_along: Mappin
     """Axes along which the first argument can be read in its existing parts."""
     first = node.args[0] if node.args else None
     read = first[0] if isinstance(first, (list, tuple)) and first else first
-    dim = cut_along.get(_producer(read)) if isinstance(read, fx.Node) else None
+    dim = cut_along.get(behind_views(read).name) if isinstance(read, fx.Node) else None
     return [axis for axis, pattern in patterns.items() if dim is not None and pattern.inputs.get(0) == dim]
 
 
@@ -45,15 +45,7 @@ def neighbours(nodes: Mapping[str, fx.Node]) -> dict[str, tuple[set[str], set[st
     around: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in nodes}
     for name, node in nodes.items():
         if not is_folded(node):
-            for source in {_producer(read) for read in node.all_input_nodes} & around.keys():
+            for source in {behind_views(read).name for read in node.all_input_nodes} & around.keys():
                 around[name][0].add(source)
                 around[source][1].add(name)
     return {name: both for name, both in around.items() if patterns_of(nodes[name])}
-
-
-def _producer(node: fx.Node) -> str:
-    while node.op == "call_function" and is_folded(node):
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        node = source
-    return node.name

@@ -38,7 +38,11 @@ def device_map(
     if not stored:
         raise InputError("the plan's graph has no parameters or buffers with module paths; a device map would be empty")
     if rule == "exact":
-        _require_whole_modules(plan)
+        for module, spread in spread_modules(plan).items():
+            raise MismatchError(
+                f"module {module!r} is spread over {', '.join(spread)}, which no device map can say; use the rule "
+                "'majority', or plan whole modules"
+            )
     names = _names(plan) if devices is None else devices
     missing = [device.id for device in plan.topology.devices if device.id not in names]
     if missing:
@@ -64,14 +68,6 @@ def _stored_bytes(plan: Plan) -> dict[str, dict[str, int]]:
             sizes, device = stored[op.module or ""], plan.placement[op.id]
             sizes[device] = sizes.get(device, 0) + op.weight_bytes
     return dict(stored)
-
-
-def _require_whole_modules(plan: Plan) -> None:
-    for module, devices in spread_modules(plan).items():
-        raise MismatchError(
-            f"module {module!r} is spread over {', '.join(devices)}, which no device map can say; use the rule "
-            "'majority', or plan whole modules"
-        )
 
 
 def _merged(home: Mapping[str, int | str]) -> dict[str, int | str]:

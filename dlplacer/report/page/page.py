@@ -84,21 +84,19 @@ def _critical(plan: Plan) -> str:
 
 def _devices(plan: Plan) -> list[Row]:
     busy = busy_s(plan)
-    rows: list[Row] = []
-    for device in plan.topology.devices:
-        memory = plan.memory.get(device.id)
-        rows.append(
-            (
-                device.id,
-                device.type,
-                _Number(len(plan.order[device.id])),
-                _Number(format_seconds(busy[device.id])),
-                _share(busy[device.id], plan.makespan_s),
-                _Number("unknown" if memory is None else format_bytes(memory.peak_bytes)),
-                _Number("unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes)),
-            )
+    peak = {device: format_bytes(memory.peak_bytes) for device, memory in plan.memory.items()}
+    return [
+        (
+            device.id,
+            device.type,
+            _Number(len(plan.order[device.id])),
+            _Number(format_seconds(busy[device.id])),
+            _share(busy[device.id], plan.makespan_s),
+            _Number(peak.get(device.id, "unknown")),
+            _Number("unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes)),
         )
-    return rows
+        for device in plan.topology.devices
+    ]
 
 
 def _links(plan: Plan) -> list[Row]:

@@ -1,15 +1,11 @@
 """Step times of several methods on one problem."""
 
-from typing import TYPE_CHECKING
-
 from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.compare import Comparison, MethodResult
 from dlplacer.report.plot.style.axes import axes_or_new, label_seconds, plain
 from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT
-
-if TYPE_CHECKING:
-    from dlplacer.planning.compare import Comparison, MethodResult
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"
@@ -18,12 +14,12 @@ _LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over t
 _ROOM_FOR_LABELS = 1.2
 
 
-def comparison_size(comparison: "Comparison") -> tuple[float, float]:
+def comparison_size(comparison: Comparison) -> tuple[float, float]:
     """Inches, width and height, that suit `plot_comparison`."""
     return 10.0, 1.8 + 0.38 * len(comparison.rows)
 
 
-def plot_comparison(comparison: "Comparison", ax: Axes | None = None) -> Axes:
+def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """A bar per method, the best on top, as long as its step time; returns the Axes, with seconds along x.
 
     Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. A bar is labelled with the
@@ -60,7 +56,7 @@ def plot_comparison(comparison: "Comparison", ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _label(comparison: "Comparison", row: "MethodResult") -> str:
+def _label(comparison: Comparison, row: MethodResult) -> str:
     if row.makespan_s is None:
         return row.status
     speedup, gap = comparison.speedup(row), comparison.gap(row) or 0.0

@@ -1,27 +1,24 @@
 """Speedup over the number of devices: data parallelism alone, with model parallelism, and the best of all."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.planning.hybrid.strategy import Strategy
 from dlplacer.report.plot.style.axes import axes_or_new, plain
 from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT, device_colors
-
-if TYPE_CHECKING:
-    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.hybrid.strategy import Strategy
 
 _SHOWN = 10
 
 
-def hybrid_size(plan: "HybridPlan") -> tuple[float, float]:
+def hybrid_size(plan: HybridPlan) -> tuple[float, float]:
     """Inches, width and height, that suit `plot_hybrid`."""
     return 9.0, 5.5
 
 
-def plot_hybrid(plan: "HybridPlan", ax: Axes | None = None) -> Axes:
+def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
     As the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each with the
@@ -63,11 +60,11 @@ def plot_hybrid(plan: "HybridPlan", ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _known(plan: "HybridPlan", points: Sequence[tuple[int, "Strategy | None"]]) -> list[tuple[int, float]]:
+def _known(plan: HybridPlan, points: Sequence[tuple[int, Strategy | None]]) -> list[tuple[int, float]]:
     return [(devices, speedup) for devices, strategy in points if (speedup := plan.speedup(strategy)) is not None]
 
 
-def _label(ax: Axes, plan: "HybridPlan") -> None:
+def _label(ax: Axes, plan: HybridPlan) -> None:
     most = len(plan.budgets)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)

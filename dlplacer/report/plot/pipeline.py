@@ -1,17 +1,14 @@
 """The schedule of a pipeline over time."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.plot.style.axes import axes_or_new, label_seconds, plain
 from dlplacer.report.plot.style.colors import IDLE, PHASE, block_colors, ink_on
-
-if TYPE_CHECKING:
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 _HEIGHT = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
@@ -26,12 +23,12 @@ _OUTLINED = 400
 _MOST_COLORS_NAMED = 16
 
 
-def pipeline_size(plan: "PipelinePlan") -> tuple[float, float]:
+def pipeline_size(plan: PipelinePlan) -> tuple[float, float]:
     """Inches, width and height, that suit `plot_pipeline`."""
     return 14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)
 
 
-def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
+def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
     """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
 
     The colour encodes the micro-batch, the height the pass: forward, backward, backward for the weights
@@ -72,7 +69,7 @@ def plot_pipeline(plan: "PipelinePlan", ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _add_legend(ax: Axes, plan: "PipelinePlan", colors: Mapping[str, str]) -> None:
+def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str]) -> None:
     """The colours of the micro-batches, right of the bars; below them, how bars are labelled and what heights mean."""
     names = [str(number) for number in range(plan.micro_batches)]
     named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]

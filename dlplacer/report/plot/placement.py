@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -70,7 +69,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
 
 
 def _draw_bands(ax: Axes, plan: Plan, layout: OpPositions) -> None:
-    bands = list(_bands(plan, layout))
+    bands = _bands(plan, layout)
     for band in bands[::2]:
         ax.axvspan(band.left - 0.5, band.right + 0.5, color=IDLE, zorder=0, linewidth=0)
     gap = _NAME_POINTS * (max(layout.x.values()) - min(layout.x.values()) + 4) / (72 * inches(ax)[0])
@@ -81,7 +80,7 @@ def _draw_bands(ax: Axes, plan: Plan, layout: OpPositions) -> None:
     ax.tick_params(axis="x", length=0, pad=1)
 
 
-def _bands(plan: Plan, layout: OpPositions) -> Iterator[_Band]:
+def _bands(plan: Plan, layout: OpPositions) -> list[_Band]:
     """The blocks of the model from left to right; those that share most of their columns make one band."""
     blocks = blocks_of(plan)
     names = short_names(blocks.values())
@@ -89,19 +88,14 @@ def _bands(plan: Plan, layout: OpPositions) -> Iterator[_Band]:
     for op_id, column in layout.x.items():
         if blocks[op_id] and layout.y[op_id] > 0:
             columns.setdefault(names[blocks[op_id]], []).append(column)
-    open_band: _Band | None = None
+    bands: list[_Band] = []
     for name, found in sorted(columns.items(), key=lambda item: (min(item[1]), max(item[1]))):
         band = _Band((name,), min(found), max(found))
-        if open_band is None:
-            open_band = band
-        elif _overlap(open_band, band):
-            right = max(open_band.right, band.right)
-            open_band = _Band((*open_band.names, name), open_band.left, right)
-        else:
-            yield open_band
-            open_band = band
-    if open_band is not None:
-        yield open_band
+        if bands and _overlap(bands[-1], band):
+            before = bands.pop()
+            band = _Band((*before.names, name), before.left, max(before.right, band.right))
+        bands.append(band)
+    return bands
 
 
 def _overlap(one: _Band, other: _Band) -> bool:

@@ -38,12 +38,8 @@ def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan)
         If the suffix is no picture format, or the file cannot be written.
     """
     suffix = picture_format(path)
-    write_bytes(Path(path), figure_bytes(_figure(predicted, measured), suffix, "run"))
-
-
-def _figure(predicted: Plan, measured: Plan) -> Figure:
     (width, above), (_, below) = gantt_size(predicted), gantt_size(measured)
     figure = Figure(figsize=(width, above + below), layout="constrained")
     FigureCanvasAgg(figure)
     plot_run(predicted, measured, tuple(figure.subplots(2, 1, gridspec_kw={"height_ratios": (above, below)})))
-    return figure
+    write_bytes(Path(path), figure_bytes(figure, suffix, "run"))

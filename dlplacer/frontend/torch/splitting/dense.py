@@ -1,6 +1,7 @@
 """Cuts of matrix products, attention, softmax, layer norm, embeddings: rows × columns, with batches before them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import fx
@@ -48,7 +49,7 @@ def softmax(node: fx.Node) -> Patterns:
 
 def layer_norm(node: fx.Node) -> Patterns:
     """Along the dimensions that are not normalized."""
-    for dim in _free_dims(node, "normalized_shape"):
+    for dim in range(value(node.args[0]).dim() - len(argument(node, "normalized_shape"))):
         yield axis_name(dim), Pattern({0: dim}, (dim, dim, dim))
 
 
@@ -63,17 +64,8 @@ def layer_norm_backward(node: fx.Node) -> Patterns:
         yield "batch", Pattern(dict.fromkeys((0, 1, 3, 4), 0), outputs)
 
 
-def attention(node: fx.Node) -> Patterns:
-    """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
-    yield from _of_attention(node, tensors=(0, 1, 2), results=2)
-
-
-def attention_backward(node: fx.Node) -> Patterns:
-    """As forward."""
-    yield from _of_attention(node, tensors=range(6), results=3)
-
-
 def _of_attention(node: fx.Node, tensors: Iterable[int], results: int) -> Patterns:
+    """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
     mask = argument(node, "attn_mask")
     if argument(node, "dropout_p"):
         return
@@ -84,6 +76,10 @@ def _of_attention(node: fx.Node, tensors: Iterable[int], results: int) -> Patter
         own = -1 if mask is None else dim - 4 + value(mask).dim()
         sliced = {"attn_mask": own} if own >= 0 and value(mask).shape[own] > 1 else {}
         yield name, Pattern(dict.fromkeys(tensors, dim), (dim,) * results, named=sliced)
+
+
+attention: Callable[[fx.Node], Patterns] = partial(_of_attention, tensors=(0, 1, 2), results=2)
+attention_backward: Callable[[fx.Node], Patterns] = partial(_of_attention, tensors=range(6), results=3)
 
 
 def embedding(node: fx.Node) -> Patterns:
@@ -106,10 +102,6 @@ def _broadcast(node: fx.Node, dim: int) -> dict[int, int]:
     added, result = value(node.args[0]), node.meta["val"]
     own = dim - (result.dim() - added.dim())
     return {0: own} if own >= 0 and added.shape[own] == result.shape[dim] else {}
-
-
-def _free_dims(node: fx.Node, normalized: str) -> Iterator[int]:
-    return iter(range(value(node.args[0]).dim() - len(argument(node, normalized))))
 
 
 RULES = {

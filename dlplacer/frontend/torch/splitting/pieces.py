@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.nodes import is_folded
+from dlplacer.frontend.torch.nodes import behind_views, stand_ins
 from dlplacer.frontend.torch.splitting.pattern import SUM
 from dlplacer.frontend.torch.splitting.views import view_of_piece
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -22,7 +22,6 @@ ORIGIN = "dlplacer_origin"
 class Pieces:
     """A tensor as several nodes: side by side along a dimension, each with its begin and end, or summands of it."""
 
-    whole: fx.Node
     dim: int
     nodes: tuple[fx.Node, ...]
     bounds: tuple[tuple[int, int], ...]
@@ -43,7 +42,7 @@ class PieceTable:
         with self.graph.inserting_before(self.reader):
             node = self.graph.create_node("call_function", target, args, dict(kwargs or {}), name)
         node.meta = {key: entry for key, entry in like.meta.items() if key not in ("val", "tensor_meta", "desc")}
-        node.meta.setdefault(ORIGIN, _op_of(like))
+        node.meta.setdefault(ORIGIN, behind_views(like).name)
         node.meta["val"] = stand_in(node)
         return node
 
@@ -85,14 +84,14 @@ class PieceTable:
         kept = [view for view in views if view is not None]
         dim, bounds = kept[0].dim, tuple(view.bounds for view in kept)
         if isinstance(node.meta["val"], torch.Tensor):
-            self.pieces[node] = Pieces(node, dim, tuple(made), bounds)
+            self.pieces[node] = Pieces(dim, tuple(made), bounds)
             return True
         for user in list(node.users):
             picked = [
                 self.insert(operator.getitem, (part, user.args[1]), f"{part.name}_{user.args[1]}", user)
                 for part in made
             ]
-            self.pieces[user] = Pieces(user, dim, tuple(picked), bounds)
+            self.pieces[user] = Pieces(dim, tuple(picked), bounds)
         return True
 
     def _sliced(self, node: fx.Node, dim: int, begin: int, end: int) -> fx.Node:
@@ -153,22 +152,9 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
 def stand_in(node: fx.Node) -> Any:
     """What a call gives for the stand-ins of its arguments."""
     tensors = [entry.meta["val"] for entry in node.all_input_nodes]
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), _value)
+    args, kwargs = stand_ins(node)
     assert callable(node.target)
     if not tensors or not isinstance(tensors[0], torch._subclasses.fake_tensor.FakeTensor):
         return node.target(*args, **kwargs)
     with undisturbed(), torch.no_grad(), tensors[0].fake_mode:
         return node.target(*args, **kwargs)
-
-
-def _op_of(node: fx.Node) -> str:
-    """Name of the op that a value belongs to: behind tuple unpacking and views, the call that they read."""
-    while is_folded(node):
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        node = source
-    return node.name
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]

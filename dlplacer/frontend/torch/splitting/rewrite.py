@@ -34,7 +34,8 @@ def split_ops(graph: fx.Graph, splits: Sequence[OpSplit]) -> None:
         split = wanted.get(node.name)
         if split is not None:
             _split(table, node, pattern_for(node, split), split.parts)
-        elif not _follows(table, node):
+        # What unpacks a split op, or views a value in pieces, needs no change.
+        elif node not in table.pieces and not (node.op == "call_function" and table.follow(node)):
             node.args = fx.map_arg(node.args, table.whole)
             node.kwargs = fx.map_arg(dict(node.kwargs), table.whole)
     # Torch takes attention for an op that draws, and keeps it although nobody reads it.
@@ -112,15 +113,10 @@ def _pieces(node: fx.Node, parts: Sequence[fx.Node], dim: int | None, ranges: tu
             f"op {node.name!r}: the parts' results do not make up its result of shape {list(node.meta['val'].shape)}; "
             "please report this model"
         )
-    return Pieces(node, dim, tuple(parts), ranges)
+    return Pieces(dim, tuple(parts), ranges)
 
 
 def _slices(table: PieceTable, argument: Any, dim: int, begin: int, end: int) -> Any:
     if isinstance(argument, (list, tuple)):
         return [table.slice(entry, dim, begin, end) for entry in argument]
     return table.slice(argument, dim, begin, end)
-
-
-def _follows(table: PieceTable, node: fx.Node) -> bool:
-    """Whether a node needs no change: it unpacks a split op, or views a value in pieces."""
-    return node in table.pieces or (node.op == "call_function" and table.follow(node))

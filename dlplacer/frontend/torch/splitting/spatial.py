@@ -38,7 +38,7 @@ def convolution_backward(node: fx.Node) -> Patterns:
         yield "channel", Pattern({1: _CHANNEL, 2: columns}, (_CHANNEL, None, None))
     if not of_input:
         outputs = (None, rows if of_weight else None, 0 if of_bias else None)
-        resize = None if node.args[3] is None else _set_list(3)
+        resize = None if node.args[3] is None else _set(3, listed=True)
         yield "channel", Pattern({0: _CHANNEL, 2: rows}, outputs, resize)
 
 
@@ -91,20 +91,11 @@ def _computed(node: fx.Node, dims: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(dim if computed else None for dim, computed in wanted)
 
 
-def _set(index: int) -> Amend:
-    """Put the size of the part in the place of an argument."""
+def _set(index: int, listed: bool = False) -> Amend:
+    """Put the size of the part in the place of an argument, or of a list of one size."""
 
     def amend(args: list[Any], size: int, whole: int) -> None:
-        args[index] = size
-
-    return amend
-
-
-def _set_list(index: int) -> Amend:
-    """Put the size of the part in the place of a list of one size."""
-
-    def amend(args: list[Any], size: int, whole: int) -> None:
-        args[index] = [size]
+        args[index] = [size] if listed else size
 
     return amend
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,25 +94,12 @@ def _squeeze(piece: _Piece) -> PieceView | None:
     return PieceView(piece.dim - sum(entry < piece.dim for entry in gone), piece.bounds, piece.args)
 
 
-def _select(piece: _Piece) -> PieceView | None:
-    picked = piece.args[0] % len(piece.read)
-    return None if picked == piece.dim else PieceView(piece.dim - (picked < piece.dim), piece.bounds, piece.args)
-
-
-def _slice(piece: _Piece) -> PieceView | None:
-    sliced = piece.args[0] % len(piece.read) if piece.args else 0
-    return None if sliced == piece.dim else PieceView(piece.dim, piece.bounds, piece.args)
-
-
-def _divided(piece: _Piece) -> PieceView | None:
-    """All results of a division into several along another dimension."""
-    along = piece.args[1] % len(piece.read) if len(piece.args) > 1 else 0
-    return None if along == piece.dim else PieceView(piece.dim, piece.bounds, piece.args)
-
-
-def _unbound(piece: _Piece) -> PieceView | None:
-    along = piece.args[0] % len(piece.read) if piece.args else 0
-    return None if along == piece.dim else PieceView(piece.dim - (along < piece.dim), piece.bounds, piece.args)
+def _taken(piece: _Piece, place: int = 0, drops: bool = False) -> PieceView | None:
+    """Parts of the tensor along another dimension, which argument `place` names and the view may drop."""
+    along = piece.args[place] % len(piece.read) if len(piece.args) > place else 0
+    if along == piece.dim:
+        return None
+    return PieceView(piece.dim - (drops and along < piece.dim), piece.bounds, piece.args)
 
 
 def _expand(piece: _Piece) -> PieceView | None:
@@ -151,11 +139,11 @@ _RULES: dict[Any, Rule] = {
     aten.unsqueeze.default: _unsqueeze,
     aten.squeeze.dim: _squeeze,
     aten.squeeze.dims: _squeeze,
-    aten.select.int: _select,
-    aten.slice.Tensor: _slice,
-    aten.split.Tensor: _divided,
-    aten.split_with_sizes.default: _divided,
-    aten.unbind.int: _unbound,
+    aten.select.int: partial(_taken, drops=True),
+    aten.slice.Tensor: _taken,
+    aten.split.Tensor: partial(_taken, place=1),
+    aten.split_with_sizes.default: partial(_taken, place=1),
+    aten.unbind.int: partial(_taken, drops=True),
     aten.expand.default: _expand,
     aten.view.default: _view,
     aten._unsafe_view.default: _view,

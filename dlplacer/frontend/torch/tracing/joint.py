@@ -135,13 +135,8 @@ def module_path(node: fx.Node) -> str | None:
 
 
 def is_tensor_table(path: str) -> bool:
-    """Whether a side effect is one on a module's table of buffers or parameters."""
+    """Whether a side effect is on a module's table of buffers or parameters, which may hold new tensors afterwards."""
     return path.rpartition(".")[2] in ("_buffers", "_parameters")
-
-
-def sets_tensors(traced: Traced) -> bool:
-    """Whether a forward may have put a new tensor in the place of a buffer or parameter."""
-    return any(map(is_tensor_table, traced.side_effects))
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -156,10 +151,9 @@ def sequence_number(node: fx.Node) -> int | None:
 
 
 def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
-    inputs = {}
-    for node in joint.graph_module.graph.find_nodes(op="placeholder"):
-        inputs[node.name] = _input_slot(node.meta["desc"])
-    output = joint.graph_module.graph.output_node()
+    graph = joint.graph_module.graph
+    inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
+    output = graph.output_node()
     slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])
     return Traced(joint.graph_module, inputs, slots, joint.out_spec, side_effects)
 

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.nodes import is_folded
+from dlplacer.frontend.torch.nodes import behind_views
 from dlplacer.frontend.torch.splitting.pattern import argument
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN, stand_in
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
@@ -122,9 +122,7 @@ class _Copies:
 
 def _require_mean(traced: Traced) -> None:
     """A loss op that says it adds over samples, or that adds up what has a row for each, is refused; no other shows."""
-    loss = next(node for node, slot in traced.outputs if slot.role == "output")
-    while is_folded(loss):
-        loss = loss.all_input_nodes[0]
+    loss = behind_views(next(node for node, slot in traced.outputs if slot.role == "output"))
     schema = getattr(loss.target, "_schema", None)
     adds = any(declared.name == "reduction" for declared in schema.arguments) if schema is not None else False
     samples = {node.meta["val"].shape[:1] for node, _ in _slots(traced, "input") if _is_tensor(node)}

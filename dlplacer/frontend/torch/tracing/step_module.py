@@ -41,7 +41,7 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
     elif not module.training:
         module.train()
     step = StepModule(job, module, _fake_loss(job, mode))
-    return step, (fake_tree(job.args, mode), fake_tree(dict(job.kwargs), mode), fake_tree(job.targets, mode))
+    return step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
 
 
 def replaced_tensors(job: Job) -> list[str]:
@@ -51,25 +51,26 @@ def replaced_tensors(job: Job) -> list[str]:
     returned.
     """
     step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
-    before = dict(_named_tensors(step.module))
+    before = dict(named_tensors(step.module))
     try:
         with torch.no_grad():
             step(*inputs)
     except Exception:
         return list(before)
-    after = dict(_named_tensors(step.module))
+    after = dict(named_tensors(step.module))
     return [name for name in {**before, **after} if before.get(name) is not after.get(name)]
 
 
 def job_tensors(job: Job) -> dict[str, torch.Tensor]:
     """Parameters and buffers of a job's module and, if it is a module, of its loss, under the names of the capture."""
-    tensors = dict(_named_tensors(job.module))
+    tensors = dict(named_tensors(job.module))
     if isinstance(job.loss, nn.Module):
-        tensors.update((f"(loss).{name}", tensor) for name, tensor in _named_tensors(job.loss))
+        tensors.update((f"(loss).{name}", tensor) for name, tensor in named_tensors(job.loss))
     return tensors
 
 
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a module, a tied one under each of its names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 

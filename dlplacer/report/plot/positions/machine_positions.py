@@ -1,8 +1,9 @@
 """Where the nodes of a machine stand in its picture."""
 
-from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
+
+import networkx as nx
 
 from dlplacer.core.topology import Topology
 
@@ -31,14 +32,7 @@ def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
 
 def _levels(topology: Topology, joined: Mapping[str, list[str]]) -> dict[str, int]:
     """Node → links to the nearest device; a router that joins no device is on top of all."""
-    level = {device.id: 0 for device in topology.devices}
-    waiting = deque(level)
-    while waiting:
-        name = waiting.popleft()
-        for other in joined[name]:
-            if other not in level:
-                level[other] = level[name] + 1
-                waiting.append(other)
+    level = nx.multi_source_dijkstra_path_length(nx.Graph(joined), set(topology.device_index))
     top = 1 + max(level.values())
     return {node.id: level.get(node.id, top) for node in topology.nodes}
 
