@@ -253,7 +253,7 @@ SOLVERS = (
         ("solvers/bounds",),
     ),
     Mutant(
-        "solvers/heuristics/common/insertion.py",
+        "solvers/heuristics/heft.py",
         "HEFT takes the device of the earliest begin",
         "choice = end if ahead is None else end + ahead[op][device], end, device, begin",
         "choice = begin if ahead is None else end + ahead[op][device], end, device, begin",

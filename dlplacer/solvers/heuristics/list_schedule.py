@@ -4,29 +4,22 @@ At every moment a free device takes, among the ops whose data are there, the one
 at different times on different devices, so each device has a queue of its own.
 """
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.link_state import LinkState
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 
 _NEVER = 2**62
 """Later than any tick."""
 
 
-def list_schedule(
-    instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None, patient: bool = True
-) -> Schedule | None:
+def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None, patient: bool = True) -> Schedule | None:
     """The schedule that the rule gives, or None if it runs out of memory on every device that an op may use.
 
     Parameters
     ----------
-    priority
-        [op] → place in the order of preference, 0 first (`dlplacer.solvers.heuristics.common.upward_rank.by_rank`).
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     patient
         On machines of unequal devices, leave an op to another device that would end it earlier.
     """
@@ -36,7 +29,7 @@ def list_schedule(
 class _Desk:
     """The state of one run: of all devices, the one whose next decision is earliest decides next."""
 
-    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None, patient: bool) -> None:
+    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed, patient: bool) -> None:
         count = instance.op_count
         self.instance = instance
         self.occupancy = Occupancy(instance, fixed)
@@ -78,11 +71,7 @@ class _Desk:
             op = self._choose(device, now)
             if op >= 0:
                 self._take(op, device, now)
-        self.occupancy.assign_rest()
-        if self.occupancy.overfull:
-            return None
-        assigned, block = self.occupancy.assigned, self.instance.block
-        return compact(self.instance, [assigned[number] for number in block], self.start)
+        return self.occupancy.scheduled(self.start)
 
     def _release(self, op: int) -> None:
         """Queue an op whose inputs are all scheduled on every device that may still run it."""

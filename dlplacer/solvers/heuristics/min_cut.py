@@ -10,6 +10,7 @@ from types import ModuleType
 from dlplacer.core.errors import InputError
 from dlplacer.solvers.bounds.arc_delays import ArcDelays
 from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
@@ -24,20 +25,13 @@ def available() -> bool:
     return importlib.util.find_spec("pymetis") is not None
 
 
-def min_cut(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
 
     METIS halves blocks and devices until every part has one device. The blocks weigh their mean durations; a half gets
     weight in proportion to the speed of its devices, and the total least delay of the arcs between the halves shall be
     small. METIS knows neither the direction of arcs nor pins nor memory: a block goes to the device of its part where
     that is possible, else to one with most room. Sources of zero time are not divided but follow their first reader.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference of the list schedule.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
 
     Raises
     ------
