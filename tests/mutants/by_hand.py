@@ -241,8 +241,8 @@ SOLVERS = (
     Mutant(
         "solvers/bounds/heads_tails.py",
         "a head waits for the earliest of its predecessors",
-        "head[op] = max(head[op], end + delays.least(source, op, delay))",
-        "head[op] = max(head[op], delays.least(source, op, delay))",
+        "head[op] = max(head[op], end + arc.least)",
+        "head[op] = max(head[op], arc.least)",
         ("solvers/bounds",),
     ),
     Mutant(

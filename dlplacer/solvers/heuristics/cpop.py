@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.heuristics.common.averages import mean_durations
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
@@ -32,9 +31,9 @@ def _values(instance: Instance) -> list[float]:
     """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
     working = [op for op in instance.order if op not in instance.sources]
     downward = upward_ranks(instance.restricted(working).reversed)
-    value, mean = upward_ranks(instance), mean_durations(instance)
+    value = upward_ranks(instance)
     for op, rank in zip(working, downward, strict=True):
-        value[op] += rank - mean[op]
+        value[op] += rank - instance.mean_duration[op]
     return value
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.common.averages import mean_durations
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy
 from dlplacer.solvers.heuristics.common.place_blocks import place_blocks
 from dlplacer.solvers.heuristics.common.ready_order import program_order
@@ -62,8 +61,8 @@ def with_sizes(instance: Instance) -> Instance:
     """The instance itself, or where its ops have no footprints one in which they count by their mean durations."""
     if any(instance.footprint):
         return instance
-    mean = mean_durations(instance)
-    return replace(instance, footprint=tuple(int(sum(mean[op] for op in ops)) for ops in instance.members))
+    sizes = (int(sum(instance.mean_duration[op] for op in ops)) for ops in instance.members)
+    return replace(instance, footprint=tuple(sizes))
 
 
 def _filled(instance: Instance, fixed: Fixed) -> list[int] | None:

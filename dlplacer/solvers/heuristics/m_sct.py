@@ -2,8 +2,7 @@
 
 from functools import lru_cache
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
-from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
 from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
@@ -43,19 +42,18 @@ def favourite_children(instance: Instance) -> tuple[int, ...]:
     child where x is the same to six digits: an arc with x < 0.5, as Baechi rounds, whose ends are both still without
     makes a favourite. With more than 10,000 arcs, where the program would take seconds, all x count as 0.
     """
-    delays = ArcDelays(instance)
     working = [op for op in instance.order if op not in instance.sources]
     position = {op: number for number, op in enumerate(working)}
     arcs = []
     for op in working:
         for target, delay in instance.successors[op]:
-            ticks = delays.cut(op, target, delay)
+            ticks = arc_delays(instance, op, target, delay).cut
             arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
-    values, mean = [0.0] * len(arcs), mean_durations(instance)
+    values = [0.0] * len(arcs)
     if 0 < len(arcs) <= _MOST_ARCS:
         from dlplacer.solvers.heuristics.m_sct_program import favourite_values
 
-        values = favourite_values([mean[op] for op in working], arcs)
+        values = favourite_values([instance.mean_duration[op] for op in working], arcs)
     ranks = upward_ranks(instance)
     child, claimed = [-1] * instance.op_count, set()
     gain = [ticks + ranks[working[target]] for _, target, ticks in arcs]

@@ -99,6 +99,14 @@ class Instance:
             for row, devices in zip(self.duration, self.allowed, strict=True)
         )
 
+    @cached_property
+    def mean_duration(self) -> tuple[float, ...]:
+        """[op] → mean ticks over its allowed devices."""
+        return tuple(
+            sum(row[device] for device in devices) / max(1, len(devices))
+            for row, devices in zip(self.duration, self.allowed, strict=True)
+        )
+
     def __hash__(self) -> int:
         """That of some of the fields, computed once: instances are keys of the tables in which solvers keep results."""
         return self._hash
