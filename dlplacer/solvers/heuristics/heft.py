@@ -37,7 +37,6 @@ class _Insertion:
         self.occupancy = Occupancy(instance, fixed)
         self.resources = [BusyIntervals() for _ in instance.capacity]
         self.links = None if instance.traffic is None else LinkState(instance.traffic)
-        self.where = [-1] * instance.op_count
         self.start, self.end = [0] * instance.op_count, [0] * instance.op_count
 
     def run(self, ops: Iterable[int], ahead: Sequence[Sequence[int]] | None) -> Schedule | None:
@@ -86,10 +85,8 @@ class _Insertion:
         if occupancy.overfull:
             return False
         if self.links is not None:
-            self.where[op] = device
-            for source, _ in instance.source_arcs[op]:
-                self.where[source] = occupancy.assigned[instance.block[source]]
-            arrival, promised = max(arrival, self.links.send_inputs(op, self.where, self.end)), begin
+            sent = self.links.send_inputs(op, occupancy.assigned, instance.block, self.end)
+            arrival, promised = max(arrival, sent), begin
         if arrival > promised:
             begin = self.resources[device].earliest(max(begin, arrival), ticks)
         self.start[op], self.end[op] = begin, begin + ticks

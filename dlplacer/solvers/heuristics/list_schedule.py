@@ -50,7 +50,7 @@ class _Desk:
         self.ready: list[list[tuple[int, int]]] = [[] for _ in self.free]
         self.instant: list[tuple[int, int]] = []
         self.links = None if instance.traffic is None else LinkState(instance.traffic)
-        self.device, self.end = [-1] * count, [0] * count
+        self.end = [0] * count
 
     def run(self) -> Schedule | None:
         for op, missing in enumerate(self.missing):
@@ -152,7 +152,7 @@ class _Desk:
         if instance.source_arcs[op] or self.occupancy.assigned[instance.block[op]] < 0:
             now = max(now, self.occupancy.assign_with_sources(op, device))
         if self.links is not None:
-            now = max(now, self._send_inputs(self.links, op, device))
+            now = max(now, self.links.send_inputs(op, self.occupancy.assigned, instance.block, self.end))
         end = self.end[op] = now + instance.duration[op][device]
         self.start[op] = now
         self.free[device] = end
@@ -169,10 +169,3 @@ class _Desk:
             missing[target] -= 1
             if not missing[target]:
                 self._release(target)
-
-    def _send_inputs(self, links: LinkState, op: int, device: int) -> int:
-        """When what an op reads from elsewhere is there, with the links booked for it."""
-        self.device[op] = device
-        for source, _ in self.instance.source_arcs[op]:
-            self.device[source] = self.occupancy.assigned[self.instance.block[source]]
-        return links.send_inputs(op, self.device, self.end)

@@ -51,7 +51,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     """
     links = None if instance.traffic is None else LinkState(instance.traffic)
     early, end = [0] * instance.op_count, [0] * instance.op_count
-    free = [0] * instance.device_count
+    free, every_op = [0] * instance.device_count, range(instance.op_count)
     for op in ops:
         here = device[op]
         begin = free[here]
@@ -60,7 +60,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
             if arrival > begin:
                 begin = arrival
         if links is not None:
-            begin = max(begin, links.send_inputs(op, device, end))
+            begin = max(begin, links.send_inputs(op, device, every_op, end))
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]
     return Schedule(tuple(device), tuple(early), max(end), () if links is None else tuple(links.transfers))
