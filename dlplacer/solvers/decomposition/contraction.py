@@ -79,18 +79,11 @@ class Contracted(Incumbent):
     """What is reached on a reduced instance; the original's incumbent hears of all of it."""
 
     def __init__(self, found: Reduction, outer: Incumbent) -> None:
-        super().__init__(replace(outer.budget, report=lambda makespan, bound: None))
-        self.found, self.outer = found, outer
-        self.bound = outer.bound
+        budget = replace(outer.budget, report=lambda makespan, bound: None)
+        super().__init__(budget, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
+        self.outer, self.bound = outer, outer.bound
         if outer.best is not None:
             self.offer(found.project(outer.best))
-
-    def offer(self, schedule: Schedule | None) -> bool:
-        """Keep a schedule if it is the best so far, and offer its expansion; whether it is."""
-        better = super().offer(schedule)
-        if better and schedule is not None:
-            self.outer.offer(self.found.expand(schedule))
-        return better
 
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far; it bounds the original too."""

@@ -39,9 +39,8 @@ def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> 
 
 def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) -> list[int]:
     """All ops by start, then end, then topological order: an order in which they can run."""
-    place = {op: position for position, op in enumerate(instance.order)}
     end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
-    return sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op]))
+    return sorted(instance.order, key=lambda op: (start[op], end[op]))
 
 
 def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:

@@ -31,10 +31,7 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
 
 def by_rank(instance: Instance, ranks: Sequence[float]) -> list[int]:
     """[op] → its place when ops are sorted by falling rank, ties in topological order; 0 comes first."""
-    depth = [0] * instance.op_count
-    for position, op in enumerate(instance.order):
-        depth[op] = position
     place = [0] * instance.op_count
-    for position, op in enumerate(sorted(range(instance.op_count), key=lambda op: (-ranks[op], depth[op]))):
+    for position, op in enumerate(sorted(instance.order, key=lambda op: -ranks[op])):
         place[op] = position
     return place
