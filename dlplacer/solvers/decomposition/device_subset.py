@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+import numpy as np
+
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
 from dlplacer.solvers.heuristics.construct import construct
@@ -83,16 +85,14 @@ def on_device_subset(instance: Instance, count: int = PARAMS.size) -> Instance |
 
 def best_connected(instance: Instance, count: int) -> frozenset[int]:
     """Devices of least total delay between each other, grown from the nearest pair; delays are those of all arcs."""
-    total = [[0] * instance.device_count for _ in range(instance.device_count)]
+    one_way = np.zeros((instance.device_count, instance.device_count), dtype=np.int64)
     for row in instance.successors:
         for _, delay in row:
-            for source, ticks in enumerate(delay):
-                for target, each in enumerate(ticks):
-                    total[source][target] += min(each, FAR)
-    devices = range(instance.device_count)
+            one_way += np.minimum(delay, FAR)
+    total, devices = (one_way + one_way.T).tolist(), range(instance.device_count)
 
     def added(chosen: tuple[int, ...], device: int) -> int:
-        return sum(total[device][other] + total[other][device] for other in chosen)
+        return sum(total[device][other] for other in chosen)
 
     def grown(pair: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         chosen, cost = pair, added(pair[:1], pair[1])

@@ -15,25 +15,22 @@ _NEVER = 2**62
 """Later than any tick."""
 
 
-def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None, patient: bool = True) -> Schedule | None:
+def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule that the rule gives, or None if it runs out of memory on every device that an op may use.
 
-    Parameters
-    ----------
-    patient
-        On machines of unequal devices, leave an op to another device that would end it earlier.
+    On machines of unequal devices, an op is left to another device that would end it earlier.
     """
-    return _Desk(instance, priority, fixed, patient and not instance.uniform).run()
+    return _Desk(instance, priority, fixed).run()
 
 
 class _Desk:
     """The state of one run: of all devices, the one whose next decision is earliest decides next."""
 
-    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed, patient: bool) -> None:
+    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed) -> None:
         count = instance.op_count
         self.instance = instance
         self.occupancy = Occupancy(instance, fixed)
-        self.patient = patient
+        self.patient = not instance.uniform
         zero = [not ticks for ticks in instance.longest]
         self.key = [place - count if zero[op] else place for op, place in enumerate(priority)]
         self.zero = zero
