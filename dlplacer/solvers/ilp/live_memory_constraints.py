@@ -20,8 +20,7 @@ def fit_into_memory_at_all_times(
     model: cp_model.CpModel, problem: Problem, instance: Instance, traffic: Traffic, variables: Variables, upper: int
 ) -> None:
     """Eq. 13 over time. Transfers must be part of the model, and no op may be a source or sink without times."""
-    shelves: list[Shelf] = [[] for _ in instance.capacity]
-    store = _Store(model, problem, instance, variables, upper, shelves)
+    store = _Store(model, problem, instance, variables, upper)
     for block, size in enumerate(instance.footprint):
         for device, here in variables.place[block].items():
             store.put(device, size, 0, upper, here)
@@ -29,7 +28,7 @@ def fit_into_memory_at_all_times(
         store.op(op, traffic)
     for optional in variables.optional_transfers:
         store.optional(optional, traffic)
-    for shelf, capacity in zip(shelves, instance.capacity, strict=True):
+    for shelf, capacity in zip(store.shelves, instance.capacity, strict=True):
         sizes = [size for _, size in shelf]
         if capacity is not None and sum(sizes) > capacity:
             unit = gcd(*sizes)
@@ -41,16 +40,11 @@ class _Store:
     """Puts things on shelves from a moment until the last of some others."""
 
     def __init__(
-        self,
-        model: cp_model.CpModel,
-        problem: Problem,
-        instance: Instance,
-        variables: Variables,
-        upper: int,
-        shelves: Sequence[Shelf],
+        self, model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables, upper: int
     ) -> None:
         self.model, self.problem, self.instance = model, problem, instance
-        self.variables, self.upper, self.shelves = variables, upper, shelves
+        self.variables, self.upper = variables, upper
+        self.shelves: list[Shelf] = [[] for _ in instance.capacity]
         self.readers: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.output_of: dict[str, int] = {}
         for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):

@@ -83,9 +83,14 @@ class Occupancy:
             return None
         return compact(self.instance, [assigned[block] for block in self.instance.block], start)
 
-    def _assign_best(self, op: int, value: Sequence[float]) -> None:
+    def best(self, op: int, value: Sequence[float]) -> int | None:
+        """The device of largest value among those that admit an op; None if none does."""
         fitting = [device for device in self.instance.allowed[op] if self.admits(op, device)]
-        if fitting:
-            self.assign(self.instance.block[op], max(fitting, key=lambda device: value[device]))
-        else:
+        return max(fitting, key=value.__getitem__, default=None)
+
+    def _assign_best(self, op: int, value: Sequence[float]) -> None:
+        device = self.best(op, value)
+        if device is None:
             self.overfull = True
+        else:
+            self.assign(self.instance.block[op], device)

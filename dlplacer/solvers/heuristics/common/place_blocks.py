@@ -49,12 +49,6 @@ def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed:
 
     def choose(occupancy: Occupancy, op: int) -> int | None:
         device = wished[instance.block[op]]
-        return device if occupancy.admits(op, device) else roomiest(occupancy, op)
+        return device if occupancy.admits(op, device) else occupancy.best(op, occupancy.room)
 
     return place_blocks(instance, ops, choose, fixed)
-
-
-def roomiest(occupancy: Occupancy, op: int) -> int | None:
-    """The device with most room among those that admit an op; None if none does."""
-    fitting = [device for device in occupancy.instance.allowed[op] if occupancy.admits(op, device)]
-    return max(fitting, key=occupancy.room.__getitem__, default=None)
