@@ -6,7 +6,7 @@ import numpy.typing as npt
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.instance.instance import FAR, Delay, Instance
+from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 Table = npt.NDArray[np.int64]
@@ -34,19 +34,14 @@ def optimistic_costs(instance: Instance) -> Table:
     of the successor; a successor of the same block stays on the device. Meaningless where the op may not run.
     """
     table = np.zeros((instance.op_count, instance.device_count), dtype=np.int64)
-    matrices: dict[int, Table] = {}
+    distinct = {id(delay): delay for arcs in instance.successors for _, delay in arcs}
+    matrices = {key: np.array(delay, dtype=np.int64) for key, delay in distinct.items()}
     for op in reversed(instance.order):
         for target, delay in instance.successors[op]:
             cost = np.full(instance.device_count, FAR, dtype=np.int64)
             allowed = list(instance.allowed[target])
             cost[allowed] = table[target, allowed] + np.array(instance.duration[target])[allowed]
             if instance.block[op] != instance.block[target]:
-                cost = (_matrix(matrices, delay) + cost).min(axis=1)
+                cost = (matrices[id(delay)] + cost).min(axis=1)
             np.maximum(table[op], cost, out=table[op])
     return table
-
-
-def _matrix(known: dict[int, Table], delay: Delay) -> Table:
-    if id(delay) not in known:
-        known[id(delay)] = np.array(delay, dtype=np.int64)
-    return known[id(delay)]
