@@ -142,10 +142,6 @@ class Problem:
                 owner[member] = number
         return tuple(owner)
 
-    def shortest_duration(self, op: int) -> int:
-        """Ticks of an op on its fastest allowed device."""
-        return min(ticks_there for ticks_there in self.duration[op] if ticks_there is not None)
-
 
 def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Problem:
     """The integer problem.

@@ -40,11 +40,9 @@ def least_delay_routes(
     graph = topology.to_networkx()
 
     def search_table(size_bytes: int) -> RoutesByPair:
-        return (
-            _search_table(graph, topology, size_bytes)
-            if routes is None
-            else _joined_routes(topology, routes, size_bytes)
-        )
+        if routes is None:
+            return _search_table(graph, topology, size_bytes)
+        return _joined_routes(topology, routes, size_bytes)
 
     def search(low: int, high: int) -> None:
         if high - low < 2:
@@ -65,7 +63,7 @@ def least_delay_routes(
 
 def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = "store-and-forward") -> Fraction:
     """Δe of eq. 11 in seconds: Σ over the links of bytes/B(l) + L(l); or the cut-through delay of its segments."""
-    parts = (_links(topology, part) for part in segments(topology, route))
+    parts = ([topology.link_between[hop] for hop in pairwise(part)] for part in segments(topology, route))
     return sum((link_spans(part, size_bytes, delay, exact)[-1][1] for part in parts), Fraction(0))
 
 
@@ -88,8 +86,7 @@ def _search_table(graph: Any, topology: Topology, size_bytes: int) -> dict[tuple
     import networkx as nx
 
     def delay_s(_source: str, _target: str, data: Mapping[str, Any]) -> float:
-        link = data["link"]
-        return link_delay_s(link, size_bytes, float)
+        return link_delay_s(data["link"], size_bytes, float)
 
     table = {}
     for device in topology.devices:
@@ -144,10 +141,6 @@ def _joined_routes(
                 parts = [graph.edges[hop]["route"][1:] for hop in pairwise(stops)]
                 table[source, target] = (source, *(node for part in parts for node in part))
     return table
-
-
-def _links(topology: Topology, route: Route) -> list[Link]:
-    return [topology.link_between[hop] for hop in pairwise(route)]
 
 
 def _rate(link: Link) -> Fraction:

@@ -241,8 +241,8 @@ SOLVERS = (
     Mutant(
         "solvers/bounds/heads_tails.py",
         "a head waits for the earliest of its predecessors",
-        "head[op] = max(head[op], end + delays.least(source, op, delay))",
-        "head[op] = max(head[op], delays.least(source, op, delay))",
+        "head[op] = max(head[op], end + arc.least)",
+        "head[op] = max(head[op], arc.least)",
         ("solvers/bounds",),
     ),
     Mutant(
@@ -253,7 +253,7 @@ SOLVERS = (
         ("solvers/bounds",),
     ),
     Mutant(
-        "solvers/heuristics/common/insertion.py",
+        "solvers/heuristics/heft.py",
         "HEFT takes the device of the earliest begin",
         "choice = end if ahead is None else end + ahead[op][device], end, device, begin",
         "choice = begin if ahead is None else end + ahead[op][device], end, device, begin",

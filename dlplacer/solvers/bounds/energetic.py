@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.area import Ints, Prices
 from dlplacer.solvers.instance.instance import FAR, Instance
 
@@ -109,9 +109,8 @@ def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint
 
 def _cut_delays(instance: Instance) -> Ints:
     """[op] → the least delay of an arc that changes the device, among those from the op or an op after it."""
-    delays = ArcDelays(instance)
     least = [FAR] * instance.op_count
     for op in reversed(instance.order):
         for target, delay in instance.successors[op]:
-            least[op] = min(least[op], least[target], delays.cut(op, target, delay))
+            least[op] = min(least[op], least[target], arc_delays(instance, op, target, delay).cut)
     return np.array(least, dtype=np.int64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.instance.instance import Instance
 
 
@@ -21,14 +21,14 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     known
         [op] → heads that are already known, to start from.
     """
-    delays = ArcDelays(instance)
     head = list(known) or [0] * instance.op_count
     for op in instance.order:
         entries = []
         for source, delay in instance.predecessors[op]:
             end = head[source] + instance.shortest[source]
-            head[op] = max(head[op], end + delays.least(source, op, delay))
-            entries.append((end + delays.cut(source, op, delay), head[source], instance.shortest[source]))
+            arc = arc_delays(instance, source, op, delay)
+            head[op] = max(head[op], end + arc.least)
+            entries.append((end + arc.cut, head[source], instance.shortest[source]))
         if entries:
             head[op] = max(head[op], _least_over_sets(entries))
     return head

@@ -79,18 +79,11 @@ class Contracted(Incumbent):
     """What is reached on a reduced instance; the original's incumbent hears of all of it."""
 
     def __init__(self, found: Reduction, outer: Incumbent) -> None:
-        super().__init__(replace(outer.budget, report=lambda makespan, bound: None))
-        self.found, self.outer = found, outer
-        self.bound = outer.bound
+        budget = replace(outer.budget, report=lambda makespan, bound: None)
+        super().__init__(budget, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
+        self.outer, self.bound = outer, outer.bound
         if outer.best is not None:
             self.offer(found.project(outer.best))
-
-    def offer(self, schedule: Schedule | None) -> bool:
-        """Keep a schedule if it is the best so far, and offer its expansion; whether it is."""
-        better = super().offer(schedule)
-        if better and schedule is not None:
-            self.outer.offer(self.found.expand(schedule))
-        return better
 
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far; it bounds the original too."""
@@ -194,27 +187,17 @@ class _Work:
     def rebuilt(self, kept: tuple[int, ...]) -> Instance:
         """The instance of the ops that are left."""
         instance = self.instance
-        position = {op: number for number, op in enumerate(kept)}
-        blocks = list(dict.fromkeys(self.block[op] for op in kept))
-        number = {block: count for count, block in enumerate(blocks)}
-        members: list[list[int]] = [[] for _ in blocks]
-        for op in kept:
-            members[number[self.block[op]]].append(position[op])
-        instant = [op for op in kept if not instance.longest[op]]
-        return replace(
+        instant = [op for op, ticks in enumerate(instance.longest) if not ticks]
+        contracted = replace(
             instance,
-            duration=tuple(instance.duration[op] for op in kept),
-            allowed=tuple(instance.allowed[op] for op in kept),
-            successors=tuple(tuple((position[end], delay) for end, delay in self.readers[op].items()) for op in kept),
-            predecessors=tuple(tuple((position[end], delay) for end, delay in self.reads[op].items()) for op in kept),
-            order=tuple(range(len(kept))),
-            block=tuple(number[self.block[op]] for op in kept),
-            members=tuple(map(tuple, members)),
-            footprint=tuple(self.footprint[block] for block in blocks),
-            sources=frozenset(position[op] for op in instant if not self.reads[op]),
-            sinks=frozenset(position[op] for op in instant if not self.readers[op]),
-            barrier=None if instance.barrier is None else position[instance.barrier],
+            successors=tuple(tuple(row.items()) for row in self.readers),
+            predecessors=tuple(tuple(row.items()) for row in self.reads),
+            footprint=tuple(self.footprint),
+            sources=frozenset(op for op in instant if not self.reads[op]),
+            sinks=frozenset(op for op in instant if not self.readers[op]),
         )
+        barrier = None if instance.barrier is None else kept.index(instance.barrier)
+        return replace(contracted.restricted(kept), barrier=barrier)
 
 
 def _slower(known: Delay | None, delay: Delay) -> Delay:

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+import numpy as np
+
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
 from dlplacer.solvers.heuristics.construct import construct
@@ -16,7 +18,6 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
-from dlplacer.solvers.instance.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,11 @@ class SubsetParams:
 PARAMS = SubsetParams()
 
 
-class SubsetIncumbent(Incumbent):
+def subset_incumbent(outer: Incumbent, deadline: float) -> Incumbent:
     """What is reached on some of the devices: its schedules go to the whole's incumbent, its bounds do not."""
-
-    def __init__(self, outer: Incumbent, deadline: float) -> None:
-        budget = replace(outer.budget, deadline=min(deadline, outer.budget.deadline), report=_unheard)
-        super().__init__(budget, outer.admits)
-        self.outer = outer
-
-    def offer(self, schedule: Schedule | None) -> bool:
-        """Keep a schedule if it is admitted and the best so far, and offer it to the whole; whether it is."""
-        better = super().offer(schedule)
-        if better:
-            self.outer.offer(schedule)
-        return better
+    # Progress on some of the devices is not that of the whole.
+    budget = replace(outer.budget, deadline=min(deadline, outer.budget.deadline), report=lambda makespan, bound: None)
+    return Incumbent(budget, outer.admits, outer.offer)
 
 
 def search_device_subset(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
@@ -64,7 +56,7 @@ def search_device_subset(instance: Instance, incumbent: Incumbent, seconds: floa
     subset = on_device_subset(instance)
     if subset is None:
         return
-    known = SubsetIncumbent(incumbent, time.monotonic() + seconds)
+    known = subset_incumbent(incumbent, time.monotonic() + seconds)
     known.offer(construct(subset, list_schedule))
     if known.best is None:
         return
@@ -93,16 +85,14 @@ def on_device_subset(instance: Instance, count: int = PARAMS.size) -> Instance |
 
 def best_connected(instance: Instance, count: int) -> frozenset[int]:
     """Devices of least total delay between each other, grown from the nearest pair; delays are those of all arcs."""
-    total = [[0] * instance.device_count for _ in range(instance.device_count)]
+    one_way = np.zeros((instance.device_count, instance.device_count), dtype=np.int64)
     for row in instance.successors:
         for _, delay in row:
-            for source, ticks in enumerate(delay):
-                for target, each in enumerate(ticks):
-                    total[source][target] += min(each, FAR)
-    devices = range(instance.device_count)
+            one_way += np.minimum(delay, FAR)
+    total, devices = (one_way + one_way.T).tolist(), range(instance.device_count)
 
     def added(chosen: tuple[int, ...], device: int) -> int:
-        return sum(total[device][other] + total[other][device] for other in chosen)
+        return sum(total[device][other] for other in chosen)
 
     def grown(pair: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         chosen, cost = pair, added(pair[:1], pair[1])
@@ -114,7 +104,3 @@ def best_connected(instance: Instance, count: int) -> frozenset[int]:
         return cost, chosen
 
     return frozenset(min(grown(pair) for pair in combinations(devices, 2))[1])
-
-
-def _unheard(makespan: int | None, bound: int) -> None:
-    """Progress on some of the devices is not that of the whole."""

@@ -53,13 +53,10 @@ class WindowSearchParams:
     most_s: float = 5.0
 
 
-def search_windows(
-    instance: Instance,
-    incumbent: Incumbent,
-    seconds: float,
-    patience: int,
-    params: WindowSearchParams = WindowSearchParams(),
-) -> None:
+PARAMS = WindowSearchParams()
+
+
+def search_windows(instance: Instance, incumbent: Incumbent, seconds: float, patience: int) -> None:
     """Offer better schedules until the gap is closed, the time is up, or `patience` windows in a row bring nothing.
 
     Windows lie at random places. They grow while they are solved with little work and shrink where they are not solved.
@@ -68,7 +65,7 @@ def search_windows(
     budget = incumbent.budget
     random = Random(budget.seed)
     current = incumbent.best
-    size, idle = params.first_size, 0
+    size, idle = PARAMS.first_size, 0
     stop_at = time.monotonic() + seconds
     # Threads suffice: CP-SAT releases the interpreter's lock while it solves.
     with ThreadPoolExecutor(budget.workers) as pool:
@@ -77,19 +74,17 @@ def search_windows(
                 return
             timeline = WindowSequence(instance, current)
             windows = _choose(timeline, round(size), budget.workers, random)
-            upper = current.makespan - (idle < params.stuck_after)
-            left = min(params.most_s, budget.left_s, max(0.0, stop_at - time.monotonic()))
-            tasks = [
-                pool.submit(_solve, window, upper, random.randrange(2**31), (left, params.work)) for window in windows
-            ]
+            upper = current.makespan - (idle < PARAMS.stuck_after)
+            left = min(PARAMS.most_s, budget.left_s, max(0.0, stop_at - time.monotonic()))
+            tasks = [pool.submit(_solve, window, upper, random.randrange(2**31), left) for window in windows]
             results = [task.result() for task in tasks]
             better = _combined(timeline, windows, [found for found, _ in results])
             idle = 0 if better.makespan < current.makespan else idle + len(windows)
             current = better
             incumbent.offer(current)
             for _, work in results:
-                factor = params.growth if work < params.easy_work else params.shrinkage if work >= params.work else 1.0
-                size = min(params.largest_size, max(params.least_size, size * factor))
+                factor = PARAMS.growth if work < PARAMS.easy_work else PARAMS.shrinkage if work >= PARAMS.work else 1.0
+                size = min(PARAMS.largest_size, max(PARAMS.least_size, size * factor))
 
 
 def _choose(timeline: WindowSequence, size: int, count: int, random: Random) -> list[Window]:
@@ -103,19 +98,13 @@ def _choose(timeline: WindowSequence, size: int, count: int, random: Random) -> 
     return [timeline.window(place, size) for place in places]
 
 
-def _solve(window: Window, upper: int, seed: int, limits: tuple[float, float]) -> tuple[Schedule | None, float]:
-    """A schedule of the window with which the whole takes at most `upper` ticks, and the deterministic work spent.
-
-    Parameters
-    ----------
-    limits
-        Seconds that may pass, and deterministic seconds.
-    """
+def _solve(window: Window, upper: int, seed: int, seconds: float) -> tuple[Schedule | None, float]:
+    """A schedule of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
     if window.bounds.makespan > upper:
         return None, 0.0
     model, variables = build_window_model(window, upper)
-    solver = new_solver(1, seed, limits[0])
-    solver.parameters.max_deterministic_time = limits[1]
+    solver = new_solver(1, seed, seconds)
+    solver.parameters.max_deterministic_time = PARAMS.work
     found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value) if found else None
     return schedule, solver.deterministic_time

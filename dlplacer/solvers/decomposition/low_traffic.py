@@ -84,7 +84,8 @@ class _LowTraffic:
             block, here = series.instance.block[position], self.assigned[self.instance.block[op]]
             if here >= 0 and known.setdefault(block, here) == here and here in variables.place[block]:
                 model.add(variables.place[block][here] == 1)
-        terms = [*self._inside(variables), *self._outside(ops, series, variables)]
+        inside = ((one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers)
+        terms = [*inside, *self._outside(ops, series, variables)]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
         solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
@@ -92,10 +93,6 @@ class _LowTraffic:
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return read_schedule(variables, series.instance, solver.boolean_value, solver.value)
         return best
-
-    def _inside(self, variables: Variables) -> Iterator[tuple[cp_model.LiteralT, int]]:
-        for optional in variables.optional_transfers:
-            yield optional.used, sum(segment.ticks for segment in optional.route)
 
     def _outside(
         self, ops: dict[int, int], series: Series, variables: Variables

@@ -7,6 +7,7 @@ a lower bound in place of every f_s that is not known yet; what it chooses is so
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -69,34 +70,20 @@ class MasterParams:
     retry_penalty: int = 5 * 10**3
 
 
-@dataclass(frozen=True)
-class MasterSolution:
-    """What the master chose: device of every shared block, and no sum of the series' makespans is less than `ticks`."""
-
-    ticks: int
-    assigned: dict[int, int]
-
-
 class MasterProblem:
     """The series of a chain, the blocks that they share, and what is known of each under each pattern."""
 
     def __init__(self, chain: SegmentChain, params: MasterParams = MasterParams()) -> None:
         self.chain, self.params = chain, params
         self.blocks = [self._own_blocks(series) for series in chain.series]
-        users: dict[int, int] = {}
-        for own in self.blocks:
-            for block in own:
-                users[block] = users.get(block, 0) + 1
-        self.shared = [
-            tuple(sorted((block for block in own if users[block] > 1), key=lambda block: (-users[block], block)))
-            for own in self.blocks
-        ]
-        self.shared = [blocks[: params.most_shared] for blocks in self.shared]
+        users = Counter(block for own in self.blocks for block in own)
+        most_used = sorted((block for block in users if users[block] > 1), key=lambda block: (-users[block], block))
+        self.shared = [tuple(block for block in most_used if block in own)[: params.most_shared] for own in self.blocks]
         self.classes = interchangeable(chain.instance)
         self.free = [chain.incumbents[series.instance].bound for series in chain.series]
         self.known: list[dict[Pattern, Incumbent]] = [{} for _ in chain.series]
         self.work: dict[Instance, float] = {}
-        self.tries: dict[int, int] = {}
+        self.tries = Counter[int]()
         for number, series in enumerate(chain.series):
             incumbent = chain.incumbents[series.instance]
             if incumbent.closed and incumbent.best is not None:
@@ -117,20 +104,18 @@ class MasterProblem:
             choice = self._choose(min(self.params.master_s, left))
             if choice is None:
                 return
-            patterns = [self.pattern(number, choice.assigned) for number in range(len(self.chain.series))]
+            ticks, assigned = choice
+            patterns = [self.pattern(number, assigned) for number in range(len(self.chain.series))]
             chosen = [self._seen(number, pattern) for number, pattern in enumerate(patterns)]
-            most = offer(choice.ticks, self._combined(choice, patterns))
-            least = [self.chain.incumbents[limited.instance].bound for limited in chosen]
+            most = offer(ticks, self._combined(assigned, patterns))
+            known = [self.chain.incumbents[limited.instance] for limited in chosen]
             # Least work first: a subproblem that is hard must not starve the easy ones.
-            unsolved = [number for number, limited in enumerate(chosen) if not self._closed(limited)]
+            unsolved = [number for number, incumbent in enumerate(known) if not incumbent.closed]
             if most is None or not unsolved:
                 return
             number = min(unsolved, key=lambda number: self.work.get(chosen[number].instance, 0.0))
-            slack = max(0, most - sum(least))
-            self._advance(chosen[number], solve, least[number] + slack, stop_at)
-
-    def _closed(self, limited: Series) -> bool:
-        return self.chain.incumbents[limited.instance].closed
+            slack = max(0, most - sum(incumbent.bound for incumbent in known))
+            self._advance(chosen[number], solve, known[number].bound + slack, stop_at)
 
     def pattern(self, number: int, assigned: dict[int, int]) -> Pattern:
         """The pattern of a series under a placement of its shared blocks."""
@@ -195,10 +180,9 @@ class MasterProblem:
             chain.incumbents[limited.instance].budget = chain.budget_of(left)
             solve(chain, limited, work, most)
             self.work[limited.instance] = work * self.params.growth
-            known = id(chain.incumbents[limited.instance])
-            self.tries[known] = self.tries.get(known, 0) + 1
+            self.tries[id(chain.incumbents[limited.instance])] += 1
 
-    def _combined(self, choice: MasterSolution, patterns: Sequence[Pattern]) -> list[Schedule]:
+    def _combined(self, assigned: dict[int, int], patterns: Sequence[Pattern]) -> list[Schedule]:
         """Schedules of the whole from those of the series under the chosen patterns."""
         parts = []
         for number, pattern in enumerate(patterns):
@@ -206,14 +190,9 @@ class MasterProblem:
             if schedule is None:
                 return []
             there = self._local(number, schedule)
-            name = dict(
-                zip((there[block] for block in self.shared[number]), self._assigned(number, choice), strict=True)
-            )
+            name = {there[block]: assigned[block] for block in self.shared[number]}
             parts.append((schedule, self._completed(name)))
         return self.chain.combined(parts)
-
-    def _assigned(self, number: int, choice: MasterSolution) -> list[int]:
-        return [choice.assigned[block] for block in self.shared[number]]
 
     def _completed(self, name: dict[int, int]) -> list[int]:
         """New names of all devices, each in its class."""
@@ -225,8 +204,11 @@ class MasterProblem:
                 names[device] = given[device] if device in given else rest.pop(0)
         return names
 
-    def _choose(self, seconds: float) -> MasterSolution | None:
-        """The best placement of the shared blocks by what is known; of equals that whose known schedules are best."""
+    def _choose(self, seconds: float) -> tuple[int, dict[int, int]] | None:
+        """The best placement of the shared blocks by what is known; of equals that whose known schedules are best.
+
+        With it comes a number of ticks that no sum of the series' makespans is less than.
+        """
         scale = self.params.guess_scale
         model = cp_model.CpModel()
         shared = dict.fromkeys(block for blocks in self.shared for block in blocks)
@@ -247,7 +229,7 @@ class MasterProblem:
                 if more:
                     model.add(cost >= self.free[number] + more * (1 - len(literals)) + more * met)
                 if known.best is not None:
-                    tried = 0 if known.closed else self.tries.get(id(known), 0)
+                    tried = 0 if known.closed else self.tries[id(known)]
                     worse = (
                         known.best.makespan - self.free[number]
                     ) * scale // whole + tried**2 * self.params.retry_penalty
@@ -263,7 +245,7 @@ class MasterProblem:
             block: next(device for device, there in row.items() if solver.boolean_value(there))
             for block, row in place.items()
         }
-        return MasterSolution(int(solver.best_objective_bound + 1e-3) // (2 * scale * (len(guesses) + 1)), assigned)
+        return int(solver.best_objective_bound + 1e-3) // (2 * scale * (len(guesses) + 1)), assigned
 
     @property
     def _all_equal(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.ilp.variables import Variables
@@ -57,10 +57,9 @@ def charge_idle_ends(
 
 def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
     """The least tick at which a device can start one of the ops if it has none of their inputs."""
-    delays = ArcDelays(instance)
     return min(
         max(
-            head[source] + instance.shortest[source] + delays.cut(source, op, delay)
+            head[source] + instance.shortest[source] + arc_delays(instance, source, op, delay).cut
             for source, delay in instance.predecessors[op]
         )
         for op in ops

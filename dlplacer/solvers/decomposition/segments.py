@@ -75,7 +75,7 @@ def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
     for before, cut in pairwise([-1, *cuts]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
-            segments.append(GraphSegment(tuple(chosen), _alone(instance, chosen), before < 0))
+            segments.append(GraphSegment(tuple(chosen), relaxed(instance, chosen, -1), before < 0))
     return segments
 
 
@@ -146,12 +146,14 @@ def _without_leaves(instance: Instance) -> Instance:
     return replace(instance, successors=tuple(successors), predecessors=tuple(predecessors))
 
 
-def _alone(instance: Instance, ops: list[int]) -> Instance:
+def relaxed(instance: Instance, ops: list[int], instant: int) -> Instance:
+    """The instance of some ops without memory rules, the one at position `instant` in no time."""
     part = instance.restricted(ops)
-    nothing = (0,) * part.device_count
+    duration = list(part.duration)
+    duration[instant] = (0,) * part.device_count
     return replace(
         part,
-        duration=(*part.duration[:-1], nothing),
+        duration=tuple(duration),
         footprint=(0,) * len(part.members),
         capacity=(None,) * part.device_count,
     )

@@ -179,13 +179,11 @@ class SegmentChain:
     @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
         """Number of a segment → its series, and where it begins in the series' instance."""
-        position = {}
-        for series in self.series:
-            first = 0
-            for number in series.segments:
-                position[number] = series, first
-                first += len(self.segments[number].ops)
-        return position
+        return {
+            number: (series, first)
+            for series in self.series
+            for number, (_, first) in zip(series.segments, self.spans(series), strict=True)
+        }
 
     def _least_ticks(self, first: int, last: int) -> int:
         """Least sum of the makespans of the segments from number `first` to before `last`."""

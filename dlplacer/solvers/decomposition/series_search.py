@@ -1,17 +1,21 @@
 """One series of segments improved and proven: randomized restarts, then CP-SAT with the rows of its segments."""
 
+from dlplacer.core.errors import InternalError
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.instance.incumbent import Incumbent
 
 _RESTARTS = 30
 """Randomized restarts before CP-SAT, which gains from a good hint. Never tuned."""
 
 
-def search_series(chain: SegmentChain, series: Series, work: float, most: int | None = None) -> None:
+def search_series(
+    chain: SegmentChain, series: Series, work: float, most: int | None = None, with_transfers: bool = False
+) -> None:
     """Improve and prove the best schedule of a series of segments.
 
     Parameters
@@ -20,6 +24,13 @@ def search_series(chain: SegmentChain, series: Series, work: float, most: int | 
         Deterministic seconds of CP-SAT.
     most
         Makespans above it are of no interest: it suffices to prove that there is none of at most so many ticks.
+    with_transfers
+        Whether the traffic of the series is part of the model.
+
+    Raises
+    ------
+    InternalError
+        If with transfers there is no schedule as good as one that is known.
     """
     instance, incumbent = series.instance, chain.incumbents[series.instance]
     improve(instance, incumbent, incumbent.budget.left_s, _RESTARTS)
@@ -33,12 +44,25 @@ def search_series(chain: SegmentChain, series: Series, work: float, most: int | 
     if bounds.makespan > upper:
         incumbent.raise_bound(upper + 1)
         return
-    model, variables = build_model(instance, bounds, upper, best if upper == best.makespan else None)
+    hint = best if upper == best.makespan else None
+    model, variables = build_model(instance, bounds, upper, hint, with_transfers)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-        # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
-        last = variables.start[offset + len(segment.ops) - 1]
-        model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
-    solved = search(model, variables, instance, incumbent, incumbent.budget.left_s, work)
-    if not solved and upper < best.makespan:
+        if not with_transfers:
+            # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
+            last = variables.start[offset + len(segment.ops) - 1]
+            model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
+    complete = not with_transfers or instance.traffic is None or instance.traffic.routes.complete
+    # With routes left out, the model's bound is none of the series: keep it apart.
+    known = incumbent if complete else Incumbent(incumbent.budget)
+    solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    incumbent.offer(known.best)
+    if solvable or not complete:
+        return
+    if upper < best.makespan:
         incumbent.raise_bound(upper + 1)
+    elif with_transfers:
+        raise InternalError(
+            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
+            "report this graph and topology"
+        )

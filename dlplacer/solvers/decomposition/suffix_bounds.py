@@ -6,10 +6,10 @@ any schedule, so the optimum of the instance of these ops alone bounds the op's 
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decomposition.segments import GraphSegment, Series
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series, relaxed
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -80,7 +80,7 @@ def suffixes(
             chosen = cut, after
         if chosen is not None and chosen[0] not in done and not inside.issuperset(chosen[1]):
             done.add(chosen[0])
-            yield chosen[0], _part(instance, *chosen)
+            yield chosen[0], relaxed(instance, [chosen[0], *chosen[1]], 0)
 
 
 def followers(instance: Instance, op: int) -> list[int]:
@@ -92,13 +92,3 @@ def followers(instance: Instance, op: int) -> list[int]:
                 found.add(target)
                 pending.append(target)
     return [other for other in instance.order if other in found]
-
-
-def _part(instance: Instance, cut: int, after: list[int]) -> Instance:
-    part = instance.restricted([cut, *after])
-    return replace(
-        part,
-        duration=((0,) * part.device_count, *part.duration[1:]),
-        footprint=(0,) * len(part.members),
-        capacity=(None,) * part.device_count,
-    )

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.decomposition.windows import Window
+from dlplacer.solvers.ilp.constraints import minimize_makespan
 from dlplacer.solvers.ilp.ilp_model import add_constraints
-from dlplacer.solvers.ilp.objective import minimize_makespan
 from dlplacer.solvers.ilp.variables import Linear, Literal, Variables, create_variables, duration
 
 

@@ -1,6 +1,6 @@
 """Windows of a schedule: some ops to place and order anew between what comes before and what comes after them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,7 +98,8 @@ class WindowSequence:
             block: _common([self._devices(chosen[op], first, free[block]) for op in ops])
             for block, ops in enumerate(part.members)
         }
-        before, after = self._frontier(first), self._after(first + count)
+        before = self._last(self.ops[self.first : first], self.end)
+        after = self._last(reversed(self.ops[first + count :]), self.path)
         return Window(
             ops=tuple(chosen),
             instance=replace(
@@ -126,25 +127,12 @@ class WindowSequence:
                 after[here] = path[op]
         return path
 
-    def _frontier(self, first: int) -> list[int]:
-        """[device] → when the ops before a position leave it."""
-        frontier = [0] * self.instance.device_count
-        for device in range(self.instance.device_count):
-            for op in reversed(self.ops[self.first : first]):
-                if self.schedule.device[op] == device:
-                    frontier[device] = self.end[op]
-                    break
-        return frontier
-
-    def _after(self, last: int) -> list[int]:
-        """[device] → longest route from the start of its first op from a position on to the end of the schedule."""
-        after = [0] * self.instance.device_count
-        for device in range(self.instance.device_count):
-            for op in self.ops[last:]:
-                if self.schedule.device[op] == device:
-                    after[device] = self.path[op]
-                    break
-        return after
+    def _last(self, ops: Iterable[int], value: Sequence[int]) -> list[int]:
+        """[device] → the value of the last one of some ops there; 0 without any."""
+        last = [0] * self.instance.device_count
+        for op in ops:
+            last[self.schedule.device[op]] = value[op]
+        return last
 
     def _release(self, op: int, inside: set[int], before: Sequence[int]) -> tuple[int, ...]:
         if op in self.instance.sources:

@@ -2,16 +2,12 @@
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
-from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.low_traffic import low_traffic
-from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
-from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import search
-from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.instance.incumbent import Incumbent
 
 
@@ -26,8 +22,6 @@ class TransferSearchParams:
     work, growth
         Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one: more than
         without transfers, as the models have literals for every route and intervals for every link direction.
-    restarts
-        Randomized restarts per series before CP-SAT.
     slacks
         Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
     low_traffic_work
@@ -41,7 +35,6 @@ class TransferSearchParams:
     advance_share: float = 0.5
     work: float = 0.4
     growth: float = 3.0
-    restarts: int = 30
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
     low_traffic_work: float = 0.12
     patience: int = 2
@@ -64,7 +57,8 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
         reached = incumbent.bound, incumbent.best
         contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
         if not number or (complete and contended.open):
-            contended.advance(work, now + PARAMS.advance_share * (stop_at - now), search_with_transfers)
+            advance_until = now + PARAMS.advance_share * (stop_at - now)
+            contended.advance(work, advance_until, partial(search_series, with_transfers=True))
             if complete:
                 bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
                 incumbent.raise_bound(bounds.makespan)
@@ -76,25 +70,3 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
         idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
         work, number = work * PARAMS.growth, number + 1
     return bounds
-
-
-def search_with_transfers(chain: SegmentChain, series: Series, work: float) -> None:
-    """Improve and prove the best schedule of a series with its traffic."""
-    instance, incumbent = series.instance, chain.incumbents[series.instance]
-    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
-    best = incumbent.best
-    if best is None or incumbent.closed or not incumbent.budget.left_s:
-        return
-    model, variables = build_model(instance, chain.bounds[instance], best.makespan, best, with_transfers=True)
-    for segment, offset in chain.spans(series):
-        charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
-    complete = instance.traffic is None or instance.traffic.routes.complete
-    # With routes left out, the model's bound is none of the series: keep it apart.
-    known = incumbent if complete else Incumbent(incumbent.budget)
-    solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
-    incumbent.offer(known.best)
-    if not solvable and complete:
-        raise InternalError(
-            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
-            "report this graph and topology"
-        )

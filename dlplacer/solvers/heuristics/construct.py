@@ -1,21 +1,23 @@
 """First schedules: a rule on the free problem and, where it runs out of memory, on a placement that fits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.pack import choose_components, pack
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
-Rule = Callable[[Instance, Sequence[int], Sequence[int] | None], Schedule | None]
+Rule = Callable[[Instance, Priority, Fixed], Schedule | None]
+"""A heuristic; None if an op fits on no device that it may use."""
 
 DELAY_WEIGHTS = (1.0, 0.5, 0.0)
 """Factors on the delays in upward ranks, of which the best schedule counts: HEFT's own rank takes every arc to cross
 devices, which overrates delays where most arcs do not; 0 ranks by work alone."""
 
 
-def construct(instance: Instance, rule: Rule, fixed: Sequence[int] | None = None) -> Schedule | None:
+def construct(instance: Instance, rule: Rule, fixed: Fixed = None) -> Schedule | None:
     """The best schedule of a rule over several ranks, or None if it always runs out of memory.
 
     Where the free rule fails, it orders the ops on a placement packed for memory.
@@ -49,6 +51,6 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
     return _best(instance, rule, fixed)
 
 
-def _best(instance: Instance, rule: Rule, fixed: Sequence[int] | None) -> Schedule | None:
+def _best(instance: Instance, rule: Rule, fixed: Fixed) -> Schedule | None:
     found = [rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed) for weight in DELAY_WEIGHTS]
     return min((one for one in found if one is not None), key=lambda one: one.makespan, default=None)

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.heuristics.common.averages import mean_durations
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
 from dlplacer.solvers.heuristics.heft import heft
@@ -11,23 +10,16 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 
-def cpop(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def cpop(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of CPOP, or None if an op fits on no device that it may use.
 
     An op's value is its upward plus its downward rank: the mean length of the longest path through it. The ops of one
     longest path go to the device that runs that path fastest, all others to the device where they end first, with
-    insertion; among the ops that are ready the one of largest value goes next.
+    insertion; among the ops that are ready the one of largest value goes next, of equal ones the preferred.
 
     Other than in the paper: sources of zero time take no part in paths, for they go to their first reader; the path
     continues with the successor of largest value, which on a longest path is the next op but for rounding; ops of the
     path that may not use its device, or for which its memory does not suffice, are placed like all others.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference among ops of equal value.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     value = _values(instance)
     path = _critical_path(instance, value)
@@ -39,9 +31,9 @@ def _values(instance: Instance) -> list[float]:
     """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
     working = [op for op in instance.order if op not in instance.sources]
     downward = upward_ranks(instance.restricted(working).reversed)
-    value, mean = upward_ranks(instance), mean_durations(instance)
+    value = upward_ranks(instance)
     for op, rank in zip(working, downward, strict=True):
-        value[op] += rank - mean[op]
+        value[op] += rank - instance.mean_duration[op]
     return value
 
 
@@ -55,7 +47,7 @@ def _critical_path(instance: Instance, value: Sequence[float]) -> list[int]:
     return path
 
 
-def _path_together(instance: Instance, path: Sequence[int], fixed: Sequence[int] | None) -> list[int]:
+def _path_together(instance: Instance, path: Sequence[int], fixed: Fixed) -> list[int]:
     """[block] → device, with the path's blocks on the device that suits it best: most of its ops, then least time."""
 
     def cost(device: int) -> tuple[int, int]:

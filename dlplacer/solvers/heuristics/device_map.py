@@ -1,7 +1,6 @@
 """Fill the devices in order: what device maps do today (`device_map="auto"` of Hugging Face Accelerate)."""
 
-from collections.abc import Sequence
-
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.ready_order import program_order
 from dlplacer.solvers.heuristics.fill_devices import filled, with_sizes
 from dlplacer.solvers.instance.instance import Instance
@@ -11,22 +10,15 @@ _BUFFER = 1.25
 """Mean block sizes that a device takes beyond its share: Accelerate's `get_balanced_memory` has the same factor."""
 
 
-def sequential(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def sequential(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of a device map, or None if memory does not suffice for it.
 
     Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
     every device but the last takes at most an equal share of all footprints plus 1.25 times their mean, so that
     unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the program's
-    order, each as soon as its data are there.
+    order, each as soon as its data are there: a device map has no priorities.
 
     Other than in Accelerate: footprints count the activations too; nothing is offloaded to a host.
-
-    Parameters
-    ----------
-    priority
-        Not used: a device map has no priorities.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     sized = with_sizes(instance)
     taken = [size for size in sized.footprint if size]

@@ -3,36 +3,29 @@
 Of all pairs of a ready op and a device, the pair that can start first is taken next.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 
 
-def m_etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def m_etf(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of m-ETF (Jeon et al. 2020, Baechi, SoCC), or None if an op fits on no device that it may use.
 
-    A pair whose device lacks the memory for the op's block is passed over.
+    A pair whose device lacks the memory for the op's block is passed over; of ops that can start at the same time the
+    preferred goes first (by level in the paper).
 
     Other than in the papers: devices may differ, and of several on which an op can start at once it takes the fastest;
     transfers do not wait for each other, as the problem has it, where Baechi lets a device send and receive one tensor
     at a time; memory is the sum of footprints.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference among ops that can start at the same time (levels in the paper).
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     return EarliestFirst(instance, priority, fixed).run()
 
 
-def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def etf(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of ETF, which decides without regard to memory, repaired where that does not fit; None if it fails.
 
     To repair, the blocks are gone through once more in the order in which ETF started them; one that finds its device
@@ -54,7 +47,7 @@ def etf(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None
 class EarliestFirst:
     """The state of one run."""
 
-    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
+    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed) -> None:
         count, devices = instance.op_count, instance.device_count
         self.instance = instance
         self.priority = priority
@@ -86,10 +79,7 @@ class EarliestFirst:
             self.take(op, device, start)
             if self.occupancy.overfull:
                 return None
-        self.occupancy.assign_rest()
-        if self.occupancy.overfull:
-            return None
-        return compact(self.instance, [self.occupancy.assigned[block] for block in self.instance.block], self.start)
+        return self.occupancy.scheduled(self.start)
 
     def release(self, op: int) -> None:
         """Queue an op, whose predecessors are all scheduled, for every device that it may use."""

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.common.averages import mean_durations
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy
 from dlplacer.solvers.heuristics.common.place_blocks import place_blocks
 from dlplacer.solvers.heuristics.common.ready_order import program_order
 from dlplacer.solvers.instance.instance import Instance
 
 
-def filled(instance: Instance, share: Sequence[int | None], fixed: Sequence[int] | None) -> list[int] | None:
+def filled(instance: Instance, share: Sequence[int | None], fixed: Fixed) -> list[int] | None:
     """[block] → device: blocks in the program's order to the first device until its share is used up, then to the next.
 
     No device is returned to. A block that may not use the device whose turn it is goes to the first other one with
@@ -21,8 +20,6 @@ def filled(instance: Instance, share: Sequence[int | None], fixed: Sequence[int]
     ----------
     share
         [device] → bytes that it shall hold at most, or None.
-    fixed
-        [block] → device, or -1 where this is to be decided.
     """
     limits = tuple(map(_smaller, instance.capacity, share))
     return _filled(replace(instance, capacity=limits), fixed) or _filled(instance, fixed)
@@ -64,11 +61,11 @@ def with_sizes(instance: Instance) -> Instance:
     """The instance itself, or where its ops have no footprints one in which they count by their mean durations."""
     if any(instance.footprint):
         return instance
-    mean = mean_durations(instance)
-    return replace(instance, footprint=tuple(int(sum(mean[op] for op in ops)) for ops in instance.members))
+    sizes = (int(sum(instance.mean_duration[op] for op in ops)) for ops in instance.members)
+    return replace(instance, footprint=tuple(sizes))
 
 
-def _filled(instance: Instance, fixed: Sequence[int] | None) -> list[int] | None:
+def _filled(instance: Instance, fixed: Fixed) -> list[int] | None:
     turn = 0
 
     def choose(occupancy: Occupancy, op: int) -> int | None:

@@ -4,43 +4,33 @@ At every moment a free device takes, among the ops whose data are there, the one
 at different times on different devices, so each device has a queue of its own.
 """
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.link_state import LinkState
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 
 _NEVER = 2**62
 """Later than any tick."""
 
 
-def list_schedule(
-    instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None, patient: bool = True
-) -> Schedule | None:
+def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule that the rule gives, or None if it runs out of memory on every device that an op may use.
 
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference, 0 first (`dlplacer.solvers.heuristics.common.upward_rank.by_rank`).
-    fixed
-        [block] → device, or -1 where the rule shall decide.
-    patient
-        On machines of unequal devices, leave an op to another device that would end it earlier.
+    On machines of unequal devices, an op is left to another device that would end it earlier.
     """
-    return _Desk(instance, priority, fixed, patient and not instance.uniform).run()
+    return _Desk(instance, priority, fixed).run()
 
 
 class _Desk:
     """The state of one run: of all devices, the one whose next decision is earliest decides next."""
 
-    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None, patient: bool) -> None:
+    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed) -> None:
         count = instance.op_count
         self.instance = instance
         self.occupancy = Occupancy(instance, fixed)
-        self.patient = patient
+        self.patient = not instance.uniform
         zero = [not ticks for ticks in instance.longest]
         self.key = [place - count if zero[op] else place for op, place in enumerate(priority)]
         self.zero = zero
@@ -57,7 +47,7 @@ class _Desk:
         self.ready: list[list[tuple[int, int]]] = [[] for _ in self.free]
         self.instant: list[tuple[int, int]] = []
         self.links = None if instance.traffic is None else LinkState(instance.traffic)
-        self.device, self.end = [-1] * count, [0] * count
+        self.end = [0] * count
 
     def run(self) -> Schedule | None:
         for op, missing in enumerate(self.missing):
@@ -78,11 +68,7 @@ class _Desk:
             op = self._choose(device, now)
             if op >= 0:
                 self._take(op, device, now)
-        self.occupancy.assign_rest()
-        if self.occupancy.overfull:
-            return None
-        assigned, block = self.occupancy.assigned, self.instance.block
-        return compact(self.instance, [assigned[number] for number in block], self.start)
+        return self.occupancy.scheduled(self.start)
 
     def _release(self, op: int) -> None:
         """Queue an op whose inputs are all scheduled on every device that may still run it."""
@@ -163,7 +149,7 @@ class _Desk:
         if instance.source_arcs[op] or self.occupancy.assigned[instance.block[op]] < 0:
             now = max(now, self.occupancy.assign_with_sources(op, device))
         if self.links is not None:
-            now = max(now, self._send_inputs(self.links, op, device))
+            now = max(now, self.links.send_inputs(op, self.occupancy.assigned, instance.block, self.end))
         end = self.end[op] = now + instance.duration[op][device]
         self.start[op] = now
         self.free[device] = end
@@ -180,10 +166,3 @@ class _Desk:
             missing[target] -= 1
             if not missing[target]:
                 self._release(target)
-
-    def _send_inputs(self, links: LinkState, op: int, device: int) -> int:
-        """When what an op reads from elsewhere is there, with the links booked for it."""
-        self.device[op] = device
-        for source, _ in self.instance.source_arcs[op]:
-            self.device[source] = self.occupancy.assigned[self.instance.block[source]]
-        return links.send_inputs(op, self.device, self.end)

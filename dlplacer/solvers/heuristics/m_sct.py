@@ -1,10 +1,9 @@
 """m-SCT: small communication times (Hanen and Munier 1995; Jeon et al. 2020, Baechi, SoCC), memory-aware."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
-from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.bounds.arc_delays import arc_delays
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
 from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
 from dlplacer.solvers.heuristics.etf import EarliestFirst
@@ -21,7 +20,7 @@ _DIGITS = 6
 """Digits of x that count, so that the noise of the simplex method decides nothing."""
 
 
-def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def m_sct(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of m-SCT, or None if an op fits on no device that it may use.
 
     Every op may have a favourite child, which a linear program chooses (`favourite_children`). Ops are taken as by
@@ -30,13 +29,6 @@ def m_sct(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | No
 
     Other than in the papers: what `m_etf` says, and that the child is waited for only when all that it reads has ended,
     as Baechi's program does.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference among ops that can start at the same time.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     return _SmallCommunication(instance, priority, fixed).run()
 
@@ -50,19 +42,18 @@ def favourite_children(instance: Instance) -> tuple[int, ...]:
     child where x is the same to six digits: an arc with x < 0.5, as Baechi rounds, whose ends are both still without
     makes a favourite. With more than 10,000 arcs, where the program would take seconds, all x count as 0.
     """
-    delays = ArcDelays(instance)
     working = [op for op in instance.order if op not in instance.sources]
     position = {op: number for number, op in enumerate(working)}
     arcs = []
     for op in working:
         for target, delay in instance.successors[op]:
-            ticks = delays.cut(op, target, delay)
+            ticks = arc_delays(instance, op, target, delay).cut
             arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
-    values, mean = [0.0] * len(arcs), mean_durations(instance)
+    values = [0.0] * len(arcs)
     if 0 < len(arcs) <= _MOST_ARCS:
         from dlplacer.solvers.heuristics.m_sct_program import favourite_values
 
-        values = favourite_values([mean[op] for op in working], arcs)
+        values = favourite_values([instance.mean_duration[op] for op in working], arcs)
     ranks = upward_ranks(instance)
     child, claimed = [-1] * instance.op_count, set()
     gain = [ticks + ranks[working[target]] for _, target, ticks in arcs]
@@ -77,7 +68,7 @@ def favourite_children(instance: Instance) -> tuple[int, ...]:
 class _SmallCommunication(EarliestFirst):
     """m-ETF with devices that wait for favourite children."""
 
-    def __init__(self, instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None) -> None:
+    def __init__(self, instance: Instance, priority: Priority, fixed: Fixed) -> None:
         super().__init__(instance, priority, fixed)
         self.child = favourite_children(instance)
         self.last = [-1] * instance.device_count

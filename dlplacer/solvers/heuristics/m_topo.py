@@ -1,14 +1,13 @@
 """m-TOPO: devices filled in topological order (Jeon et al. 2020, Baechi, SoCC), memory-aware."""
 
-from collections.abc import Sequence
-
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.fill_devices import filled, with_sizes
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 
-def m_topo(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of m-TOPO, or None if memory does not suffice for its placement.
 
     In the program's order, which is a topological one, ops fill the first device up to a cap, then the second, and so
@@ -16,13 +15,6 @@ def m_topo(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | N
 
     Other than in the paper: pins are honoured (`filled`), a graph without footprints is shared out by time, and as the
     paper leaves the order on a device to the runtime, the ops are list-scheduled on the placement.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference of the list schedule.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     sized = with_sizes(instance)
     cap = sum(sized.footprint) // instance.device_count + max(sized.footprint)

@@ -8,8 +8,8 @@ from itertools import accumulate
 from types import ModuleType
 
 from dlplacer.core.errors import InputError
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
-from dlplacer.solvers.heuristics.common.averages import mean_durations
+from dlplacer.solvers.bounds.arc_delays import arc_delays
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
@@ -24,20 +24,13 @@ def available() -> bool:
     return importlib.util.find_spec("pymetis") is not None
 
 
-def min_cut(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
 
     METIS halves blocks and devices until every part has one device. The blocks weigh their mean durations; a half gets
     weight in proportion to the speed of its devices, and the total least delay of the arcs between the halves shall be
     small. METIS knows neither the direction of arcs nor pins nor memory: a block goes to the device of its part where
     that is possible, else to one with most room. Sources of zero time are not divided but follow their first reader.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference of the list schedule.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
 
     Raises
     ------
@@ -105,18 +98,17 @@ def _halves(network: _Network, metis: ModuleType, vertices: Sequence[int], share
 
 
 def _network(instance: Instance) -> _Network:
-    delays, mean = ArcDelays(instance), mean_durations(instance)
     blocks = [block for block, ops in enumerate(instance.members) if any(op not in instance.sources for op in ops)]
     vertex = {block: number for number, block in enumerate(blocks)}
     rows: list[dict[int, float]] = [{} for _ in blocks]
     for op, arcs in enumerate(instance.successors):
         for target, delay in arcs:
-            ticks = delays.cut(op, target, delay)
+            ticks = arc_delays(instance, op, target, delay).cut
             ends = vertex.get(instance.block[op]), vertex.get(instance.block[target])
             if ends[0] is not None and ends[1] is not None and ticks < FAR:
                 rows[ends[0]][ends[1]] = rows[ends[0]].get(ends[1], 0) + ticks
                 rows[ends[1]][ends[0]] = rows[ends[1]].get(ends[0], 0) + ticks
-    weights = [sum(mean[op] for op in instance.members[block]) for block in blocks]
+    weights = [sum(instance.mean_duration[op] for op in instance.members[block]) for block in blocks]
     total, cuts = sum(weights), sum(ticks for row in rows for ticks in row.values())
     return _Network(
         tuple(blocks),

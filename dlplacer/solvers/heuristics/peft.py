@@ -1,39 +1,30 @@
 """PEFT: predict earliest finish time (Arabnejad and Barbosa 2014, IEEE TPDS 25(3)), with insertion, memory-aware."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from dlplacer.solvers.heuristics.common.insertion import insert_all
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.ready_order import by_release
-from dlplacer.solvers.instance.instance import FAR, Delay, Instance
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 Table = npt.NDArray[np.int64]
 
 
-def peft(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+def peft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The schedule of PEFT, or None if an op fits on no device that it may use.
 
-    Among the ops that are ready, the one of largest mean optimistic cost goes next, to the device where its end plus
-    its optimistic cost is least, into the earliest gap that holds it.
+    Among the ops that are ready, the one of largest mean optimistic cost goes next, of equal ones the preferred, to the
+    device where its end plus its optimistic cost is least, into the earliest gap that holds it.
 
     Other than in the paper: the table has the delay between the two devices in question where the paper has the mean
     over all, and only devices that an op may use; a device without memory for the op is left out.
-
-    Parameters
-    ----------
-    priority
-        [op] → place in the order of preference among ops of equal mean cost.
-    fixed
-        [block] → device, or -1 where the rule shall decide.
     """
     table = optimistic_costs(instance)
     ahead = table.tolist()
     means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in zip(ahead, instance.allowed, strict=True)]
-    place = by_release(instance, means, priority)
-    return insert_all(instance, sorted(range(instance.op_count), key=place.__getitem__), fixed, ahead)
+    return heft(instance, by_release(instance, means, priority), fixed, ahead)
 
 
 def optimistic_costs(instance: Instance) -> Table:
@@ -43,19 +34,14 @@ def optimistic_costs(instance: Instance) -> Table:
     of the successor; a successor of the same block stays on the device. Meaningless where the op may not run.
     """
     table = np.zeros((instance.op_count, instance.device_count), dtype=np.int64)
-    matrices: dict[int, Table] = {}
+    distinct = {id(delay): delay for arcs in instance.successors for _, delay in arcs}
+    matrices = {key: np.array(delay, dtype=np.int64) for key, delay in distinct.items()}
     for op in reversed(instance.order):
         for target, delay in instance.successors[op]:
             cost = np.full(instance.device_count, FAR, dtype=np.int64)
             allowed = list(instance.allowed[target])
             cost[allowed] = table[target, allowed] + np.array(instance.duration[target])[allowed]
             if instance.block[op] != instance.block[target]:
-                cost = (_matrix(matrices, delay) + cost).min(axis=1)
+                cost = (matrices[id(delay)] + cost).min(axis=1)
             np.maximum(table[op], cost, out=table[op])
     return table
-
-
-def _matrix(known: dict[int, Table], delay: Delay) -> Table:
-    if id(delay) not in known:
-        known[id(delay)] = np.array(delay, dtype=np.int64)
-    return known[id(delay)]

@@ -1,7 +1,6 @@
 """Anytime improvement: many list schedules, each from slightly different ranks and placements."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -104,11 +103,7 @@ def _repaired(instance: Instance, schedule: Schedule, random: Random, params: Re
         if abs(start - center) < width:
             fixed[instance.block[op]] = -1
             priority[op] += jitter * random.gauss(0, 1)
-    return list_schedule(instance, by_rank(instance, priority), _within_component(instance, schedule, fixed))
-
-
-def _within_component(instance: Instance, schedule: Schedule, fixed: Sequence[int]) -> list[int]:
-    """The decisions, with blocks left open only if the machine is connected: otherwise a part might be torn apart."""
-    if len(set(instance.component)) == 1:
-        return list(fixed)
-    return placement(instance, schedule)
+    if len(set(instance.component)) > 1:
+        # A block left open might be torn from its part of the graph.
+        fixed = placement(instance, schedule)
+    return list_schedule(instance, by_rank(instance, priority), fixed)

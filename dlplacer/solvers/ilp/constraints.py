@@ -127,6 +127,11 @@ def bound_loads(model: cp_model.CpModel, instance: Instance, variables: Variable
             model.add(work <= variables.makespan - idle)
 
 
+def minimize_makespan(model: cp_model.CpModel, variables: Variables) -> None:
+    """The objective: the tick at which the last op ends is least."""
+    model.minimize(variables.makespan)
+
+
 def break_symmetry(model: cp_model.CpModel, instance: Instance, variables: Variables) -> None:
     """Of devices that can be swapped, those of lower number are used first along the largest blocks.
 

@@ -7,7 +7,6 @@ from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
 from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
-from dlplacer.solvers.ilp.objective import minimize_makespan
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -40,7 +39,7 @@ def build_model(
     if instance.traffic is not None and with_transfers:
         transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper)
         transfers.one_transfer_at_a_time(model, variables)
-    minimize_makespan(model, variables)
+    constraints.minimize_makespan(model, variables)
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
     return model, variables

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
 
@@ -13,21 +12,15 @@ from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.ilp.variables import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import Instance
 
-
-@dataclass
-class _Shelf:
-    """What may be on a device: intervals, and bytes while they last."""
-
-    intervals: list[cp_model.IntervalVar] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+Shelf = list[tuple[cp_model.IntervalVar, int]]
+"""What may be on a device: intervals, and bytes while they last."""
 
 
 def fit_into_memory_at_all_times(
     model: cp_model.CpModel, problem: Problem, instance: Instance, traffic: Traffic, variables: Variables, upper: int
 ) -> None:
     """Eq. 13 over time. Transfers must be part of the model, and no op may be a source or sink without times."""
-    shelves = [_Shelf() for _ in instance.capacity]
-    store = _Store(model, problem, instance, variables, upper, shelves)
+    store = _Store(model, problem, instance, variables, upper)
     for block, size in enumerate(instance.footprint):
         for device, here in variables.place[block].items():
             store.put(device, size, 0, upper, here)
@@ -35,26 +28,23 @@ def fit_into_memory_at_all_times(
         store.op(op, traffic)
     for optional in variables.optional_transfers:
         store.optional(optional, traffic)
-    for shelf, capacity in zip(shelves, instance.capacity, strict=True):
-        if capacity is not None and sum(shelf.sizes) > capacity:
-            unit = gcd(*shelf.sizes)
-            model.add_cumulative(shelf.intervals, [size // unit for size in shelf.sizes], capacity // unit)
+    for shelf, capacity in zip(store.shelves, instance.capacity, strict=True):
+        sizes = [size for _, size in shelf]
+        if capacity is not None and sum(sizes) > capacity:
+            unit = gcd(*sizes)
+            intervals = [interval for interval, _ in shelf]
+            model.add_cumulative(intervals, [size // unit for size in sizes], capacity // unit)
 
 
 class _Store:
     """Puts things on shelves from a moment until the last of some others."""
 
     def __init__(
-        self,
-        model: cp_model.CpModel,
-        problem: Problem,
-        instance: Instance,
-        variables: Variables,
-        upper: int,
-        shelves: Sequence[_Shelf],
+        self, model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables, upper: int
     ) -> None:
         self.model, self.problem, self.instance = model, problem, instance
-        self.variables, self.upper, self.shelves = variables, upper, shelves
+        self.variables, self.upper = variables, upper
+        self.shelves: list[Shelf] = [[] for _ in instance.capacity]
         self.readers: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.output_of: dict[str, int] = {}
         for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
@@ -106,8 +96,8 @@ class _Store:
         """Something of a size on a device between two moments, if a literal holds."""
         if size and self.instance.capacity[device] is not None:
             length = self.model.new_int_var(0, self.upper, "")
-            self.shelves[device].intervals.append(self.model.new_optional_interval_var(begin, length, until, here, ""))
-            self.shelves[device].sizes.append(size)
+            interval = self.model.new_optional_interval_var(begin, length, until, here, "")
+            self.shelves[device].append((interval, size))
 
     def _until(
         self, least: cp_model.LinearExprT, here: Literal, readers: Sequence[int], device: int

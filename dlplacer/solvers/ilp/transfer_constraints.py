@@ -30,9 +30,12 @@ def add_transfers(
                 _optional_transfers(model, instance, traffic, variables, number, target, (first, max(first, upper)))
             )
             variables.optional_transfers.extend(optional_transfers)
-            readers = [op for op in request.readers if target in variables.place[instance.block[op]]]
-            for op in readers:
-                _supply(model, instance, variables, request.source, op, target, optional_transfers)
+            producer = variables.place[instance.block[request.source]]
+            elsewhere = {source: here for source, here in producer.items() if source != target}
+            for op in request.readers:
+                reads = variables.place[instance.block[op]].get(target)
+                if reads is not None:
+                    _supply(model, variables.start[op], reads, elsewhere, optional_transfers)
 
 
 def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> None:
@@ -109,21 +112,16 @@ def _optional_transfers(
 
 def _supply(
     model: cp_model.CpModel,
-    instance: Instance,
-    variables: Variables,
-    producer: int,
-    reader: int,
-    target: int,
+    start: cp_model.IntVar,
+    reads: Literal,
+    elsewhere: dict[int, Literal],
     optional_transfers: list[OptionalTransfer],
 ) -> None:
     """A reader on the target has its data made or transferred there, and starts when they have arrived."""
-    reads: Literal = variables.place[instance.block[reader]][target]
-    own = variables.place[instance.block[producer]]
-    for source, here in own.items():
-        if source != target:
-            model.add_bool_or(
-                [~reads, ~here, *(optional.used for optional in optional_transfers if optional.source == source)]
-            )
+    for source, here in elsewhere.items():
+        model.add_bool_or(
+            [~reads, ~here, *(optional.used for optional in optional_transfers if optional.source == source)]
+        )
     for optional in optional_transfers:
         arrival = optional.start[-1] + optional.route[-1].ticks
-        model.add(variables.start[reader] >= arrival).only_enforce_if(optional.used, reads)
+        model.add(start >= arrival).only_enforce_if(optional.used, reads)

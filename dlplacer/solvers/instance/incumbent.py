@@ -15,13 +15,19 @@ class Incumbent:
     ----------
     admits
         Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
+    pass_on
+        Hears of every better schedule.
     refused
         Whether a schedule better than the best one was none.
     """
 
-    def __init__(self, budget: Budget, admits: Callable[[Schedule], bool] = lambda schedule: True) -> None:
-        self.budget = budget
-        self.admits = admits
+    def __init__(
+        self,
+        budget: Budget,
+        admits: Callable[[Schedule], bool] = lambda schedule: True,
+        pass_on: Callable[[Schedule], object] = lambda schedule: None,
+    ) -> None:
+        self.budget, self.admits, self.pass_on = budget, admits, pass_on
         self.best: Schedule | None = None
         self.bound = 0
         self.refused = False
@@ -37,6 +43,7 @@ class Incumbent:
             return False
         self.best = schedule
         self._report()
+        self.pass_on(schedule)
         return True
 
     def raise_bound(self, bound: int) -> None:

@@ -86,18 +86,22 @@ class Instance:
     @cached_property
     def shortest(self) -> tuple[int, ...]:
         """[op] → ticks on its fastest allowed device."""
-        return tuple(
-            min((row[device] for device in devices), default=0)
-            for row, devices in zip(self.duration, self.allowed, strict=True)
-        )
+        return tuple(min(ticks, default=0) for ticks in self._ticks)
 
     @cached_property
     def longest(self) -> tuple[int, ...]:
         """[op] → ticks on its slowest allowed device."""
-        return tuple(
-            max((row[device] for device in devices), default=0)
-            for row, devices in zip(self.duration, self.allowed, strict=True)
-        )
+        return tuple(max(ticks, default=0) for ticks in self._ticks)
+
+    @cached_property
+    def mean_duration(self) -> tuple[float, ...]:
+        """[op] → mean ticks over its allowed devices."""
+        return tuple(sum(ticks) / max(1, len(ticks)) for ticks in self._ticks)
+
+    @cached_property
+    def _ticks(self) -> list[list[int]]:
+        """[op] → ticks on each of its allowed devices."""
+        return [[row[device] for device in devices] for row, devices in zip(self.duration, self.allowed, strict=True)]
 
     def __hash__(self) -> int:
         """That of some of the fields, computed once: instances are keys of the tables in which solvers keep results."""

@@ -1,6 +1,6 @@
 """The links while a schedule is made: each transfer request goes by the route on which it arrives first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute, Traffic, TransferRequest
 from dlplacer.solvers.instance.busy_intervals import BusyIntervals
@@ -24,43 +24,39 @@ class LinkState:
         self.there: dict[tuple[int, int], int] = {}
         self.transfers: list[ScheduledTransfer] = []
 
-    def send_inputs(self, op: int, device: Sequence[int], end: Sequence[int]) -> int:
+    def send_inputs(self, op: int, assigned: Sequence[int], block: Sequence[int], end: Sequence[int]) -> int:
         """When all that an op reads from other devices is there, sent now if it has not been.
 
         Parameters
         ----------
-        device, end
-            [op] → device and end tick of those that are scheduled.
+        assigned, block
+            [block] → device, or -1 where undecided, and [op] → block.
+        end
+            [op] → end tick of those that are scheduled.
         """
-        if op >= len(self.traffic.reads):
-            return 0
-        here, requests = device[op], self.traffic.requests
-        remote = [number for number in self.traffic.reads[op] if device[requests[number].source] != here]
-        latest = 0
-        for number in sorted(remote, key=lambda number: end[requests[number].source]):
+        latest, here = 0, assigned[block[op]]
+        for ready, number, source in sorted(self._remote(op, here, assigned, block, end)):
             if (number, here) not in self.there:
-                source = requests[number].source
-                self.there[number, here] = self._send(number, requests[number], device[source], here, end[source])
+                self.there[number, here] = self._send(number, source, here, ready)
             latest = max(latest, self.there[number, here])
         return latest
 
     def expect_inputs(
         self, op: int, target: int, assigned: Sequence[int], block: Sequence[int], end: Sequence[int]
     ) -> int:
-        """When all that an op reads would be on a device if it were sent now, each transfer request alone.
+        """When all that an op reads would be on a device if it were sent now, each transfer request alone."""
+        remote = self._remote(op, target, assigned, block, end)
+        return max((self.arrival(number, source, target, ready) for ready, number, source in remote), default=0)
 
-        Parameters
-        ----------
-        assigned, block
-            [block] → device, or -1 where undecided, and [op] → block.
-        """
-        latest = 0
+    def _remote(
+        self, op: int, target: int, assigned: Sequence[int], block: Sequence[int], end: Sequence[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """(end of its producer, number, device of its producer) of each request that an op reads from elsewhere."""
         for number in self.traffic.reads[op] if op < len(self.traffic.reads) else ():
-            source = self.traffic.requests[number].source
-            here = assigned[block[source]]
-            if here not in (-1, target):
-                latest = max(latest, self.arrival(number, here, target, end[source]))
-        return latest
+            producer = self.traffic.requests[number].source
+            source = assigned[block[producer]]
+            if source not in (-1, target):
+                yield end[producer], number, source
 
     def arrival(self, number: int, source: int, target: int, ready: int) -> int:
         """When a transfer request would be on a device if it were sent now."""
@@ -68,8 +64,8 @@ class LinkState:
             return self.there[number, target]
         return self._choose(self.traffic.requests[number], source, target, ready)[2]
 
-    def _send(self, number: int, request: TransferRequest, source: int, target: int, ready: int) -> int:
-        route, start, arrival = self._choose(request, source, target, ready)
+    def _send(self, number: int, source: int, target: int, ready: int) -> int:
+        route, start, arrival = self._choose(self.traffic.requests[number], source, target, ready)
         for segment, begin in zip(route, start, strict=True):
             for resource, offset, ticks in segment.holds:
                 self.resources[resource].insert(begin + offset, begin + offset + ticks)

@@ -47,8 +47,7 @@ class ProblemSchedule:
     @property
     def order(self) -> list[int]:
         """All ops in an order in which they can run: by start, then end, then dependency."""
-        rank = {op: position for position, op in enumerate(self.problem.topological)}
-        return sorted(range(self.problem.op_count), key=lambda op: (self.start[op], self.end[op], rank[op]))
+        return sorted(self.problem.topological, key=lambda op: (self.start[op], self.end[op]))
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,8 @@ def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> 
 
 def sequence(instance: Instance, device: Sequence[int], start: Sequence[int]) -> list[int]:
     """All ops by start, then end, then topological order: an order in which they can run."""
-    place = {op: position for position, op in enumerate(instance.order)}
     end = [begin + instance.duration[op][device[op]] for op, begin in enumerate(start)]
-    return sorted(range(instance.op_count), key=lambda op: (start[op], end[op], place[op]))
+    return sorted(instance.order, key=lambda op: (start[op], end[op]))
 
 
 def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
@@ -51,7 +50,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     """
     links = None if instance.traffic is None else LinkState(instance.traffic)
     early, end = [0] * instance.op_count, [0] * instance.op_count
-    free = [0] * instance.device_count
+    free, every_op = [0] * instance.device_count, range(instance.op_count)
     for op in ops:
         here = device[op]
         begin = free[here]
@@ -60,7 +59,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
             if arrival > begin:
                 begin = arrival
         if links is not None:
-            begin = max(begin, links.send_inputs(op, device, end))
+            begin = max(begin, links.send_inputs(op, device, every_op, end))
         early[op] = begin
         end[op] = free[here] = begin + instance.duration[op][here]
     return Schedule(tuple(device), tuple(early), max(end), () if links is None else tuple(links.transfers))

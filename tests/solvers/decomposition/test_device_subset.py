@@ -8,7 +8,7 @@ import dlplacer as dp
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.device_subset import SubsetIncumbent, best_connected, on_device_subset
+from dlplacer.solvers.decomposition.device_subset import best_connected, on_device_subset, subset_incumbent
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -86,12 +86,12 @@ def test_a_hint_leaves_out_transfers_on_routes_that_the_model_does_not_know() ->
 def test_what_is_found_aside_is_offered_and_its_bounds_are_not() -> None:
     instance = instance_of(ISLANDS)
     outer = Incumbent(budget())
-    subset_incumbent = SubsetIncumbent(outer, time.monotonic() + 60)
+    inner = subset_incumbent(outer, time.monotonic() + 60)
     alone = in_sequence(instance, [0] * instance.op_count, instance.order)
-    assert subset_incumbent.offer(alone)
+    assert inner.offer(alone)
     assert outer.best is alone
-    subset_incumbent.raise_bound(alone.makespan)
-    assert subset_incumbent.closed
+    inner.raise_bound(alone.makespan)
+    assert inner.closed
     assert outer.bound == 0
 
 

@@ -3,6 +3,13 @@
 from collections.abc import Sequence
 
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule, compact
+
+Priority = Sequence[int]
+"""[op] → place in the order of preference, 0 first."""
+
+Fixed = Sequence[int] | None
+"""[block] → device, or -1 where the rule shall decide; None if it decides them all."""
 
 
 class Occupancy:
@@ -12,7 +19,7 @@ class Occupancy:
     zero time are decided last, by the first op that reads them: they start at 0 anywhere, and best where they are read.
     """
 
-    def __init__(self, instance: Instance, fixed: Sequence[int] | None = None) -> None:
+    def __init__(self, instance: Instance, fixed: Fixed = None) -> None:
         self.instance = instance
         self.assigned = [-1] * len(instance.members)
         self.room: list[float] = [float("inf") if size is None else size for size in instance.capacity]
@@ -62,15 +69,28 @@ class Occupancy:
                 self._assign_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
         return 0 if self.overfull else self.source_arrival(op, device)
 
-    def assign_rest(self) -> None:
-        """Decide every block that is left, each where most room is."""
+    def completed(self) -> list[int] | None:
+        """[block] → device, after every block that is left goes where most room is; None if memory does not suffice."""
         for block, ops in enumerate(self.instance.members):
             if self.assigned[block] < 0:
                 self._assign_best(ops[0], self.room)
+        return None if self.overfull else self.assigned
+
+    def scheduled(self, start: Sequence[int]) -> Schedule | None:
+        """The schedule of an order that start ticks give, with the rest decided; None if memory does not suffice."""
+        assigned = self.completed()
+        if assigned is None:
+            return None
+        return compact(self.instance, [assigned[block] for block in self.instance.block], start)
+
+    def best(self, op: int, value: Sequence[float]) -> int | None:
+        """The device of largest value among those that admit an op; None if none does."""
+        fitting = [device for device in self.instance.allowed[op] if self.admits(op, device)]
+        return max(fitting, key=value.__getitem__, default=None)
 
     def _assign_best(self, op: int, value: Sequence[float]) -> None:
-        fitting = [device for device in self.instance.allowed[op] if self.admits(op, device)]
-        if fitting:
-            self.assign(self.instance.block[op], max(fitting, key=lambda device: value[device]))
-        else:
+        device = self.best(op, value)
+        if device is None:
             self.overfull = True
+        else:
+            self.assign(self.instance.block[op], device)

@@ -41,11 +41,10 @@ def pack(instance: Instance) -> list[int] | None:
     """
     occupancy = Occupancy(instance)
     for block in sorted(range(len(instance.members)), key=lambda block: -instance.footprint[block]):
-        op = instance.members[block][0]
-        fitting = [device for device in instance.allowed[op] if occupancy.admits(op, device)]
-        if not fitting:
+        device = occupancy.best(instance.members[block][0], occupancy.room)
+        if device is None:
             return None
-        occupancy.assign(block, max(fitting, key=lambda device: occupancy.room[device]))
+        occupancy.assign(block, device)
     return occupancy.assigned
 
 

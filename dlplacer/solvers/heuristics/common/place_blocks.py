@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dlplacer.solvers.heuristics.common.memory_state import Occupancy
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy
 from dlplacer.solvers.instance.instance import Instance
 
 
@@ -10,7 +10,7 @@ def place_blocks(
     instance: Instance,
     ops: Iterable[int],
     choose: Callable[[Occupancy, int], int | None],
-    fixed: Sequence[int] | None = None,
+    fixed: Fixed = None,
 ) -> list[int] | None:
     """[block] → device, decided op by op; None if an op finds no device.
 
@@ -20,8 +20,6 @@ def place_blocks(
         In the order in which they choose; the sources of zero time among them wait for their first reader.
     choose
         Where the block of an op shall go, or None if there is no such device.
-    fixed
-        [block] → device, or -1 where this is to be decided.
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:
@@ -35,13 +33,10 @@ def place_blocks(
         occupancy.assign_with_sources(op, here)
         if occupancy.overfull:
             return None
-    occupancy.assign_rest()
-    return None if occupancy.overfull else occupancy.assigned
+    return occupancy.completed()
 
 
-def fitted(
-    instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed: Sequence[int] | None = None
-) -> list[int] | None:
+def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed: Fixed = None) -> list[int] | None:
     """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
 
     Parameters
@@ -50,18 +45,10 @@ def fitted(
         [block] → device.
     ops
         In the order in which they claim memory.
-    fixed
-        [block] → device, or -1 where this is to be decided.
     """
 
     def choose(occupancy: Occupancy, op: int) -> int | None:
         device = wished[instance.block[op]]
-        return device if occupancy.admits(op, device) else roomiest(occupancy, op)
+        return device if occupancy.admits(op, device) else occupancy.best(op, occupancy.room)
 
     return place_blocks(instance, ops, choose, fixed)
-
-
-def roomiest(occupancy: Occupancy, op: int) -> int | None:
-    """The device with most room among those that admit an op; None if none does."""
-    fitting = [device for device in occupancy.instance.allowed[op] if occupancy.admits(op, device)]
-    return max(fitting, key=occupancy.room.__getitem__, default=None)

@@ -1,7 +1,6 @@
 """Orders in which a ready list takes ops: by the values that CPOP and PEFT give them, or as the program has them."""
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from dlplacer.solvers.instance.instance import Instance
 
@@ -16,19 +15,13 @@ def by_release(instance: Instance, value: Sequence[float], priority: Sequence[in
     priority
         [op] → place in the order of preference among ops of equal value.
     """
-    taken = [op for op in instance.order if op in instance.sources]
-    missing = [
-        len(arcs) - len(sources) for arcs, sources in zip(instance.predecessors, instance.source_arcs, strict=True)
-    ]
-    ready = [(-value[op], priority[op], op) for op in instance.order if not missing[op] and op not in instance.sources]
-    heapify(ready)
-    while ready:
-        _, _, op = heappop(ready)
-        taken.append(op)
-        for target, _ in instance.successors[op]:
-            missing[target] -= 1
-            if not missing[target]:
-                heappush(ready, (-value[target], priority[target], target))
+    import networkx as nx
+
+    working = [op for op in instance.order if op not in instance.sources]
+    graph = nx.DiGraph((op, target) for op in working for target, _ in instance.successors[op])
+    graph.add_nodes_from(working)
+    released = nx.lexicographical_topological_sort(graph, lambda op: (-value[op], priority[op], op))
+    taken = [*(op for op in instance.order if op in instance.sources), *released]
     place = [0] * instance.op_count
     for position, op in enumerate(taken):
         place[op] = position

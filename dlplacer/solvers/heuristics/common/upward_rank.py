@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dlplacer.solvers.bounds.arc_delays import ArcDelays
+from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.instance.instance import Instance
 
 
@@ -18,25 +18,20 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
         Factor on the delays; 0 ranks by work alone.
     """
     ranks = [0.0] * instance.op_count
-    delays = ArcDelays(instance)
     for op in reversed(instance.order):
         below = 0.0
         for target, delay in instance.successors[op]:
             reach = ranks[target]
             if delay_weight:
-                reach += delay_weight * delays.mean(op, target, delay)
+                reach += delay_weight * arc_delays(instance, op, target, delay).mean
             below = max(below, reach)
-        devices = instance.allowed[op]
-        ranks[op] = below + sum(instance.duration[op][device] for device in devices) / max(1, len(devices))
+        ranks[op] = below + instance.mean_duration[op]
     return ranks
 
 
 def by_rank(instance: Instance, ranks: Sequence[float]) -> list[int]:
     """[op] → its place when ops are sorted by falling rank, ties in topological order; 0 comes first."""
-    depth = [0] * instance.op_count
-    for position, op in enumerate(instance.order):
-        depth[op] = position
     place = [0] * instance.op_count
-    for position, op in enumerate(sorted(range(instance.op_count), key=lambda op: (-ranks[op], depth[op]))):
+    for position, op in enumerate(sorted(instance.order, key=lambda op: -ranks[op])):
         place[op] = position
     return place
