@@ -219,8 +219,8 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
     "wrong unit": (
         file(device(), device("b"), edges=[link(rate="25 GB", latency_s="1 KB")]),
         [
-            "edges[0].bytes_per_s: '25 GB' has unit 'GB'; use one of B/s, GB/s, GiB/s, KB/s, KiB/s, MB/s, MiB/s, PB/s, "
-            "PiB/s, TB/s, TiB/s, kB/s (in 'a' → 'b')",
+            "edges[0].bytes_per_s: '25 GB' has unit 'GB'; use one of B/s, GB/s, Gbit/s, GiB/s, KB/s, Kbit/s, KiB/s, "
+            "MB/s, Mbit/s, MiB/s, PB/s, Pbit/s, PiB/s, TB/s, Tbit/s, TiB/s, bit/s, kB/s, kbit/s (in 'a' → 'b')",
             "edges[0].latency_s: '1 KB' has unit 'KB'; use one of ms, ns, s, us, µs, μs (in 'a' → 'b')",
         ],
     ),
