@@ -199,7 +199,8 @@ class OpGraph:
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         if len(self.index) != len(self.ops):
-            raise InputError(f"op {_first_repeated([op.id for op in self.ops])!r} is given twice; rename one")
+            repeated, _ = Counter(op.id for op in self.ops).most_common(1)[0]
+            raise InputError(f"op {repeated!r} is given twice; rename one")
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if end not in self.index:
@@ -331,7 +332,3 @@ def _arrows(names: Sequence[str]) -> str:
 def _require_amount(owner: str, name: str, value: float) -> None:
     if not 0 <= value <= sys.float_info.max:
         raise InputError(f"{owner}: {name} is {value}; it must be a finite number of at least 0")
-
-
-def _first_repeated(names: list[str]) -> str:
-    return Counter(names).most_common(1)[0][0]

@@ -1,6 +1,7 @@
 """Plan files, format ``dlplacer.plan/1``."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -157,16 +158,11 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     value: dict[str, Any] = {"format": f"dlplacer.{KIND}/{VERSION}"}
     for name in ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s"):
         value[name] = getattr(plan, name)
-    value["memory"] = {
-        name: {"capacity_bytes": memory.capacity_bytes, "peak_bytes": memory.peak_bytes}
-        for name, memory in plan.memory.items()
-    }
+    value["memory"] = {name: asdict(memory) for name, memory in plan.memory.items()}
     value["provenance"] = dict(plan.provenance)
     if plan.meta:
         value["meta"] = dict(plan.meta)
-    value["ops"] = [
-        {"op": entry.op, "device": entry.device, "start_s": entry.start_s, "end_s": entry.end_s} for entry in plan.ops
-    ]
+    value["ops"] = [asdict(entry) for entry in plan.ops]
     value["transfers"] = [_transfer_to_dict(transfer) for transfer in plan.transfers]
     value["problem"] = {
         "options": plan.options.to_dict(),

@@ -1,9 +1,7 @@
-"""Algorithms of collectives: each as rounds of messages and as a closed form of the α-β model.
+"""Algorithms of collectives as rounds of messages, and the ring's closed form in the α-β model.
 
-An algorithm is added here: its two functions and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read.
-The rounds are what `dlplacer.machines.costs.collectives_on_links` lays over the links of a machine. The closed form is
-the literature's: what the rounds must cost where every pair of devices is joined alike and a device sends one message
-and receives one at a time.
+An algorithm is added here: its rounds and a line in `ALGORITHMS`, which `hybrid`, `groups` and the tests read. The
+rounds are what `dlplacer.machines.costs.collectives_on_links` lays over the links of a machine.
 
 Bytes are those of the full vector: what an all-reduce sums, an all-gather ends with, a reduce-scatter starts from, and
 one device sends in an all-to-all (its own part included). Reductions themselves cost nothing.
@@ -45,8 +43,6 @@ class CollectiveAlgorithm:
     ----------
     rounds
         N → its rounds.
-    closed_form
-        (line of one message between two devices, N) → its line.
     libraries
         Those of `LIBRARIES` that have it.
     ring_passes
@@ -57,7 +53,6 @@ class CollectiveAlgorithm:
     collective: str
     name: str
     rounds: Callable[[int], tuple[Round, ...]]
-    closed_form: Callable[[AlphaBeta, int], AlphaBeta]
     libraries: tuple[str, ...] = LIBRARIES
     ring_passes: int = 0
 
@@ -97,12 +92,6 @@ def tree_rounds(devices: int) -> tuple[Round, ...]:
     return tuple(Round(steps) for steps in (*up, *down))
 
 
-def tree_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """2 ⌈log₂ N⌉ messages of the whole vector: binomial reduce, then broadcast (Thakur, sections 4.1 and 4.5)."""
-    require_devices(devices)
-    return channel.times(2 * ceil_log2(devices))
-
-
 def halving_doubling_rounds(devices: int) -> tuple[Round, ...]:
     """All-reduce by recursive halving and doubling among a power of two; the others hand in first and get back last."""
     require_devices(devices)
@@ -117,19 +106,6 @@ def halving_doubling_rounds(devices: int) -> tuple[Round, ...]:
     return tuple(Round(steps) for steps in (*into, *halving, *reversed(halving), *back))
 
 
-def halving_doubling_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """2 log₂ N messages that halve and then double: 2 log₂ N α + 2 (N − 1)/N β bytes (Thakur, section 4.5).
-
-    Where N is no power of two, the devices beyond the next lower one hand their vector to a partner first and get the
-    sum back last: two messages of the whole vector more.
-    """
-    require_devices(devices)
-    core = floor_power_of_two(devices)
-    steps = 2 * ceil_log2(core)
-    inner = AlphaBeta(steps * channel.latency_s, 2 * (core - 1) / core * channel.s_per_byte)
-    return inner if core == devices else inner + channel.times(2)
-
-
 def doubling_gather_rounds(devices: int) -> tuple[Round, ...]:
     """All-gather by Bruck's algorithm: to the device 2^k before, what has been gathered so far."""
     require_devices(devices)
@@ -138,12 +114,6 @@ def doubling_gather_rounds(devices: int) -> tuple[Round, ...]:
         Round(tuple((i, (i - width) % devices, min(width, devices - width) / devices) for i in range(devices)))
         for width in widths
     )
-
-
-def doubling_all_gather(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """⌈log₂ N⌉ messages that double, (N − 1)/N of the vector together (Thakur, section 4.1)."""
-    require_devices(devices)
-    return AlphaBeta(ceil_log2(devices) * channel.latency_s, (devices - 1) / devices * channel.s_per_byte)
 
 
 def pairwise_rounds(devices: int) -> tuple[Round, ...]:
@@ -164,13 +134,13 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
 # process group calls gloo::allreduce, whose default is the ring. NCCL's tree is a double one and pipelined, so that the
 # binomial tree here is an upper bound for large vectors.
 ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
-    CollectiveAlgorithm("all-reduce", "ring", ring_all_reduce_rounds, ring_all_reduce, ring_passes=2),
-    CollectiveAlgorithm("all-reduce", "tree", tree_rounds, tree_all_reduce, (NCCL, MPI)),
-    CollectiveAlgorithm("all-reduce", "halving-doubling", halving_doubling_rounds, halving_doubling_all_reduce, (MPI,)),
-    CollectiveAlgorithm("all-gather", "ring", ring_pass_rounds, ring_pass, ring_passes=1),
-    CollectiveAlgorithm("all-gather", "doubling", doubling_gather_rounds, doubling_all_gather, (MPI,)),
-    CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_pass, ring_passes=1),
-    CollectiveAlgorithm("all-to-all", "pairwise", pairwise_rounds, ring_pass),
+    CollectiveAlgorithm("all-reduce", "ring", ring_all_reduce_rounds, ring_passes=2),
+    CollectiveAlgorithm("all-reduce", "tree", tree_rounds, (NCCL, MPI)),
+    CollectiveAlgorithm("all-reduce", "halving-doubling", halving_doubling_rounds, (MPI,)),
+    CollectiveAlgorithm("all-gather", "ring", ring_pass_rounds, ring_passes=1),
+    CollectiveAlgorithm("all-gather", "doubling", doubling_gather_rounds, (MPI,)),
+    CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_passes=1),
+    CollectiveAlgorithm("all-to-all", "pairwise", pairwise_rounds),
 )
 """Every algorithm whose rounds depend on the number of devices alone."""
 
@@ -194,16 +164,6 @@ def _over(groups: Sequence[Sequence[int]], steps: Sequence[Message], scale: floa
     return tuple((group[a], group[b], scale * share) for group in groups for a, b, share in steps)
 
 
-def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, islands: int, size: int) -> AlphaBeta:
-    """The line of `hierarchical_rounds` where islands of `size` devices are joined by `inner`, and by `outer`.
-
-    The devices of an island exchange their parts with the other islands side by side, each over a channel of its own:
-    where they share one, `outer` is its rate divided by the size of the island.
-    """
-    across = ring_all_reduce(outer, islands)
-    return ring_all_reduce(inner, size) + AlphaBeta(across.latency_s, across.s_per_byte / size)
-
-
 def push_rounds(workers: int, servers: int) -> tuple[Round, ...]:
     """Every worker's vector to parameter servers that each hold 1/S of it; workers are numbered first, then servers."""
     require_devices(workers)
@@ -217,18 +177,6 @@ def push_rounds(workers: int, servers: int) -> tuple[Round, ...]:
         )
         for turn in range(turns)
     )
-
-
-def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBeta:
-    """A push and the pull back: max(W, S) messages of 1/S of the vector each.
-
-    A server receives one message at a time, a worker sends one at a time. The servers are machines of their own. With
-    W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of Lemma 3.2 in Zou et al., Distributed training
-    large-scale deep architectures, 2017.
-    """
-    require_devices(workers)
-    require_devices(servers)
-    return channel.times(2 * max(workers, servers), 1 / servers)
 
 
 def ceil_log2(count: int) -> int:

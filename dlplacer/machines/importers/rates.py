@@ -47,7 +47,6 @@ NVLINK_LATENCY_S = Figure(2e-6, "1.8 to 2.3 us from GPU to GPU (issue 230 of NVI
 PCIE_HOP_LATENCY_S = Figure(2.5e-6, "two hops are 4 to 6 us between GPUs on one switch (p2pmark)")
 SOCKET_BYTES_PER_S = Figure(10e9, f"{_NCCL}: SKL_QPI_BW")
 SOCKET_LATENCY_S = Figure(5e-6, "GPUs of two sockets are 11 to 20 us apart (issue 230 of NVIDIA/cuda-samples)")
-MEMORY_BYTES_PER_S = Figure(10e9, "one core copying within its NUMA node; measure with `topology detect --measure`")
 
 _CODES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}

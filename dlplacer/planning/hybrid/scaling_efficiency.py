@@ -32,7 +32,7 @@ class ConstantEfficiency:
 
     def efficiency(self, workers: int) -> float:
         """The constant; 1 for one worker."""
-        _require_workers(workers)
+        require_workers(workers)
         return 1.0 if workers == 1 else self.value
 
 
@@ -51,7 +51,7 @@ class SerialOverhead:
 
     def efficiency(self, workers: int) -> float:
         """(1 + R) ÷ (1 + N R)."""
-        _require_workers(workers)
+        require_workers(workers)
         return (1 + self.ratio) / (1 + workers * self.ratio)
 
     @property
@@ -102,10 +102,11 @@ class RingOverhead:
 
     def efficiency(self, workers: int) -> float:
         """1 ÷ (1 + ρ (N − 1)/N + λ (N − 1))."""
-        _require_workers(workers)
+        require_workers(workers)
         return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))
 
 
-def _require_workers(workers: int) -> None:
+def require_workers(workers: int) -> None:
+    """Raise InputError unless there is a worker."""
     if workers < 1:
         raise InputError(f"{workers} workers; there must be at least 1")

@@ -9,6 +9,7 @@ from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.machines.costs.roofline_times import required_time_s
+from dlplacer.planning.pipeline.micro_batch import batch_of
 
 _GRADIENT = "gradient"
 _FLOAT_BYTES = 4
@@ -124,7 +125,7 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     forward_s = spent_s if forward_s is None else forward_s
     tail_s = spent_s - max(forward_s, ready[-1][0] if ready else forward_s)
     layers = _layers(ready, forward_s)
-    return Work(spent_s + update_s, layers, tail_s, update_s, _mini_batch(graph), graph.name)
+    return Work(spent_s + update_s, layers, tail_s, update_s, batch_of(graph), graph.name)
 
 
 def fastest_work(graph: OpGraph, topology: Topology) -> Work:
@@ -149,11 +150,3 @@ def _layers(ready: Sequence[tuple[float, int]], start_s: float) -> tuple[Gradien
 def _as_float32(op: Op) -> int:
     width = _BYTES_OF.get(op.outputs[0].dtype if op.outputs else op.dtype or "", _FLOAT_BYTES)
     return op.gradient_bytes * _FLOAT_BYTES // width
-
-
-def _mini_batch(graph: OpGraph) -> int | None:
-    for argument in (graph.capture or {}).get("args", ()):
-        shape = argument.get("shape")
-        if shape:
-            return int(shape[0])
-    return None

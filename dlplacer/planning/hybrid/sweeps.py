@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,7 +99,7 @@ def sweep(
         if known is not None:
             finish(key, SweepRow(task.name, key, known["result"], cached=True))
         else:
-            futures[executor.submit(_run, task)] = (key, task)
+            futures[executor.submit(task.run)] = (key, task)
     try:
         for future in as_completed(futures):
             key, task = futures[future]
@@ -109,7 +109,7 @@ def sweep(
         for future in futures:
             future.cancel()
         raise
-    return tuple(_named(rows[key], task.name) for key, task in zip(keys, waiting, strict=True))
+    return tuple(replace(rows[key], name=task.name) for key, task in zip(keys, waiting, strict=True))
 
 
 def task_key(task: SweepTask) -> str:
@@ -127,10 +127,6 @@ def sweep_frame(rows: Sequence[SweepRow]) -> Any:
         return row.value if isinstance(row.value, dict) else {"value": row.value}
 
     return pandas.DataFrame([{"task": row.name, **fields(row), "error": row.error} for row in rows])
-
-
-def _run(task: SweepTask) -> Any:
-    return task.run()
 
 
 def _collected(folder: Path | None, key: str, task: SweepTask, future: "Future[Any]") -> SweepRow:
@@ -161,7 +157,3 @@ def _read(folder: Path | None, key: str) -> Any:
     except FileFormatError:
         return None
     return known if isinstance(known, dict) and known.get("format") == FORMAT and "result" in known else None
-
-
-def _named(row: SweepRow, name: str) -> SweepRow:
-    return row if row.name == name else SweepRow(name, row.key, row.value, row.error, row.cached)

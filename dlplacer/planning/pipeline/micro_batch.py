@@ -61,3 +61,9 @@ class MicroBatchCosts:
 
     def _rates(self, device_type: str) -> Rates | None:
         return next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)
+
+
+def batch_of(graph: OpGraph) -> int | None:
+    """Size of the first dimension of the first tensor that the step takes, if the graph was captured."""
+    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
+    return next((int(shape[0]) for shape in shapes if shape), None)

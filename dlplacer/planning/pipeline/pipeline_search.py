@@ -15,6 +15,7 @@ from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.evaluate import evaluated
 from dlplacer.planning.pipeline.merge_blocks import searchable_cuts
+from dlplacer.planning.pipeline.micro_batch import batch_of
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
 from dlplacer.planning.pipeline.schedules import SCHEDULES, order_of
@@ -87,21 +88,15 @@ def _has_order(ranks: int, micro_batches: int, schedule: str) -> bool:
 
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
     """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
-    batch = _batch(graph)
+    batch = batch_of(graph)
     most = _MOST_PER_DEVICE * ranks
     if batch is None:
         return [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
     return [count for count in range(1, min(batch, most) + 1) if batch % count == 0]
 
 
-def _batch(graph: OpGraph) -> int | None:
-    """Size of the first dimension of the first tensor that the step takes, if the graph was captured."""
-    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
-    return next((int(shape[0]) for shape in shapes if shape), None)
-
-
 def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
-    batch = _batch(graph)
+    batch = batch_of(graph)
     if batch is not None and batch % micro_batches:
         raise InputError(
             f"{micro_batches} micro-batches of a batch of {batch}; they must be equal: use a divisor of {batch}"

@@ -51,11 +51,6 @@ class StageTimes:
         first_part_s = max(0.0, self.backward_s - self.weight_s)
         return {"F": self.forward_s, "B": self.backward_s, "I": first_part_s, "W": self.weight_s}[kind]
 
-    @property
-    def micro_batch_s(self) -> float:
-        """Forward and backward of one micro-batch."""
-        return self.forward_s + self.backward_s
-
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines.costs import closed_forms
 from machines.costs import collective_runs as runs
 
 from dlplacer.core.errors import InputError
@@ -54,7 +55,7 @@ def test_every_algorithm_of_the_table_does_its_collective_in_its_rounds_at_the_c
 ) -> None:
     run = RUNS[algorithm.collective, algorithm.name](devices)
     runs.require_done(run, algorithm.collective)
-    form = algorithm.closed_form(UNIT, devices)
+    form = closed_forms.CLOSED_FORMS[algorithm.collective, algorithm.name](UNIT, devices)
     assert (line_of(run).latency_s, line_of(run).s_per_byte) == pytest.approx((form.latency_s, form.s_per_byte))
     found = algorithm.rounds(devices)
     assert sum(each.times for each in found) == len(run.log)
@@ -84,7 +85,7 @@ def test_parameter_servers_sum_and_send_back(workers: int, servers: int) -> None
     run = runs.servers(workers, servers)
     total = [sum(range(1, workers + 1)) * 1000**block for block in range(servers)]
     assert all(run.held[worker] == total for worker in range(workers))
-    form = collectives.parameter_server(UNIT, workers, servers)
+    form = closed_forms.parameter_server(UNIT, workers, servers)
     assert (line_of(run).latency_s, line_of(run).s_per_byte) == pytest.approx((form.latency_s, form.s_per_byte))
     push = unrolled(collectives.push_rounds(workers, servers))
     assert 2 * len(push) == form.latency_s
@@ -99,14 +100,14 @@ def test_parameter_servers_sum_and_send_back(workers: int, servers: int) -> None
 def test_lemma_3_2_is_parameter_servers_without_latency() -> None:
     # T_C = 2 S_p N_w ÷ (N_ps B_ps): 100 MB, 8 workers, 2 servers of 1 GB/s: 2 · 1e8 · 8 ÷ (2 · 1e9) = 0.8 s
     channel = AlphaBeta(0.0, 1e-9)
-    assert collectives.parameter_server(channel, 8, 2).time_s(1e8) == pytest.approx(0.8)
+    assert closed_forms.parameter_server(channel, 8, 2).time_s(1e8) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(("groups", "size"), [(1, 1), (1, 4), (4, 1), (2, 2), (2, 4), (3, 4), (4, 3)])
 def test_hierarchical_all_reduce_sums_everything(groups: int, size: int) -> None:
     run = runs.hierarchical(groups, size)
     assert all(vector == run.totals() for vector in run.held)
-    form = collectives.hierarchical_all_reduce(UNIT, UNIT, groups, size)
+    form = closed_forms.hierarchical_all_reduce(UNIT, UNIT, groups, size)
     assert (line_of(run).latency_s, line_of(run).s_per_byte) == pytest.approx((form.latency_s, form.s_per_byte))
     places = [tuple(range(group * size, (group + 1) * size)) for group in range(groups)]
     assert same_log(run, collectives.hierarchical_rounds(places))
@@ -118,13 +119,15 @@ def test_no_all_reduce_moves_fewer_bytes_than_the_ring(channel: AlphaBeta, devic
     ring = collectives.ring_all_reduce(channel, devices)
     for algorithm in ALGORITHMS:
         if algorithm.collective == "all-reduce":
-            assert algorithm.closed_form(channel, devices).s_per_byte >= ring.s_per_byte * (1 - 1e-12)
+            assert closed_forms.CLOSED_FORMS[algorithm.collective, algorithm.name](
+                channel, devices
+            ).s_per_byte >= ring.s_per_byte * (1 - 1e-12)
 
 
 def test_a_flat_hierarchy_is_a_ring() -> None:
     channel = AlphaBeta(3e-6, 1e-9)
-    assert collectives.hierarchical_all_reduce(channel, FREE, 1, 8) == collectives.ring_all_reduce(channel, 8)
-    assert collectives.hierarchical_all_reduce(FREE, channel, 8, 1) == collectives.ring_all_reduce(channel, 8)
+    assert closed_forms.hierarchical_all_reduce(channel, FREE, 1, 8) == collectives.ring_all_reduce(channel, 8)
+    assert closed_forms.hierarchical_all_reduce(FREE, channel, 8, 1) == collectives.ring_all_reduce(channel, 8)
 
 
 def test_a_line() -> None:
@@ -140,7 +143,7 @@ def test_a_line() -> None:
         (lambda: AlphaBeta(0.0, float("nan")), "s_per_byte is nan; it must be finite and at least 0"),
         (lambda: UNIT.time_s(-1), "a message of -1 bytes; the size must be finite and at least 0"),
         (lambda: collectives.ring_all_reduce(UNIT, 0), "a collective over 0 devices; there must be at least 1"),
-        (lambda: collectives.parameter_server(UNIT, 4, 0), "a collective over 0 devices; there must be at least 1"),
+        (lambda: closed_forms.parameter_server(UNIT, 4, 0), "a collective over 0 devices; there must be at least 1"),
     ],
 )
 def test_mistakes(make: Callable[[], object], message: str) -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines.costs import closed_forms
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -50,9 +51,11 @@ def same(line: AlphaBeta, other: AlphaBeta) -> bool:
 def test_on_a_switch_every_collective_is_its_closed_form(count: int) -> None:
     channel, machine = AlphaBeta(LATENCY_S, 1 / RATE), costs_on(star(count))
     for algorithm in collectives.ALGORITHMS:
-        assert same(machine.line(algorithm), algorithm.closed_form(channel, count)), algorithm
+        assert same(
+            machine.line(algorithm), closed_forms.CLOSED_FORMS[algorithm.collective, algorithm.name](channel, count)
+        ), algorithm
     push, pull = costs_among(star(count), names(star(count))[1:]).served(names(star(count))[:1]).values()
-    assert same(push + pull, collectives.parameter_server(channel, count - 1, 1))
+    assert same(push + pull, closed_forms.parameter_server(channel, count - 1, 1))
 
 
 @pytest.mark.parametrize(("kind", "all_reduces"), [("V100", ["ring", "tree"]), ("cpu-core", ["ring"])])
@@ -74,7 +77,7 @@ def test_the_hierarchical_all_reduce_shares_the_uplink() -> None:
     inside = tuple(Link(device.id, device.id[0], 10e9) for device in devices)
     topology = Topology(devices, routers, (*inside, Link("a", "b", 1e9)), name="boxes")
     machine = MachineCosts(Wiring(topology), (names(topology),), islands=((0, 1), (2, 3)))
-    form = collectives.hierarchical_all_reduce(AlphaBeta(0, 1 / 10e9), AlphaBeta(0, 1 / 0.5e9), 2, 2)
+    form = closed_forms.hierarchical_all_reduce(AlphaBeta(0, 1 / 10e9), AlphaBeta(0, 1 / 0.5e9), 2, 2)
     assert same(machine.algorithms["all-reduce"]["hierarchical"], form)
     # by hand: 2 · (1/2)/10 inside and 2 · (1/2) of the half vector at 0.5 GB/s across: 0.1 + 1.0 ns per byte
     assert form.s_per_byte == pytest.approx(1.1e-9)

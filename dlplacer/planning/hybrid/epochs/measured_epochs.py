@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from dlplacer.core.errors import InputError
 from dlplacer.files.text import write_json
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable
+from dlplacer.planning.hybrid.scaling_efficiency import require_workers
 
 Batch = TypeVar("Batch")
 
@@ -48,7 +49,7 @@ def delayed_updates(
     InputError
         If an epoch has fewer mini-batches than there are workers.
     """
-    _require_workers(workers)
+    require_workers(workers)
     updates, waiting = 0, []
     for batch in batches:
         waiting.append(batch)
@@ -155,7 +156,7 @@ def measure_epochs(
     if not workers or not seeds:
         raise InputError("measuring epochs needs at least one number of workers and one seed")
     for count in workers:
-        _require_workers(count)
+        require_workers(count)
 
     def until_reached(count: int, seed: int) -> float | None:
         done = 0
@@ -174,8 +175,3 @@ def measure_epochs(
     return MeasuredEpochs(
         tuple(Measurement(count, tuple(until_reached(count, seed) for seed in seeds)) for count in workers)
     )
-
-
-def _require_workers(workers: int) -> None:
-    if workers < 1:
-        raise InputError(f"{workers} workers; there must be at least 1")

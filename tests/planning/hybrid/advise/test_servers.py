@@ -3,12 +3,13 @@
 from itertools import combinations
 
 import pytest
+from machines.costs.closed_forms import parameter_server
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import Round, parameter_server, push_rounds
+from dlplacer.machines.costs.collectives import Round, push_rounds
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.message_routes import Wiring

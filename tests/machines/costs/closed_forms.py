@@ -1,0 +1,75 @@
+"""Closed forms of the α-β model: what rounds must cost where all pairs of devices are joined alike.
+
+A device sends one message and receives one at a time. The forms are the literature's; "Thakur" and "Patarasuk" as in
+`dlplacer.machines.costs.collectives`.
+"""
+
+from collections.abc import Callable
+
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import (
+    ceil_log2,
+    floor_power_of_two,
+    require_devices,
+    ring_all_reduce,
+    ring_pass,
+)
+
+
+def tree_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
+    """2 ⌈log₂ N⌉ messages of the whole vector: binomial reduce, then broadcast (Thakur, sections 4.1 and 4.5)."""
+    require_devices(devices)
+    return channel.times(2 * ceil_log2(devices))
+
+
+def halving_doubling_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
+    """2 log₂ N messages that halve and then double: 2 log₂ N α + 2 (N − 1)/N β bytes (Thakur, section 4.5).
+
+    Where N is no power of two, the devices beyond the next lower one hand their vector to a partner first and get the
+    sum back last: two messages of the whole vector more.
+    """
+    require_devices(devices)
+    core = floor_power_of_two(devices)
+    steps = 2 * ceil_log2(core)
+    inner = AlphaBeta(steps * channel.latency_s, 2 * (core - 1) / core * channel.s_per_byte)
+    return inner if core == devices else inner + channel.times(2)
+
+
+def doubling_all_gather(channel: AlphaBeta, devices: int) -> AlphaBeta:
+    """⌈log₂ N⌉ messages that double, (N − 1)/N of the vector together (Thakur, section 4.1)."""
+    require_devices(devices)
+    return AlphaBeta(ceil_log2(devices) * channel.latency_s, (devices - 1) / devices * channel.s_per_byte)
+
+
+def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, islands: int, size: int) -> AlphaBeta:
+    """The line of `hierarchical_rounds` where islands of `size` devices are joined by `inner`, and by `outer`.
+
+    The devices of an island exchange their parts with the other islands side by side, each over a channel of its own:
+    where they share one, `outer` is its rate divided by the size of the island.
+    """
+    across = ring_all_reduce(outer, islands)
+    return ring_all_reduce(inner, size) + AlphaBeta(across.latency_s, across.s_per_byte / size)
+
+
+def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBeta:
+    """A push and the pull back: max(W, S) messages of 1/S of the vector each.
+
+    A server receives one message at a time, a worker sends one at a time. The servers are machines of their own. With
+    W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of Lemma 3.2 in Zou et al., Distributed training
+    large-scale deep architectures, 2017.
+    """
+    require_devices(workers)
+    require_devices(servers)
+    return channel.times(2 * max(workers, servers), 1 / servers)
+
+
+CLOSED_FORMS: dict[tuple[str, str], Callable[[AlphaBeta, int], AlphaBeta]] = {
+    ("all-reduce", "ring"): ring_all_reduce,
+    ("all-reduce", "tree"): tree_all_reduce,
+    ("all-reduce", "halving-doubling"): halving_doubling_all_reduce,
+    ("all-gather", "ring"): ring_pass,
+    ("all-gather", "doubling"): doubling_all_gather,
+    ("reduce-scatter", "ring"): ring_pass,
+    ("all-to-all", "pairwise"): ring_pass,
+}
+"""(Collective, algorithm) → (line of one message between two devices, N) → its line."""
