@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
+    from dlplacer.planning.hybrid.communication.step_times import StepTimes
     from dlplacer.planning.hybrid.hybrid import HybridProblem
     from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
     from dlplacer.planning.hybrid.scaling_fit import ScalingFits
-    from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
@@ -190,9 +190,9 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
 
 def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, ScalingFits | None]":
+    from dlplacer.planning.hybrid.communication.step_times import ClosedForm
     from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead
     from dlplacer.planning.hybrid.scaling_fit import fit_scaling
-    from dlplacer.planning.hybrid.step_times import ClosedForm
 
     names = ("scaling_efficiency", "overhead_ratio", "measured", "network")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
@@ -214,7 +214,7 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
 
 
 def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
-    from dlplacer.planning.hybrid.clusters import cluster
+    from dlplacer.planning.hybrid.communication.clusters import cluster
 
     if arguments.network is not None:
         rate = quantity_of("--network", arguments.network, "bytes_per_s")
@@ -230,8 +230,8 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
 
 def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
     from dlplacer.machines.costs.gradient_exchange import exchanges
-    from dlplacer.planning.hybrid.steps_on_links import OnMachine, memory_rate
-    from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+    from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
+    from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 
     codecs = CODECS if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
     found = exchanges(memory_rate(topology), codecs)

@@ -61,7 +61,7 @@ def _detect(arguments: argparse.Namespace) -> Topology:
     topology = nvml_topology() if gpus else host_topology()
     if not arguments.measure:
         return topology
-    from dlplacer.machines.importers.measure import measured
+    from dlplacer.machines.importers.measured_links import measured
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.profile.link_times import copy_timer
 

@@ -12,7 +12,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_plan
-from dlplacer.planning.pipeline.action import read_csv
+from dlplacer.planning.pipeline.schedule.action import read_csv
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 

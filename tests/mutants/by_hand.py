@@ -294,21 +294,21 @@ DATA_PARALLEL = (
 
 PLANNING = (
     Mutant(
-        "planning/pipeline/stage_split.py",
+        "planning/pipeline/stages/stage_split.py",
         "both directions of a transfer share a link for nothing",
         "return routes[0] + routes[1] if shared else np.maximum(*routes)",
         "return np.maximum(*routes)",
         ("planning/pipeline",),
     ),
     Mutant(
-        "planning/pipeline/stage_split.py",
+        "planning/pipeline/stages/stage_split.py",
         "gradients travel for nothing in the sum",
         "total + routes[stage][0] + routes[stage][1], np.inf)",
         "total + routes[stage][0], np.inf)",
         ("planning/pipeline",),
     ),
     Mutant(
-        "planning/pipeline/blocks.py",
+        "planning/pipeline/stages/blocks.py",
         "a backward op may run ahead of the gradients that it reads",
         "return min([wanted, *gradients])",
         "return wanted",
@@ -322,7 +322,7 @@ PLANNING = (
         ("planning/pipeline/test_evaluate.py",),
     ),
     Mutant(
-        "planning/pipeline/schedules.py",
+        "planning/pipeline/schedule/schedules.py",
         "zero-bubble puts off one backward for weights too many",
         "if len(waiting) > rank:",
         "if len(waiting) > rank + 1:",

@@ -1,4 +1,7 @@
-from .clusters import cluster as cluster
+from .communication.clusters import cluster as cluster
+from .communication.step_times import ClosedForm as ClosedForm
+from .communication.steps_on_links import OnMachine as OnMachine
+from .communication.worker_layout import WorkerLayout as WorkerLayout
 from .epochs.critical_batch import CriticalBatch as CriticalBatch
 from .epochs.critical_batch import fit_critical_batch as fit_critical_batch
 from .epochs.epochs import EpochsTable as EpochsTable
@@ -20,10 +23,7 @@ from .scaling_efficiency import ConstantEfficiency as ConstantEfficiency
 from .scaling_efficiency import RingOverhead as RingOverhead
 from .scaling_efficiency import SerialOverhead as SerialOverhead
 from .scaling_fit import fit_scaling as fit_scaling
-from .step_times import ClosedForm as ClosedForm
 from .step_workload import Work as Work
 from .step_workload import work_of as work_of
-from .steps_on_links import OnMachine as OnMachine
 from .sweeps import sweep as sweep
 from .sweeps import sweep_frame as sweep_frame
-from .worker_layout import WorkerLayout as WorkerLayout

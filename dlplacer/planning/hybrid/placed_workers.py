@@ -10,7 +10,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.planning.hybrid.worker_layout import signature
+from dlplacer.planning.hybrid.communication.worker_layout import signature
 from dlplacer.planning.place import place
 
 

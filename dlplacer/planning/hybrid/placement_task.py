@@ -11,9 +11,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, signature, sub_topology
 from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, WorkerSplit, gradient_shares
 from dlplacer.planning.hybrid.sweeps import Report, SweepRow, sweep
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout, signature, sub_topology
 
 _NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
 

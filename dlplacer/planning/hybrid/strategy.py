@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dlplacer.planning.hybrid.communication.step_times import StepTime
 from dlplacer.planning.hybrid.placed_workers import WorkerSplit
-from dlplacer.planning.hybrid.step_times import StepTime
 
 
 @dataclass(frozen=True)

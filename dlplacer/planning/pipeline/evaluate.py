@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.planning.pipeline.action import Order
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
-from dlplacer.planning.pipeline.blocks import STAGE_INPUTS
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan, Stage
-from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
-from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit
+from dlplacer.planning.pipeline.schedule.action import Order
+from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.stages.blocks import STAGE_INPUTS
+from dlplacer.planning.pipeline.stages.stage_split import SplitProblem, StageSplit
 
 
 def evaluated(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlplacer.planning.pipeline.action import Order
-from dlplacer.planning.pipeline.pipeline_timeline import PipelineTimeline
+from dlplacer.planning.pipeline.schedule.action import Order
+from dlplacer.planning.pipeline.schedule.pipeline_timeline import PipelineTimeline
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.action import Order, in_flight
-from dlplacer.planning.pipeline.blocks import require_stages
-from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.evaluate import evaluated
-from dlplacer.planning.pipeline.merge_blocks import searchable_cuts
 from dlplacer.planning.pipeline.micro_batch import batch_of
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
-from dlplacer.planning.pipeline.schedules import SCHEDULES, order_of
-from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, best_split, least_memory_bytes
+from dlplacer.planning.pipeline.schedule.action import Order, in_flight
+from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, order_of
+from dlplacer.planning.pipeline.stages.blocks import require_stages
+from dlplacer.planning.pipeline.stages.cuts import MOST_CUTS, Cuts
+from dlplacer.planning.pipeline.stages.merge_blocks import searchable_cuts
+from dlplacer.planning.pipeline.stages.stage_split import SplitProblem, StageSplit, best_split, least_memory_bytes
 
 _MOST_PER_DEVICE = 16
 _MOST_PLAYED = 4
@@ -43,7 +43,7 @@ def plan_pipeline(
     micro_batches
         Parts of the batch; None tries the divisors of the batch up to 16 for each device.
     schedule
-        A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
+        A key of `dlplacer.planning.pipeline.schedule.schedules.SCHEDULES`; None tries all.
     most_cuts
         Beyond this many cuts, not all are searched.
 

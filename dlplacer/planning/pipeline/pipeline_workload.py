@@ -9,8 +9,8 @@ import numpy as np
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.pipeline.blocks import blocks_of
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
+from dlplacer.planning.pipeline.stages.blocks import blocks_of
 
 
 class PipelineWorkload:

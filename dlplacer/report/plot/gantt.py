@@ -19,7 +19,7 @@ from dlplacer.report.page.summary import busy_s, headline, verdict
 from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
 from dlplacer.report.plot.style.axes import axes_or_new, inches, label_seconds, plain, text_points
 from dlplacer.report.plot.style.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on
-from dlplacer.report.plot.style.kinds import short_kind
+from dlplacer.report.plot.style.op_kinds import short_kind
 
 Row = str | tuple[str, str]
 """A device, or a link direction."""

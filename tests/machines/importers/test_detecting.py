@@ -10,7 +10,7 @@ from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.importers.host import host_topology, parse_core_list
-from dlplacer.machines.importers.measure import fit_line, measured
+from dlplacer.machines.importers.measured_links import fit_line, measured
 from dlplacer.machines.importers.nvml import nvml_topology, type_of_name
 from dlplacer.machines.importers.rates import pcie_bytes_per_s, pcie_slot_bytes_per_s
 from dlplacer.problem.routes import least_delay_routes

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.planning.hybrid.communication.step_times import ClosedForm
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
@@ -18,7 +19,6 @@ from dlplacer.planning.hybrid.scaling_efficiency import (
     ScalingEfficiency,
     SerialOverhead,
 )
-from dlplacer.planning.hybrid.step_times import ClosedForm
 from dlplacer.planning.hybrid.step_workload import Work
 
 INCEPTION = {32.0: 4.0, 64.0: 7.0, 128.0: 12.0, 256.0: 23.0}

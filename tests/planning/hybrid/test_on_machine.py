@@ -10,16 +10,16 @@ from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.clusters import cluster
+from dlplacer.planning.hybrid.communication.clusters import cluster
+from dlplacer.planning.hybrid.communication.step_times import ClosedForm, StepTime, Team
+from dlplacer.planning.hybrid.communication.steps_on_links import GROUPINGS, OnMachine
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions, signature, sub_topology
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
 from dlplacer.planning.hybrid.placed_workers import ALONE, Placed, Several, SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
-from dlplacer.planning.hybrid.step_times import ClosedForm, StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work, work_of
-from dlplacer.planning.hybrid.steps_on_links import GROUPINGS, OnMachine
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions, signature, sub_topology
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
 WORK = Work(0.010, LAYERS)

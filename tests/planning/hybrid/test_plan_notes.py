@@ -7,6 +7,8 @@ from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
@@ -15,8 +17,6 @@ from dlplacer.planning.hybrid.placed_workers import SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.plan_notes import plan_notes
 from dlplacer.planning.hybrid.scaling_fit import fit_scaling
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
-from dlplacer.planning.hybrid.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 

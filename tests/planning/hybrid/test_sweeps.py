@@ -13,10 +13,10 @@ from planning.hybrid.sweep_tasks import Square
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, sub_topology
 from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings
 from dlplacer.planning.hybrid.placement_task import PlacementTask, presolve
 from dlplacer.planning.hybrid.sweeps import SweepRow, sweep, sweep_frame, task_key
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
 
 
 class Inline(Executor):

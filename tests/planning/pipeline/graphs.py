@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.pipeline.blocks import Blocks
+from dlplacer.planning.pipeline.stages.blocks import Blocks
 
 
 def chain(times_s: Sequence[float], bytes_: int = 8, backward: float = 2.0) -> OpGraph:

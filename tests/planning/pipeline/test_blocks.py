@@ -9,10 +9,10 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, blocks_of, merged
-from dlplacer.planning.pipeline.cuts import cuts_of
-from dlplacer.planning.pipeline.merge_blocks import joined_blocks, searchable_cuts
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
+from dlplacer.planning.pipeline.stages.blocks import STAGE_INPUTS, blocks_of, merged
+from dlplacer.planning.pipeline.stages.cuts import cuts_of
+from dlplacer.planning.pipeline.stages.merge_blocks import joined_blocks, searchable_cuts
 
 
 def names(graph: OpGraph, groups: tuple[tuple[int, ...], ...]) -> list[list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.planning.pipeline.action import read_csv
+from dlplacer.planning.pipeline.schedule.action import read_csv
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "04_pipeline.py"
 

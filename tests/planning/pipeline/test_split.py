@@ -10,13 +10,13 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.action import in_flight
-from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
-from dlplacer.planning.pipeline.cuts import cuts_of
 from dlplacer.planning.pipeline.device_chains import chains_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
-from dlplacer.planning.pipeline.schedules import order_of
-from dlplacer.planning.pipeline.stage_split import StageSplit, best_split
+from dlplacer.planning.pipeline.schedule.action import in_flight
+from dlplacer.planning.pipeline.schedule.schedules import order_of
+from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
+from dlplacer.planning.pipeline.stages.cuts import cuts_of
+from dlplacer.planning.pipeline.stages.stage_split import StageSplit, best_split
 
 MICRO_BATCHES = 4
 

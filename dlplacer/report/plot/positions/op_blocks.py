@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from dlplacer.core.plan import Plan
-from dlplacer.report.plot.style.kinds import computes
+from dlplacer.report.plot.style.op_kinds import computes
 
 Path = tuple[str, ...]
 

@@ -13,14 +13,14 @@ from dlplacer.machines.costs.collectives import Round, push_rounds
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.hybrid.communication.exchange_choices import choices_among
+from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
+from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-from dlplacer.planning.hybrid.exchange_choices import choices_among
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
-from dlplacer.planning.hybrid.step_times import StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
-from dlplacer.planning.hybrid.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 SERVED = tuple(exchange for exchange in exchanges() if exchange.name == "none/servers")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dlplacer.planning.pipeline.blocks import Blocks, merged
-from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts, cuts_of
+from dlplacer.planning.pipeline.stages.blocks import Blocks, merged
+from dlplacer.planning.pipeline.stages.cuts import MOST_CUTS, Cuts, cuts_of
 
 SHARES = (0.002, 0.01, 0.03, 0.1)
 

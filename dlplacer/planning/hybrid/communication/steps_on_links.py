@@ -13,10 +13,10 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.hybrid.exchange_choices import ExchangeChoice, choice_through, choices_among
-from dlplacer.planning.hybrid.step_times import StepTime, Team
+from dlplacer.planning.hybrid.communication.exchange_choices import ExchangeChoice, choice_through, choices_among
+from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
+from dlplacer.planning.hybrid.communication.worker_layout import Worker, WorkerLayout
 from dlplacer.planning.hybrid.step_workload import Work
-from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
 """How gradients are grouped into messages → the cuts of a chain."""

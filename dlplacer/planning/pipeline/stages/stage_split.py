@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.planning.pipeline.cuts import Cuts
 from dlplacer.planning.pipeline.device_chains import DeviceChain
+from dlplacer.planning.pipeline.stages.cuts import Cuts
 
 _TOLERANCE = 1 + 1e-9
 

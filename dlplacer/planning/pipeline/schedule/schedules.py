@@ -17,7 +17,7 @@ The zero-bubble order is ZB-H1 (Qi et al., 2023): the weights' part of a backwar
 from collections.abc import Callable, Iterator
 
 from dlplacer.core.errors import InputError
-from dlplacer.planning.pipeline.action import Action, Order
+from dlplacer.planning.pipeline.schedule.action import Action, Order
 
 
 def gpipe(ranks: int, micro_batches: int) -> Order:

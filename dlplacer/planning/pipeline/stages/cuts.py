@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dlplacer.planning.pipeline.blocks import Blocks
+from dlplacer.planning.pipeline.stages.blocks import Blocks
 
 MOST_CUTS = 1500
 

@@ -1,0 +1,1 @@
+"""Where a model may be cut into stages, and the best cuts."""
