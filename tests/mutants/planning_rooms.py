@@ -1,0 +1,349 @@
+"""Mutants of the rooms that plan: from data and files to the planners."""
+
+from mutants.mutant import Mutant
+
+CORE = (
+    Mutant(
+        "core/graph.py",
+        "the footprint leaves out the optimizer's state",
+        "return self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes",
+        "return self.weight_bytes + self.gradient_bytes + self.output_bytes",
+        ("core/test_graph.py",),
+    ),
+    Mutant(
+        "core/units.py",
+        "times are rounded up to ticks",
+        "return int(value_s // tick_s)",
+        "return -int(-value_s // tick_s)",
+        ("core/test_units.py",),
+    ),
+    Mutant(
+        "core/units.py",
+        "horizons may be as long as the limit",
+        "if horizon >= unit * MAX_TICKS:",
+        "if horizon > unit * MAX_TICKS:",
+        ("core/test_units.py",),
+    ),
+)
+
+FILES = (
+    Mutant(
+        "files/structure_hash.py",
+        "the workspace belongs to the structure",
+        '_COSTS = ("time_s", "flops", "bytes_accessed", "workspace_bytes", "meta")',
+        '_COSTS = ("time_s", "flops", "bytes_accessed", "meta")',
+        ("files/test_structure_hash.py",),
+    ),
+    Mutant(
+        "files/text.py",
+        "a temporary file stays where writing fails",
+        "        os.unlink(temporary)\n        raise",
+        "        raise",
+        ("files/test_text.py",),
+    ),
+)
+
+CHECK = (
+    Mutant(
+        "check/memory.py",
+        "eq. 13 allows twice the capacity",
+        "if capacity is not None and used > capacity:",
+        "if capacity is not None and used > 2 * capacity:",
+        ("check",),
+    ),
+    Mutant(
+        "check/memory.py",
+        "workspace is no live memory",
+        "            alive(entry.start_s, entry.end_s, op.workspace_bytes)\n",
+        "",
+        ("check", "problem"),
+    ),
+    Mutant(
+        "check/timing.py",
+        "eq. 12 forgets a long op behind a short one",
+        "            if latest is None or scheduled.end_s >= latest.end_s:\n                latest = scheduled",
+        "            latest = scheduled",
+        ("check",),
+    ),
+    Mutant(
+        "check/timing.py",
+        "the barrier lets optimizer ops pass",
+        'plan.graph.op(entry.op).phase in ("backward", "optimizer")]',
+        'plan.graph.op(entry.op).phase == "backward"]',
+        ("check",),
+    ),
+    Mutant(
+        "check/routing.py",
+        "a half-duplex link carries both directions at once",
+        'direction = hop if link.duplex == "full" else (min(hop), max(hop))',
+        "direction = hop",
+        ("check",),
+    ),
+    Mutant(
+        "check/placement.py",
+        "a colocation group may be torn apart",
+        "if plan.placement[leader] != device:",
+        "if False:",
+        ("check",),
+    ),
+)
+
+MACHINES = (
+    Mutant(
+        "machines/costs/gradient_codecs.py",
+        "ternary gradients have twice their bytes",
+        'Transport("all-gather", lambda workers: (("all-gather", workers * _CODE_BITS),), sums=False),',
+        'Transport("all-gather", lambda workers: (("all-gather", 2 * workers * _CODE_BITS),), sums=False),',
+        ("machines/costs/test_gradient_codecs.py",),
+    ),
+    Mutant(
+        "machines/costs/gradient_exchange.py",
+        "a push counts as one pass of the ring",
+        '"push": workers / max(1, workers - 1), "pull": 0.0',
+        '"push": 1.0, "pull": 0.0',
+        ("examples/test_ternary_models.py", "machines/costs/test_gradient_codecs.py"),
+    ),
+    Mutant(
+        "machines/costs/roofline.py",
+        "the parts of a contracted op compute in its own dtype",
+        "dtype=part[2],",
+        "dtype=op.dtype,",
+        ("machines/costs/test_roofline.py", "planning/coarsen/test_contract.py"),
+    ),
+    Mutant(
+        "machines/costs/roofline.py",
+        "the overhead is an addend",
+        "    return max(floors_s)",
+        "    return floors_s[0] + max(floors_s[1:])",
+        ("machines/costs/test_roofline.py",),
+    ),
+    Mutant(
+        "machines/costs/alpha_beta.py",
+        "messages one after another have one latency",
+        "return AlphaBeta(rounds * self.latency_s, rounds * share * self.s_per_byte)",
+        "return AlphaBeta(self.latency_s, rounds * share * self.s_per_byte)",
+        ("machines/costs/test_collectives.py",),
+    ),
+    Mutant(
+        "machines/costs/collectives.py",
+        "a ring takes a round too many",
+        "for i in range(devices)), devices - 1),)",
+        "for i in range(devices)), devices),)",
+        ("machines/costs/test_collectives.py",),
+    ),
+    Mutant(
+        "machines/costs/rings.py",
+        "a ring minds only the one before it",
+        "                used[direction] += ring.bytes_per_s",
+        "                used[direction] = ring.bytes_per_s",
+        ("machines/costs/test_links.py",),
+    ),
+)
+
+PROBLEM = (
+    Mutant(
+        "problem/dispatch.py",
+        "an op is issued before its inputs have been",
+        "(max([thread_s[here], *(issued[source] for source in sources[queue[0]])]), here)",
+        "(thread_s[here], here)",
+        ("problem/test_dispatch.py",),
+    ),
+    Mutant(
+        "problem/segment_timing.py",
+        "cut-through takes the rate of the widest link",
+        "narrowest = min(number(link.bytes_per_s) * link.count for link in links)",
+        "narrowest = max(number(link.bytes_per_s) * link.count for link in links)",
+        ("problem",),
+    ),
+    Mutant(
+        "core/topology.py",
+        "a half-duplex link is two",
+        'return hop if self.duplex == "full" else (min(hop), max(hop))',
+        "return hop",
+        ("problem", "check"),
+    ),
+    Mutant(
+        "problem/live_memory.py",
+        "a copy takes room from the end of its transfer on",
+        "        target, begin, _ = lifetime.stops[-1]",
+        "        target, _, begin = lifetime.stops[-1]",
+        ("problem",),
+    ),
+)
+
+SOLVERS = (
+    Mutant(
+        "solvers/bounds/memory_assignment.py",
+        "devices that memory forces into use are joined for nothing",
+        "for d in range(instance.device_count)) + path * tree",
+        "for d in range(instance.device_count))",
+        ("solvers/bounds/test_memory_assignment.py",),
+    ),
+    Mutant(
+        "solvers/heuristics/contiguous.py",
+        "the next device of a contiguous placement takes over for nothing",
+        "table = np.array([row + crossing[:cuts, last, device] for last, row in rows])",
+        "table = np.array([row for last, row in rows])",
+        ("solvers/heuristics/test_contiguous.py",),
+    ),
+    Mutant(
+        "solvers/decomposition/series.py",
+        "what a series takes as a whole is dropped from the bound",
+        "whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0",
+        "whole = 0",
+        ("solvers/decomposition",),
+    ),
+    Mutant(
+        "solvers/decomposition/segments.py",
+        "ops that only the barrier waits for hide the cut ops",
+        "    instance = _without_leaves(instance)\n",
+        "",
+        ("solvers/decomposition",),
+    ),
+    Mutant(
+        "solvers/heuristics/randomized_restarts.py",
+        "schedules are not justified",
+        "                found = justified(instance, found)",
+        "                found = found",
+        ("solvers/heuristics", "solvers/test_default_method.py"),
+    ),
+    Mutant(
+        "solvers/decomposition/segment_rows.py",
+        "idle ends of a segment cost nothing",
+        "                if 0 < lost < FAR:",
+        "                if False:",
+        ("solvers/decomposition", "solvers/test_default_method.py"),
+    ),
+    Mutant(
+        "solvers/bounds/one_machine.py",
+        "blocks may be interrupted by what comes later",
+        "            heappush(there, (tail, left - spent))",
+        "            end = max(end, now - tail)",
+        ("solvers/bounds",),
+    ),
+    Mutant(
+        "solvers/bounds/one_machine.py",
+        "one block too few shares a device",
+        "sums[k * count + 1] - sums[k * count - k]",
+        "sums[k * count + 1] - sums[k * count - k + 1]",
+        ("solvers/bounds",),
+    ),
+    Mutant(
+        "solvers/bounds/heads_tails.py",
+        "a head waits for the earliest of its predecessors",
+        "head[op] = max(head[op], end + arc.least)",
+        "head[op] = max(head[op], arc.least)",
+        ("solvers/bounds",),
+    ),
+    Mutant(
+        "solvers/bounds/heads_tails.py",
+        "a bound that is too high: inputs always travel",
+        "head[op] = max(head[op], _least_over_sets(entries))",
+        "head[op] = max(head[op], entries[0][0])",
+        ("solvers/bounds",),
+    ),
+    Mutant(
+        "solvers/heuristics/heft.py",
+        "HEFT takes the device of the earliest begin",
+        "choice = end if ahead is None else end + ahead[op][device], end, device, begin",
+        "choice = begin if ahead is None else end + ahead[op][device], end, device, begin",
+        ("solvers/heuristics",),
+    ),
+    Mutant(
+        "solvers/ilp/constraints.py",
+        "eq. 13 leaves out the rows",
+        "            model.add(used <= capacity // unit)",
+        "            pass",
+        ("solvers/ilp", "solvers/test_against_brute_force.py"),
+    ),
+    Mutant(
+        "solvers/ilp/constraints.py",
+        "eq. 10 without the least delay",
+        "            model.add(variables.start[target] >= end + levels[0])\n",
+        "            model.add(variables.start[target] >= end)\n",
+        ("solvers/ilp", "solvers/test_against_brute_force.py"),
+    ),
+    Mutant(
+        "solvers/instance/symmetry.py",
+        "devices of unequal memory can change places",
+        "if instance.capacity[a] != instance.capacity[b] or instance.component[a] != instance.component[b]:",
+        "if instance.component[a] != instance.component[b]:",
+        ("solvers/instance", "solvers/test_optimum_properties.py", "solvers/test_options_against_brute_force.py"),
+    ),
+)
+
+DATA_PARALLEL = (
+    Mutant(
+        "data_parallel/groups/exact_groups.py",
+        "groups after the first start for nothing",
+        "latest_s = within_s - len(cuts) * chain.startup_s",
+        "latest_s = within_s - chain.startup_s",
+        ("data_parallel/test_groups.py",),
+    ),
+)
+
+PLANNING = (
+    Mutant(
+        "planning/pipeline/stages/stage_split.py",
+        "both directions of a transfer share a link for nothing",
+        "return routes[0] + routes[1] if shared else np.maximum(*routes)",
+        "return np.maximum(*routes)",
+        ("planning/pipeline",),
+    ),
+    Mutant(
+        "planning/pipeline/stages/stage_split.py",
+        "gradients travel for nothing in the sum",
+        "total + routes[stage][0] + routes[stage][1], np.inf)",
+        "total + routes[stage][0], np.inf)",
+        ("planning/pipeline",),
+    ),
+    Mutant(
+        "planning/pipeline/stages/blocks.py",
+        "a backward op may run ahead of the gradients that it reads",
+        "return min([wanted, *gradients])",
+        "return wanted",
+        ("planning/pipeline",),
+    ),
+    Mutant(
+        "planning/pipeline/evaluate.py",
+        "stages update their weights in no time",
+        "update_s=sum(times[op] for op in updates),",
+        "update_s=0.0,",
+        ("planning/pipeline/test_evaluate.py",),
+    ),
+    Mutant(
+        "planning/pipeline/schedule/schedules.py",
+        "zero-bubble puts off one backward for weights too many",
+        "if len(waiting) > rank:",
+        "if len(waiting) > rank + 1:",
+        ("planning/pipeline/test_orders.py",),
+    ),
+    Mutant(
+        "planning/coarsen/contract.py",
+        "members without arithmetic are no parts",
+        "if op.flops or op.bytes_accessed else []",
+        "if op.flops else []",
+        ("planning/coarsen/test_contract.py",),
+    ),
+    Mutant(
+        "planning/coarsen/fuse.py",
+        "a chain holds two ops with FLOPs",
+        "if sum(member.flops > 0 for member in (*chain, op)) > 1:",
+        "if sum(member.flops > 0 for member in (*chain, op)) > 2:",
+        ("planning/coarsen/test_groups.py", "planning/coarsen/test_granularity.py"),
+    ),
+    Mutant(
+        "planning/assemble.py",
+        "a plan above its bound is optimal",
+        'status="optimal" if bound == makespan else "feasible",',
+        'status="optimal",',
+        ("planning/test_assemble.py",),
+    ),
+    Mutant(
+        "planning/hybrid/scaling_efficiency.py",
+        "the overhead of a ring saturates in its latency too",
+        "return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))",
+        "return 1 / (1 + (workers - 1) * (self.bandwidth + self.latency) / workers)",
+        ("planning/hybrid/test_efficiency.py",),
+    ),
+)

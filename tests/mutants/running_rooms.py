@@ -1,0 +1,116 @@
+"""Mutants of the rooms around a plan: frontend, models, report, runtime, measure and the command line."""
+
+from mutants.mutant import Mutant
+
+FRONTEND_AND_MODELS = (
+    Mutant(
+        "frontend/torch/flops.py",
+        "a product with a vector counts once per multiply-add",
+        "return 2 * batch * rows * left[-1] * columns",
+        "return batch * rows * left[-1] * columns",
+        ("frontend/torch/test_flops.py",),
+    ),
+    Mutant(
+        "frontend/torch/flops.py",
+        "an expanded dimension travels in full",
+        "if stride != 0)",
+        "if True)",
+        ("frontend/torch/test_flops.py", "frontend/torch/test_capture_structure.py"),
+    ),
+    Mutant(
+        "models/perceptron.py",
+        "hidden layers are never tied",
+        "        if tied:\n",
+        "        if False:\n",
+        ("models/test_small.py",),
+    ),
+)
+
+REPORT = (
+    Mutant(
+        "report/critical_path.py",
+        "ops wait for no other op of their device",
+        "        if entry.op in self.before_on_device:\n",
+        "        if False:\n",
+        ("report/test_critical_path.py",),
+    ),
+    Mutant(
+        "report/export/device_map.py",
+        "a module goes where most of its tensors are, whatever their bytes",
+        "sizes[device] = sizes.get(device, 0) + op.weight_bytes",
+        "sizes[device] = sizes.get(device, 0) + 1",
+        ("report/export",),
+    ),
+    Mutant(
+        "report/trace.py",
+        "slices of one thread overlap",
+        "if end_ns <= _ns(use.start_s)), len(free_ns))",
+        "if True), len(free_ns))",
+        ("report/test_trace.py",),
+    ),
+)
+
+RUNTIME = (
+    Mutant(
+        "runtime/program/dry_run.py",
+        "a tensor may be copied and never sent",
+        "        if self._copies:\n",
+        "        if False:\n",
+        ("runtime/program/test_stream_programs.py",),
+    ),
+    Mutant(
+        "runtime/program/dry_run.py",
+        "a tensor may be sent and never received",
+        "        if self._sent:\n",
+        "        if False:\n",
+        ("runtime/program/test_programs.py",),
+    ),
+    Mutant(
+        "runtime/program/lower.py",
+        "a tensor is freed before its last reader",
+        "if not self.uses_left[tensor, device] and tensor not in self.keep:",
+        "if self.uses_left[tensor, device] <= 1 and tensor not in self.keep:",
+        ("runtime/program/test_programs.py",),
+    ),
+    Mutant(
+        "runtime/program/races.py",
+        "memory may be given back before its last use",
+        "            if not any(self._precedes(use, after) for after in memory.returned_after):",
+        "            if False:",
+        ("runtime/program/test_races.py", "runtime/program/test_stream_programs.py"),
+    ),
+    Mutant(
+        "runtime/program/drop_redundant_waits.py",
+        "holds are left out for copies that are under way",
+        "if computed.get((device, stream), 0) > copy:",
+        "if True:",
+        ("runtime/program",),
+    ),
+    Mutant(
+        "runtime/distributed/clocks.py",
+        "the slowest round trip tells the offset",
+        "min(readings, key=lambda reading: reading[2] - reading[0])",
+        "max(readings, key=lambda reading: reading[2] - reading[0])",
+        ("runtime/distributed/test_clocks.py",),
+    ),
+)
+
+MEASURE = (
+    Mutant(
+        "measure/fidelity/medians.py",
+        "variants are timed in the same order every time",
+        "names = list(steps) if number % 2 == 0 else list(steps)[::-1]",
+        "names = list(steps)",
+        ("measure/fidelity/test_run_report.py",),
+    ),
+)
+
+CLI = (
+    Mutant(
+        "cli/check.py",
+        "a plan with violations ends with 0 under --json",
+        "return CheckError.exit_code if found else 0",
+        "return 0",
+        ("cli/test_planning_commands.py", "cli/test_bad_input.py"),
+    ),
+)
