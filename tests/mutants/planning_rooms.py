@@ -198,14 +198,17 @@ SOLVERS = (
         "ops that only the barrier waits for hide the cut ops",
         "    instance = _without_leaves(instance)\n",
         "",
-        ("solvers/decomposition",),
+        (
+            "solvers/test_strength.py",
+            "solvers/decomposition",
+        ),
     ),
     Mutant(
         "solvers/heuristics/randomized_restarts.py",
         "schedules are not justified",
         "                found = justified(instance, found)",
         "                found = found",
-        ("solvers/heuristics", "solvers/test_default_method.py"),
+        ("solvers/test_strength.py", "solvers/heuristics", "solvers/test_default_method.py"),
     ),
     Mutant(
         "solvers/decomposition/segment_rows.py",
