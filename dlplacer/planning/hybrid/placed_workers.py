@@ -1,5 +1,6 @@
 """Model parallelism as the planner sees it: how much faster M devices do one worker's step."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
@@ -78,7 +79,7 @@ class SpeedupTable:
         return WorkerSplit(self.speedups[degree]) if degree in self.speedups else None
 
 
-class SplitPerMachine:
+class SplitPerMachine(ABC):
     """A source of splits that looks at each kind of machine once: those that differ in names alone are one.
 
     Parameters
@@ -102,8 +103,9 @@ class SplitPerMachine:
             self.solved[key] = self._split(degree, topology)
         return self.solved[key]
 
+    @abstractmethod
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
-        raise NotImplementedError
+        """The split on a machine that has not been looked at; None where there is none."""
 
 
 @dataclass(frozen=True)
