@@ -19,7 +19,12 @@ class TernaryCheckpoint(TypedDict):
     scalers: dict[str, float]
 
 
-_NUMBERS = {"seed": int, "steps": int, "sent_bytes": (int, float), "full_bytes": (int, float)}
+_NUMBERS: dict[str, type[int] | tuple[type[int], type[float]]] = {
+    "seed": int,
+    "steps": int,
+    "sent_bytes": (int, float),
+    "full_bytes": (int, float),
+}
 
 
 def checked_checkpoint(given: Mapping[str, Any]) -> TernaryCheckpoint:
@@ -32,7 +37,7 @@ def checked_checkpoint(given: Mapping[str, Any]) -> TernaryCheckpoint:
     """
     if given.get("format") != FORMAT:
         raise InputError(
-            f"a state dict of format {given.get('format')!r}; TernaryState loads {FORMAT!r}, which its state_dict() gives"
+            f"a state dict of format {given.get('format')!r}; TernaryState loads {FORMAT!r}, as it gives it"
         )
     wanted = set(TernaryCheckpoint.__annotations__)
     if set(given) != wanted:

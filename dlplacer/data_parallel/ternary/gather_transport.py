@@ -59,7 +59,7 @@ def gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[to
     decode = _started(codec, flat, exact, step, *codec.measured(exact))
     rows = codec.buffers["gathered"]
     sent = all_gather(rows, codec.buffers["message"], group=codec.group, async_op=True)
-    return sent.get_future().then(decode)  # type: ignore[no-any-return, union-attr]
+    return sent.get_future().then(decode)
 
 
 def gather_shared(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor:

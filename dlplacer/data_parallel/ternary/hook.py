@@ -14,7 +14,10 @@ from dlplacer.data_parallel.ternary.state import TernaryState
 from dlplacer.data_parallel.ternary.sums_transport import add_codes
 
 
-def ternary_hook(state: TernaryState, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+def ternary_hook(
+    state: TernaryState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> Future[torch.Tensor]:
     """The averaged gradients of a bucket, sent with two bits per element.
 
     Use it as ``ddp.register_comm_hook(TernaryState(), ternary_hook)``.
@@ -49,12 +52,12 @@ def _all_reduced(codec: BucketCodec, flat: torch.Tensor) -> Future[torch.Tensor]
     flat.div_(codec.ranks)
     codec.counters.sent(ring_bytes(codec.ranks, codec.layout.full_bytes))
     sent = dist.all_reduce(flat, group=codec.group, async_op=True)
-    return sent.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return, union-attr]
+    return sent.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
 
 
 def _on_own_stream(exchange: Callable[[], torch.Tensor], device: torch.device) -> Future[torch.Tensor]:
     """Several collectives on a GPU: they only queue work, so that nothing has to wait for them on the host."""
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     result: Future[torch.Tensor] = Future(devices=[device])
     with torch.cuda.stream(stream):

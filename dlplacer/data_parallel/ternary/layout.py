@@ -92,7 +92,9 @@ def bucket_layout(
     tensors: Sequence[tuple[str, int]], element_bytes: int, is_coded: Callable[[str, int], bool]
 ) -> BucketLayout:
     """The layout of a bucket whose flat gradient holds these (name, numel) one behind the other."""
-    coded, whole, start = [], [], 0
+    coded: list[TensorSpan] = []
+    whole: list[TensorSpan] = []
+    start = 0
     for name, numel in tensors:
         (coded if is_coded(name, numel) else whole).append(TensorSpan(name, start, numel))
         start += numel

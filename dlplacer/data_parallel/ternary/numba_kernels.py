@@ -5,16 +5,16 @@ consecutive words, and every loop below works on vectors. All release the interp
 """
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
-from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
+from dlplacer.data_parallel.ternary.numba_intrinsics import code, draw
+from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -26,49 +26,24 @@ _TINY = 2.0**-64
 """Below this, scaler and gradient are scaled by 2^64 before they are compared: a draw times the scaler would be 0."""
 
 
-def _compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Without NaN or infinity assumed away: they must reach the scaler. Reordered sums are what vectors need."""
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract"}}
-    try:
-        return njit(cache=True, **options)(kernel)  # type: ignore[no-any-return]
-    except RuntimeError:  # No folder on this machine can hold the cache.
-        return njit(**options)(kernel)  # type: ignore[no-any-return]
+def _compiled(reordered: bool = False) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A kernel in machine code, with the arithmetic that is written, so that all implementations give the same bits.
+
+    ``reordered`` sums come out in vectors, as one lane after another would not; NaN and infinity are never assumed
+    away, as they must reach the scaler.
+    """
+    options = partial(njit, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz"} if reordered else False)
+
+    def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
+        try:
+            return cast("Callable[_P, _T]", options(cache=True)(kernel))
+        except RuntimeError:  # No folder on this machine can hold the cache.
+            return cast("Callable[_P, _T]", options()(kernel))
+
+    return compiled
 
 
-# In numba's own arithmetic, uint32 times uint32 is 64 bits wide, and so would be the vectors: half as fast with AVX2.
-@intrinsic  # type: ignore[untyped-decorator]
-def _draw(typing, index, key_0, key_1):  # type: ignore[no-untyped-def]
-    """Element `index` of the stream of a key: a float32 in 0 … 2^24 − 1."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        word = ir.IntType(32)
-        index, key_0, key_1 = arguments
-
-        def folded(value: ir.Value, bits: int) -> ir.Value:
-            return builder.xor(value, builder.lshr(value, ir.Constant(word, bits)))
-
-        value = builder.add(builder.mul(builder.trunc(index, word), ir.Constant(word, SPREAD)), key_0)
-        value = builder.xor(builder.mul(folded(value, 16), ir.Constant(word, FIRST)), key_1)
-        value = folded(builder.mul(folded(value, 15), ir.Constant(word, SECOND)), 16)
-        return builder.sitofp(builder.lshr(value, ir.Constant(word, 32 - DRAW_BITS)), ir.FloatType())
-
-    return types.float32(types.int64, types.uint32, types.uint32), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _code(typing, kept, negative, shift):  # type: ignore[no-untyped-def]
-    """The bits of a code in place: 00 for 0, 01 for 1, 10 for −1."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        word = ir.IntType(32)
-        kept, negative, shift = arguments
-        sign = builder.select(negative, ir.Constant(word, 2), ir.Constant(word, 1))
-        return builder.shl(builder.select(kept, sign, ir.Constant(word, 0)), shift)
-
-    return types.uint32(types.boolean, types.boolean, types.uint32), generate
-
-
-@_compiled
+@_compiled(reordered=True)
 def _measure(flat: NDArray[np.float32], table: NDArray[np.int64], clip: float, found: NDArray[np.float32]) -> None:
     bits = flat.view(np.int32)
     for tensor in range(table.shape[0]):
@@ -99,7 +74,7 @@ def _measure(flat: NDArray[np.float32], table: NDArray[np.int64], clip: float, f
         found[tensor, 1] = min(limit, magnitude)
 
 
-@_compiled
+@_compiled()
 def _encode(
     flat: NDArray[np.float32],
     table: NDArray[np.int64],
@@ -126,12 +101,12 @@ def _encode(
                 shift, values = np.uint32(2 * place), flat[start + base : start + base + length]
                 for lane in range(length):
                     value = values[lane]
-                    kept = _draw(base + lane, key_0, key_1) * unit < min(abs(value), limit) * up
-                    held[lane] |= _code(kept, value < 0, shift)
+                    kept = draw(base + lane, key_0, key_1) * unit < min(abs(value), limit) * up
+                    held[lane] |= code(kept, value < 0, shift)
             words[first + begin : first + begin + lanes] = held[:lanes]
 
 
-@_compiled
+@_compiled()
 def _decode(
     rows: NDArray[np.uint32], scalers: NDArray[np.float32], table: NDArray[np.int64], out: NDArray[np.float32]
 ) -> None:
@@ -152,13 +127,13 @@ def _decode(
                     scaler = scalers[rank, tensor]
                     words = rows[rank, first + begin : first + begin + length]
                     for lane in range(length):
-                        code = np.int32(np.uint32(words[lane] >> shift) & np.uint32(3))
-                        mean[lane] += scaler * np.float32(np.int32(code & 1) - np.int32(code >> 1))
+                        bits = np.int32(np.uint32(words[lane] >> shift) & np.uint32(3))
+                        mean[lane] += scaler * np.float32(np.int32(bits & 1) - np.int32(bits >> 1))
                 for lane in range(length):
                     mean[lane] *= share
 
 
-@_compiled
+@_compiled()
 def _add(rows: NDArray[np.uint32], planes: NDArray[np.uint32]) -> None:
     ranks, half = rows.shape[0], rows.shape[1] // 2
     sums = np.empty(_LANES, np.uint32)
@@ -171,15 +146,15 @@ def _add(rows: NDArray[np.uint32], planes: NDArray[np.uint32]) -> None:
             for rank in range(ranks):
                 words = rows[rank, first : first + lanes]
                 for lane in range(lanes):
-                    code = np.uint32(words[lane] >> shift)
-                    sums[lane] += np.uint32(np.uint32(code & np.uint32(1)) - np.uint32(np.uint32(code >> 1) & 1))
+                    bits = np.uint32(words[lane] >> shift)
+                    sums[lane] += np.uint32(np.uint32(bits & np.uint32(1)) - np.uint32(np.uint32(bits >> 1) & 1))
             for plane in range(planes.shape[0]):
                 held = planes[plane, begin : begin + lanes]
                 for lane in range(lanes):
                     held[lane] |= np.uint32(np.uint32(np.uint32(sums[lane] >> plane) & np.uint32(1)) << np.uint32(bit))
 
 
-@_compiled
+@_compiled()
 def _spread(
     planes: NDArray[np.uint32],
     ranks: int,

@@ -32,4 +32,4 @@ class OrderedThread:
                 result.set_result(task())
             except Exception as error:
                 # PyTorch prints exceptions that nobody has asked for yet; the backward pass will.
-                result.set_exception(error)
+                result.set_exception(error)  # type: ignore[arg-type]

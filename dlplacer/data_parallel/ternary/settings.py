@@ -8,6 +8,8 @@ from dlplacer.core.errors import InputError
 
 AUTO, GATHER, SUMS = "auto", "all-gather", "sums"
 TRANSPORTS = (AUTO, GATHER, SUMS)
+WHOLE = "all-reduce"
+"""How buckets travel in which nothing is coded."""
 
 
 @dataclass(frozen=True)

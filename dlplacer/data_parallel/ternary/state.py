@@ -11,8 +11,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec
 from dlplacer.data_parallel.ternary.checkpoint import FORMAT, TernaryCheckpoint, checked_checkpoint
 from dlplacer.data_parallel.ternary.counters import Counters, ring_bytes
-from dlplacer.data_parallel.ternary.kernels import kernels_for
-from dlplacer.data_parallel.ternary.layout import bucket_layout
+from dlplacer.data_parallel.ternary.kernels import TernaryKernels, kernels_for
+from dlplacer.data_parallel.ternary.layout import BucketLayout, bucket_layout
 from dlplacer.data_parallel.ternary.ordered_thread import OrderedThread
 from dlplacer.data_parallel.ternary.parameter_names import (
     NamedParameters,
@@ -20,7 +20,11 @@ from dlplacer.data_parallel.ternary.parameter_names import (
     named_parameters,
     wrapper_of,
 )
-from dlplacer.data_parallel.ternary.settings import AUTO, GATHER, TernarySettings, exclusions
+from dlplacer.data_parallel.ternary.settings import AUTO, GATHER, WHOLE, TernarySettings, exclusions
+from dlplacer.data_parallel.ternary.transport_choice import TransportRates, fastest_transport, measured_rates
+
+_ALWAYS_GATHERING = 2
+"""With so many ranks sums take more bytes and more messages, whatever the rates are."""
 
 
 class TernaryStats(TypedDict):
@@ -30,6 +34,7 @@ class TernaryStats(TypedDict):
     world_size: int
     kernels: str
     transports: dict[str, int]
+    rates: dict[str, float] | None
     sent_bytes: float
     full_bytes: float
     compression: float | None
@@ -101,9 +106,13 @@ class TernaryState:
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
         self._thread: OrderedThread | None = None
+        self._rates: TransportRates | None = None
         self._loaded_scalers: dict[str, float] = {}
 
-    def begin(self, bucket: dist.GradBucket) -> tuple[BucketCodec, int]:
+    def begin(
+        self,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> tuple[BucketCodec, int]:
         """The codec of a bucket, and the step that its gradient belongs to; the last bucket ends the step."""
         flat, index, step = bucket.buffer(), bucket.index(), self.steps
         if flat.is_sparse:
@@ -136,11 +145,12 @@ class TernaryState:
         -------
         dict
             ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of what encodes; ``transports``,
-            name → buckets. ``sent_bytes``: what this rank has sent, ``full_bytes``: what an all-reduce of the same
-            gradients would have sent; ``compression``: their ratio. ``zeros``: share of codes that were 0 in the last
-            step. ``scalers``: parameter → last scaler of this rank; ``full_precision``: parameters without one.
-            ``encode_s_per_byte``, ``decode_s_per_byte``: seconds of the codec per byte of a float32 gradient, measured
-            on this rank since the start; None on a GPU and before the first step.
+            name → buckets (``all-reduce`` for those that hold only tensors in full precision); ``rates``, from which
+            they were chosen, None if they were not. ``sent_bytes``: what this rank has sent, ``full_bytes``: what an
+            all-reduce of the same gradients would have sent; ``compression``: their ratio. ``zeros``: share of codes
+            that were 0 in the last step. ``scalers``: parameter → last scaler of this rank; ``full_precision``:
+            parameters without one. ``encode_s_per_byte``, ``decode_s_per_byte``: seconds of the codec per byte of a
+            float32 gradient, measured on this rank since the start; None on a GPU and before the first step.
         """
         counters, codecs = self.counters, list(self._buckets.values())
         transports: dict[str, int] = {}
@@ -152,6 +162,7 @@ class TernaryState:
             "world_size": self._group.size() if self._group else 0,
             "kernels": codecs[0].kernels.name if codecs else "",
             "transports": transports,
+            "rates": self._rates.as_json() if self._rates else None,
             "sent_bytes": counters.sent_bytes,
             "full_bytes": counters.full_bytes,
             "compression": counters.full_bytes / counters.sent_bytes if counters.sent_bytes else None,
@@ -217,5 +228,19 @@ class TernaryState:
         sizes = [(name, gradient.numel()) for name, gradient in zip(names, gradients, strict=True)]
         layout = bucket_layout(sizes, flat.element_size(), is_coded)
         assert self._group is not None
-        transport = GATHER if self.settings.transport == AUTO else self.settings.transport
-        return BucketCodec(layout, self.settings, self._group, kernels_for(flat.device.type), self.counters, transport)
+        kernels = kernels_for(flat.device.type)
+        transport = self._transport(layout, self._group, kernels, flat.device)
+        return BucketCodec(layout, self.settings, self._group, kernels, self.counters, transport)
+
+    def _transport(
+        self, layout: BucketLayout, group: dist.ProcessGroup, kernels: TernaryKernels, device: torch.device
+    ) -> str:
+        if not layout.coded:
+            return WHOLE
+        if self.settings.transport != AUTO:
+            return self.settings.transport
+        if group.size() <= _ALWAYS_GATHERING:
+            return GATHER
+        if self._rates is None:
+            self._rates = measured_rates(group, kernels, device)
+        return fastest_transport(layout, group.size(), self._rates)

@@ -64,7 +64,7 @@ class SumParts:
         whole = aligned(2 * self.bits * self.words)
         planes = data[:, : 2 * self.bits * self.words].view(torch.int32)
         return (
-            planes.unflatten(1, (self.bits, self.words // 2)),
+            planes.view(len(data), self.bits, self.words // 2),
             data[:, whole : whole + self.whole * self.element_bytes].view(dtype),
         )
 
