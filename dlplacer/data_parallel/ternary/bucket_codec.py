@@ -9,7 +9,7 @@ from dlplacer.data_parallel.ternary.counters import Counters
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels
 from dlplacer.data_parallel.ternary.layout import BucketLayout
 from dlplacer.data_parallel.ternary.random_keys import stream_keys
-from dlplacer.data_parallel.ternary.settings import TernarySettings
+from dlplacer.data_parallel.ternary.settings import SUMS, TernarySettings
 
 
 @dataclass
@@ -36,6 +36,11 @@ class BucketCodec:
     def ranks(self) -> int:
         """The size of the group."""
         return self.group.size()
+
+    @property
+    def takes_several_collectives(self) -> bool:
+        """Whether one collective's result is needed for the next."""
+        return bool(self.layout.coded) and (self.transport == SUMS or self.settings.share_scaler)
 
     def buffer(self, use: str, size_bytes: int, device: torch.device) -> torch.Tensor:
         """Bytes for one use, the same from step to step."""

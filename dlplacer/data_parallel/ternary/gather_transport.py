@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec, as_float32, mean_of_rows
-from dlplacer.data_parallel.ternary.collectives import all_gather
 from dlplacer.data_parallel.ternary.counters import ring_bytes
 from dlplacer.data_parallel.ternary.layout import BucketLayout, aligned
 
@@ -58,7 +58,7 @@ def gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[to
     exact = as_float32(flat)
     decode = _started(codec, flat, exact, step, *codec.measured(exact))
     rows = codec.buffers["gathered"]
-    sent = all_gather(rows, codec.buffers["message"], group=codec.group, async_op=True)
+    sent = collectives.gather(rows, codec.buffers["message"], group=codec.group, async_op=True)
     return sent.get_future().then(decode)
 
 
@@ -68,7 +68,7 @@ def gather_shared(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Te
     limits, scalers = codec.measured(exact)
     agree_on_scalers(codec, scalers)
     decode = _started(codec, flat, exact, step, limits, scalers)
-    all_gather(codec.buffers["gathered"], codec.buffers["message"], group=codec.group)
+    collectives.gather(codec.buffers["gathered"], codec.buffers["message"], group=codec.group)
     return decode(None)
 
 

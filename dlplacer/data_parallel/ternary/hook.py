@@ -39,10 +39,10 @@ def ternary_hook(
     flat = bucket.buffer()
     if not codec.layout.coded:
         return _all_reduced(codec, flat)
-    if codec.transport != SUMS and not state.settings.share_scaler:
+    if not codec.takes_several_collectives:
         return gather_codes(codec, flat, step)
     exchange = add_codes if codec.transport == SUMS else gather_shared
-    if flat.device.type == "cpu":
+    if state.thread is not None:
         return state.thread.submit(lambda: exchange(codec, flat, step))
     return _on_own_stream(lambda: exchange(codec, flat, step), flat.device)
 

@@ -54,7 +54,7 @@ def _measure(flat: NDArray[np.float32], table: NDArray[np.int64], clip: float, f
             values, patterns = flat[block:stop], bits[block:stop]
             block_total, block_squares, block_largest = 0.0, 0.0, np.int32(0)
             for index in range(stop - block):
-                value = float(values[index])
+                value = np.float64(values[index])
                 block_total += value
                 block_squares += value * value
             for index in range(stop - block):

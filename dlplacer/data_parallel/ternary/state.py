@@ -105,7 +105,7 @@ class TernaryState:
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
-        self._thread: OrderedThread | None = None
+        self.thread: OrderedThread | None = None
         self._rates: TransportRates | None = None
         self._loaded_scalers: dict[str, float] = {}
 
@@ -130,13 +130,6 @@ class TernaryState:
                 del self._buckets[stale]
         self.counters.full_bytes += ring_bytes(codec.ranks, codec.layout.full_bytes)
         return codec, step
-
-    @property
-    def thread(self) -> OrderedThread:
-        """What runs sequences of collectives on the CPU."""
-        if self._thread is None:
-            self._thread = OrderedThread()
-        return self._thread
 
     def stats(self) -> TernaryStats:
         """What has been sent and how fast, as plain data that goes into a JSON file.
@@ -217,6 +210,7 @@ class TernaryState:
             self._full_precision = self._parameters.last_layer | self._parameters.matching(self.settings.exclude)
             self._group = agreed_group(self._given_group, wrapper)
             self._buckets.clear()
+            self.thread = None
             names = self._parameters.of(parameters)
         assert names is not None
         return names
@@ -230,7 +224,11 @@ class TernaryState:
         assert self._group is not None
         kernels = kernels_for(flat.device.type)
         transport = self._transport(layout, self._group, kernels, flat.device)
-        return BucketCodec(layout, self.settings, self._group, kernels, self.counters, transport)
+        codec = BucketCodec(layout, self.settings, self._group, kernels, self.counters, transport)
+        if codec.takes_several_collectives and flat.device.type == "cpu":
+            self.thread = self.thread or OrderedThread(self._group)
+            codec.group = self.thread.group
+        return codec
 
     def _transport(
         self, layout: BucketLayout, group: dist.ProcessGroup, kernels: TernaryKernels, device: torch.device

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec, as_float32, mean_of_rows
-from dlplacer.data_parallel.ternary.collectives import all_gather
 from dlplacer.data_parallel.ternary.gather_transport import agree_on_scalers
 from dlplacer.data_parallel.ternary.layout import BucketLayout, aligned, sum_bits
 
@@ -89,7 +89,7 @@ def add_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor
         codec.kernels.add(rows.contiguous(), planes[0])
     if layout.whole:
         whole[0].copy_(mean_of_rows(whole_rows))
-    all_gather(gathered, own, group=codec.group)
+    collectives.gather(gathered, own, group=codec.group)
     codec.counters.sent((ranks - 1) * parts.returned_bytes)
 
     planes, whole = parts.planes_and_whole(gathered.view(ranks, -1), flat.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dlplacer.data_parallel.ternary.collectives import all_gather
+from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.gather_transport import GatherMessage
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels
 from dlplacer.data_parallel.ternary.layout import BucketLayout, sum_bits, words_for
@@ -79,7 +79,7 @@ def measured_rates(group: dist.ProcessGroup, kernels: TernaryKernels, device: to
 
     def gathering(size_bytes: int) -> Callable[[], object]:
         own, everyone = _bytes(size_bytes, device), _bytes(ranks * size_bytes, device)
-        return lambda: all_gather(everyone, own, group=group)
+        return lambda: collectives.gather(everyone, own, group=group)
 
     def exchanging(size_bytes: int) -> Callable[[], object]:
         given, taken = _bytes(ranks * size_bytes, device), _bytes(ranks * size_bytes, device)
