@@ -5,12 +5,12 @@ import socket
 import stat
 import struct
 
-_BYTES_SENT = 200
-"""Where Linux has tcpi_bytes_sent in its struct tcp_info, since 4.19."""
+_BYTES_SENT, _END = 200, 216
+"""Where Linux has tcpi_bytes_sent and, behind it, tcpi_bytes_retrans in its struct tcp_info, since 4.19."""
 
 
 def sent_bytes() -> int | None:
-    """The bytes that all open TCP sockets of this process have sent, what was sent again included.
+    """The bytes that all open TCP sockets of this process have sent, without what was sent again.
 
     None where the system does not count them: they are Linux's.
     """
@@ -25,9 +25,10 @@ def sent_bytes() -> int | None:
             with socket.socket(fileno=os.dup(int(name))) as copy:
                 if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
                     said = copy.getsockopt(socket.IPPROTO_TCP, option, 256)
-                    if len(said) < _BYTES_SENT + 8:
+                    if len(said) < _END:
                         return None
-                    total += struct.unpack_from("<Q", said, _BYTES_SENT)[0]
+                    sent, again = struct.unpack_from("<QQ", said, _BYTES_SENT)
+                    total += sent - again
         except OSError:  # Closed in the meantime, or not a socket of TCP.
             continue
     return total

@@ -1,11 +1,11 @@
 """Step times of ternary gradients beside float32, float16 and PowerSGD, and nanoseconds of their codec.
 
 Two gloo ranks with a core each train a perceptron of 6 million parameters. The link is the loopback of a network
-namespace of this run's own, throttled by ``tc``: both directions share its rate. Where the machine permits no such
-namespace, the link is emulated: every message holds up the step by its bytes over the rate. Methods alternate in rounds,
-forwards and backwards in turn, so that all see the same machine; medians are shown.
+namespace of this run's own, throttled by ``tc``; both directions share its rate. Where the machine permits no such
+namespace the link is emulated: a step is held up by its bytes over the rate, with nothing hidden behind the backward
+pass. Methods alternate in rounds, forwards and backwards in turn, so that all see the same machine; medians are shown.
 
-Run: ``python tests/benchmarks/ternary_step_time.py [--rates 1000 …] [--rounds N]``, about two minutes on two idle cores.
+Run: ``python tests/benchmarks/ternary_step_time.py [--rates 1000] [--rounds N]``, a minute on two idle cores.
 """
 
 import argparse
@@ -19,7 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "examples")]
+
+from _sent_bytes import sent_bytes
 
 RANKS = 2
 WIDTH, DEPTH, BATCH = 1024, 5, 128
@@ -97,7 +99,6 @@ def throttle(rate_mbit: float) -> None:
 
 def rank_steps(rank: int, rounds: int, emulated_mbit: float) -> dict[str, dict[str, Any]]:
     """Times of steps and bytes of one rank, by method."""
-    import torch
     import torch.distributed as dist
 
     from dlplacer.machines.usable_cores import usable_cores
@@ -107,8 +108,7 @@ def rank_steps(rank: int, rounds: int, emulated_mbit: float) -> dict[str, dict[s
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     keep_heap()
     dist.init_process_group("gloo")
-    link = Link(emulated_mbit)
-    steps = {name: stepper(make, link) for name, make in methods().items()}
+    steps = {name: stepper(make, emulated_mbit) for name, make in methods().items()}
     for _ in range(WARMUP):
         for step in steps.values():
             step()
@@ -116,26 +116,11 @@ def rank_steps(rank: int, rounds: int, emulated_mbit: float) -> dict[str, dict[s
     for turn in range(rounds):
         for name in list(steps)[:: 1 if turn % 2 == 0 else -1]:
             dist.barrier()
-            sent, begin = link.sent(), time.perf_counter()
+            sent, begin = sent_bytes() or 0, time.perf_counter()
             steps[name]()
             found[name]["times_s"].append(time.perf_counter() - begin)
-            dist.barrier()
-            found[name]["sent_bytes"] = (link.sent() - sent) / RANKS
-    torch.manual_seed(0)
+            found[name]["sent_bytes"] = (sent_bytes() or 0) - sent
     return found
-
-
-class Link:
-    """What has passed the loopback; or, emulated, the time that messages of this size would take."""
-
-    def __init__(self, emulated_mbit: float) -> None:
-        self.s_per_byte = 8e-6 / emulated_mbit if emulated_mbit else 0.0
-
-    @staticmethod
-    def sent() -> int:
-        """Bytes that the loopback has sent since it is up."""
-        lines = Path("/proc/net/dev").read_text().splitlines()
-        return int(next(line for line in lines if line.strip().startswith("lo:")).split(":")[1].split()[8])
 
 
 def methods() -> dict[str, Callable[[Any], tuple[object, Any]]]:
@@ -155,7 +140,7 @@ def methods() -> dict[str, Callable[[Any], tuple[object, Any]]]:
     }
 
 
-def stepper(make: Callable[[], tuple[object, Any]], link: Link) -> Callable[[], None]:
+def stepper(make: Callable[[], tuple[object, Any]], emulated_mbit: float) -> Callable[[], None]:
     """A step of SGD by a method, on random data."""
     import torch
     from torch import nn
@@ -168,8 +153,8 @@ def stepper(make: Callable[[], tuple[object, Any]], link: Link) -> Callable[[], 
     model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(WIDTH, 10))
     state, hook = make()
     # PowerSGD with several buckets hangs on gloo: its second collective is started in a callback.
-    cap = 1000.0 if "PowerSGD" in type(state).__name__ else 4.0
-    ddp = DistributedDataParallel(model, bucket_cap_mb=cap)
+    cap = {"bucket_cap_mb": 1000} if "PowerSGD" in type(state).__name__ else {}
+    ddp = DistributedDataParallel(model, **cap)
     if hook is not None:
         ddp.register_comm_hook(state, hook)
     optimizer = torch.optim.SGD(ddp.parameters(), 1e-3)
@@ -177,10 +162,10 @@ def stepper(make: Callable[[], tuple[object, Any]], link: Link) -> Callable[[], 
 
     def step() -> None:
         optimizer.zero_grad()
-        before = link.sent()
+        before = sent_bytes() or 0
         nn.functional.cross_entropy(ddp(inputs), targets).backward()
-        if link.s_per_byte:
-            time.sleep(link.s_per_byte * (link.sent() - before))
+        if emulated_mbit:
+            time.sleep(8e-6 / emulated_mbit * RANKS * ((sent_bytes() or 0) - before))
         optimizer.step()
 
     return step

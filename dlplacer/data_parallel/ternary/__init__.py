@@ -2,5 +2,5 @@
 
 A gradient g becomes a scaler s and codes in {−1, 0, 1} with P(code = sign g) = |g| ÷ s, so that s · code is g on
 average. `TernaryState` and `ternary_hook` make a communication hook of DistributedDataParallel of it,
-`shard_ternary` the reduce-scatter of fully_shard.
+`ternary_reduce_scatter` does the same for fully_shard.
 """

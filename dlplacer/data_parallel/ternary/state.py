@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,12 @@ from dlplacer.data_parallel.ternary.transport_choice import TransportRates, fast
 
 _ALWAYS_GATHERING = 2
 """With so many ranks sums take more bytes and more messages, whatever the rates are."""
+
+
+class ShardedExchange(Protocol):
+    """A unit of fully_shard, which counts its own steps."""
+
+    step: int
 
 
 class TernaryStats(TypedDict):
@@ -106,8 +112,11 @@ class TernaryState:
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
         self.thread: OrderedThread | None = None
+        self.units: list[ShardedExchange] = []
         self._rates: TransportRates | None = None
         self._loaded_scalers: dict[str, float] = {}
+        if not torch.cuda.is_available():
+            kernels_for("cpu")  # Compiled, or read from the cache, before the first step and not in it.
 
     def begin(
         self,
@@ -131,6 +140,11 @@ class TernaryState:
         self.counters.full_bytes += ring_bytes(codec.ranks, codec.layout.full_bytes)
         return codec, step
 
+    def adopt(self, codecs: Sequence[BucketCodec], group: dist.ProcessGroup) -> None:
+        """Let `stats` tell of the codecs of a unit of fully_shard."""
+        self._group = group
+        self._buckets.update(enumerate(codecs, start=len(self._buckets)))
+
     def stats(self) -> TernaryStats:
         """What has been sent and how fast, as plain data that goes into a JSON file.
 
@@ -138,7 +152,7 @@ class TernaryState:
         -------
         dict
             ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of what encodes; ``transports``,
-            name → buckets (``all-reduce`` for those that hold only tensors in full precision); ``rates``, from which
+            name → buckets, or messages of fully_shard (``all-reduce`` where nothing is coded); ``rates``, from which
             they were chosen, None if they were not. ``sent_bytes``: what this rank has sent, ``full_bytes``: what an
             all-reduce of the same gradients would have sent; ``compression``: their ratio. ``zeros``: share of codes
             that were 0 in the last step. ``scalers``: parameter → last scaler of this rank; ``full_precision``:
@@ -190,6 +204,8 @@ class TernaryState:
         for codec in self._buckets.values():
             codec.settings = self.settings
         self.steps = loaded["steps"]
+        for unit in self.units:
+            unit.step = self.steps
         self.counters.sent_bytes, self.counters.full_bytes = loaded["sent_bytes"], loaded["full_bytes"]
         self._loaded_scalers = loaded["scalers"]
 
