@@ -66,6 +66,11 @@ class Variant:
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
         return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
 
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether an op draws random numbers."""
+        return any(code.random for code in self.captured.executable.codes.values())
+
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned.
 
