@@ -10,7 +10,7 @@ from dlplacer.runtime.placed.module_snapshot import ModuleSnapshot
 
 _MOST = 8
 """Training, evaluation, a few parts frozen in turn."""
-_SUSPICIOUS = 5
+_SUSPICIOUS = 16
 """New editions without a step in an old one: an attribute changes with every step, and every step is captured."""
 
 
@@ -31,7 +31,11 @@ class Editions:
             self._in_a_row = 0
             return last
         with self._lock:
-            found = next((known for known in self._known if known[1].holds()), None) or self._new()
+            found = next((known for known in self._known if known[1].holds()), None)
+            if found is None:
+                found = self._new()
+            else:
+                self._in_a_row = 0
             self._known = [found, *(known for known in self._known if known is not found)][:_MOST]
             return found
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 _TENSOR_TABLES = ("_parameters", "_buffers")
+Traits = tuple[torch.Size, torch.dtype, bool]
+"""Shape, dtype and ``requires_grad`` of a tensor."""
 _NO_STATE = (type, FunctionType, ModuleType, torch.Tensor, nn.Module)
 
 
@@ -43,9 +45,10 @@ class ModuleSnapshot:
         self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
         owners = ((path, name) for path, module in named for table in _TENSOR_TABLES for name in vars(module)[table])
         self._full_names = [_joined(path, name) for path, name in owners]
-        self._look()
-        self._traits = self._traits_now()
-        self._ties = self._ties_now()
+        found = self._found()
+        self._adopt(found, [*map(id, found)])
+        self._traits = _traits(found)
+        self._ties = _ties(self._ids)
 
     @property
     def _kinds_by_path(self) -> list[tuple[str, type]]:
@@ -80,8 +83,9 @@ class ModuleSnapshot:
     def _described(self) -> dict[str, Any]:
         """Name → value, of all that is compared."""
         found: dict[str, Any] = {f"the type of {path or 'the module'}": kind for path, kind in self._kinds_by_path}
-        for (name, _), traits in zip(self.tensors.items(), self._traits, strict=True):
-            found.update(zip((f"{name}.shape", f"{name}.dtype", f"{name}.requires_grad"), traits, strict=True))
+        for name, traits in zip(self._full_names, self._traits, strict=True):
+            if traits is not None:
+                found.update(zip((name, f"{name}.dtype", f"{name}.requires_grad"), traits, strict=True))
         for path, table in zip(self._names, self._copies, strict=True):
             entries = table.items() if isinstance(table, dict) else [("", table)]
             found.update({_joined(path, str(key)): value for key, value in entries if key not in _TENSOR_TABLES})
@@ -90,26 +94,33 @@ class ModuleSnapshot:
     def _tensors_hold(self) -> bool:
         if [*chain.from_iterable(self._tensor_tables)] != self._tensor_names:
             return False
-        ids = [*map(id, chain.from_iterable(map(dict.values, self._tensor_tables)))]
+        found = self._found()
+        ids = [*map(id, found)]
+        if _traits(found) != self._traits:
+            return False
         if ids != self._ids:
             # Other objects alone are no edit: FSDP puts the gathered parameters in the place of their pieces.
-            self._look()
-            if self._ties_now() != self._ties:
+            if _ties(ids) != self._ties:
                 return False
-        return self._traits_now() == self._traits
+            self._adopt(found, ids)
+        return True
 
-    def _look(self) -> None:
-        found = [*chain.from_iterable(map(dict.values, self._tensor_tables))]
-        self._ids = [*map(id, found)]
+    def _found(self) -> list[torch.Tensor | None]:
+        return [*chain.from_iterable(map(dict.values, self._tensor_tables))]
+
+    def _adopt(self, found: list[torch.Tensor | None], ids: list[int]) -> None:
+        self._ids = ids
         pairs = zip(self._full_names, found, strict=True)
         self.tensors: dict[str, torch.Tensor] = {name: tensor for name, tensor in pairs if tensor is not None}
 
-    def _traits_now(self) -> list[tuple[torch.Size, torch.dtype, bool]]:
-        return [(tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in self.tensors.values()]
 
-    def _ties_now(self) -> list[int]:
-        first: dict[int, int] = {}
-        return [first.setdefault(one, position) for position, one in enumerate(self._ids)]
+def _traits(found: list[torch.Tensor | None]) -> list[Traits | None]:
+    return [None if one is None else (one.shape, one.dtype, one.requires_grad) for one in found]
+
+
+def _ties(ids: list[int]) -> list[int]:
+    first: dict[int, int] = {}
+    return [first.setdefault(one, position) for position, one in enumerate(ids)]
 
 
 def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -2,7 +2,7 @@
 
 import copy
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -32,9 +32,8 @@ from dlplacer.runtime.placed.guards import (
     require_no_own_hooks,
 )
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
-from dlplacer.runtime.placed.step_key import step_key
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
-from dlplacer.runtime.placed.variant_cache import VariantCache
+from dlplacer.runtime.placed.variants import Variants
 from dlplacer.runtime.program.lower import Order
 
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
@@ -88,9 +87,9 @@ class PlacedModule(nn.Module):
         self._primary = self._variant_of(captured, plan.order, layouts_of(leaves))
         loss = {"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {}
         self._editions = Editions({"": job.module, **loss})
-        number, snapshot = self._editions.current()
-        self._variants: VariantCache[tuple[int, Hashable], Variant] = VariantCache()
-        self._variants.put((number, step_key(job)), self._primary)
+        edition, snapshot = self._editions.current()
+        self._variants = Variants(lambda job: self._capture(job), self._built)
+        self._variants.add(edition, job, self._primary)
         self._move_tensors(self._primary, snapshot.tensors)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -175,7 +174,7 @@ class PlacedModule(nn.Module):
             theirs.training = ours.training
         copied._job.module.training = self.training
         if self._editions.current()[0]:
-            copied._variants.drop(lambda key: True)  # captured before an edit that the copied module has
+            copied._variants.keep(lambda edition: False)  # captured before an edit that the copied module has
         copied._users = self._users
         copied._users.add(copied)
         copied.seed, copied.steps_done, copied.records = self.seed, self.steps_done, self.records
@@ -256,20 +255,19 @@ class PlacedModule(nn.Module):
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""
-        number, snapshot = self._editions.current()
+        edition, snapshot = self._editions.current()
+        return self._variants.find(edition, job), snapshot.tensors
 
-        def make() -> Variant:
-            captured = self._capture(job)
-            same_mode = job.mode == self._job.mode
-            order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
-            leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
-            variant = self._variant_of(captured, order, layouts_of(leaves))
-            if number:
-                self._move_tensors(variant, snapshot.tensors)
-                self._variants.drop(lambda key: not self._editions.is_known(key[0]))
-            return variant
-
-        return self._variants.get((number, step_key(job)), make), snapshot.tensors
+    def _built(self, job: Job, captured: Captured) -> Variant:
+        same_mode = job.mode == self._job.mode
+        order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
+        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        variant = self._variant_of(captured, order, layouts_of(leaves))
+        edition, snapshot = self._editions.current()
+        if edition:
+            self._move_tensors(variant, snapshot.tensors)
+            self._variants.keep(self._editions.is_known)
+        return variant
 
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""

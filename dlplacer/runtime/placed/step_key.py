@@ -1,6 +1,5 @@
 """What of a call decides the traced graph, besides the module."""
 
-import struct
 from collections.abc import Hashable
 from typing import Any
 
@@ -8,17 +7,21 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.job import Job
+from dlplacer.runtime.placed.number_inputs import is_number, number_bits
 
 
 def step_key(job: Job) -> Hashable:
     """Mode, shapes, other values and nesting of the inputs."""
+    return _key(job, number_bits)
+
+
+def key_without_numbers(job: Job) -> Hashable:
+    """As `step_key`, with the types of numbers instead of their values."""
+    return _key(job, lambda leaf: type(leaf).__name__ if is_number(leaf) else number_bits(leaf))
+
+
+def _key(job: Job, of_value: Any) -> Hashable:
     targets = job.targets if job.mode == "train" else ()
     leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
-    return job.mode, tuple(map(_of_leaf, leaves)), repr(nesting)
-
-
-def _of_leaf(leaf: Any) -> Hashable:
-    if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape)
-    # By its bits: NaN is not equal to itself, and 0.0 is equal to -0.0.
-    return type(leaf).__name__, struct.pack("d", leaf) if isinstance(leaf, float) else leaf
+    described = (tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else of_value(leaf) for leaf in leaves)
+    return job.mode, tuple(described), repr(nesting)

@@ -91,7 +91,8 @@ class Variant:
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
                 bound[code.op] = tensor.to(self._torch_device(code.op))
-        return StepInputs({**bound, **self._constants}, seed, step)
+        numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
+        return StepInputs({**bound, **self._constants}, seed, step, numbers)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""

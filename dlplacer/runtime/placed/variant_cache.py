@@ -30,14 +30,21 @@ class VariantCache(Generic[K, T]):
         with self._lock:
             return list(self._found.values())
 
+    def used(self, key: K) -> T | None:
+        """The variant of a key if it is there; it counts as used."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
     def get(self, key: K, make: Callable[[], T]) -> T:
         """The variant of a key; made by the first thread that asks, while the others wait for it."""
-        found = self._used(key)
+        found = self.used(key)
         if found is not None:
             return found
         # One at a time in the whole process: Dynamo traces with global state.
         with _making:
-            found = self._used(key)
+            found = self.used(key)
             if found is None:
                 found = make()
                 self.put(key, found)
@@ -55,9 +62,3 @@ class VariantCache(Generic[K, T]):
         with self._lock:
             for key in [key for key in self._found if unwanted(key)]:
                 del self._found[key]
-
-    def _used(self, key: K) -> T | None:
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)

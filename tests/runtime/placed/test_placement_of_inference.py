@@ -72,8 +72,11 @@ def test_a_parameter_that_appears_goes_to_what_reads_it() -> None:
     plan = random_plan(graph_of("branches"), seed=5)
     for reader in plan.graph.ops:
         if reader.kind.startswith("aten"):
-            new = Op("new.weight", "parameter", colocate="new.weight"), Op("new.weight.grad", "gradient", colocate="new.weight")
-            edges = replace(plan.graph.edges[0], source="new.weight", target=reader.id, tensor="new"),
+            new = (
+                Op("new.weight", "parameter", colocate="new.weight"),
+                Op("new.weight.grad", "gradient", colocate="new.weight"),
+            )
+            edges = (replace(plan.graph.edges[0], source="new.weight", target=reader.id, tensor="new"),)
             graph = replace(plan.graph, ops=(*plan.graph.ops, *new), edges=(*plan.graph.edges, *edges))
             found = homes(order_at_other_shapes(plan, graph))
             assert found["new.weight"] == found["new.weight.grad"] == plan.placement[reader.id]
