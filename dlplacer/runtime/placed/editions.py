@@ -49,9 +49,10 @@ class Editions:
         self._count += 1
         self._in_a_row += 1
         if self._in_a_row == _SUSPICIOUS:
+            edit = made[1].difference(last)
             warnings.warn(
-                f"every call captures its step again, as the module was edited before each: {made[1].difference(last)}; "
-                "keep what changes with every step out of the module, or give it as an input",
+                f"every call captures its step again, as the module was edited before each: {edit}; keep what changes "
+                "with every step out of the module, or give it as an input",
                 stacklevel=5,
             )
         # A sub-module that was swapped out is not kept alive for the case that it comes back.

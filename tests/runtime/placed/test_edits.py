@@ -1,5 +1,6 @@
 """What is edited after `apply` is seen: the next step is that of plain PyTorch after the same edit, or names it."""
 
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -201,7 +202,7 @@ def test_hooks_of_the_placed_module_itself_are_called_or_refused() -> None:
     with placed_at_random(job) as placed:
         placed.register_forward_hook(lambda module, args, output: output * 2)
         torch.testing.assert_close(placed(*job.args, *job.targets), 2 * plain_loss(job, job.module), **EXACT)
-        with pytest.raises(InputError, match="has hooks, which step.. does not call"):
+        with pytest.raises(InputError, match="has hooks, which step"):
             placed.step(*job.args, *job.targets)
 
 
@@ -254,7 +255,7 @@ def test_an_attribute_that_changes_with_every_step_is_warned_of() -> None:
             job.module.scale = float(step)
             placed(*job.args)
     (message,) = {str(warning.message) for warning in told if "captures its step again" in str(warning.message)}
-    assert "scale: 14.0, now 15.0" in message
+    assert re.search(r"scale: \d+.0, now \d+.0; keep what changes", message)
 
 
 @pytest.mark.parametrize(
