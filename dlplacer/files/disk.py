@@ -16,24 +16,30 @@ _PREFIX = ".dlplacer."
 _DESCRIPTORS = "/proc/self/fd"
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The bytes of a file; a pipe is read to its end.
+
+    Parameters
+    ----------
+    most
+        A file with more is refused; by default one with more than any file of ours.
 
     Raises
     ------
     InputError
-        If it cannot be read, is a folder or a device, which may have no end, or is larger than any file of ours.
+        If it cannot be read, is a folder or a device, which may have no end, or is too large.
     """
+    most = _MOST_BYTES if most is None else most
     try:
         with path.open("rb") as stream:
             kind = os.fstat(stream.fileno())
             if not (stat.S_ISREG(kind.st_mode) or stat.S_ISFIFO(kind.st_mode)) and not stream.isatty():
                 raise InputError(f"cannot read {path}: it is no file; give a regular file or a pipe")
-            data = stream.read(_MOST_BYTES + 1) if kind.st_size <= _MOST_BYTES else None
+            data = stream.read(most + 1) if kind.st_size <= most else None
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    if data is None or len(data) > _MOST_BYTES:
-        raise InputError(f"cannot read {path}: it holds more than {_MOST_BYTES >> 30} GiB; give a smaller one")
+    if data is None or len(data) > most:
+        raise InputError(f"cannot read {path}: it holds more than {most:,} bytes; give a smaller one")
     return data
 
 

@@ -30,7 +30,7 @@ def test_a_device_without_an_end_is_not_read(load, name: str) -> None:
 def test_a_file_larger_than_any_of_ours_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "sparse").open("wb") as stream:
         stream.truncate(5 << 30)
-    with pytest.raises(InputError, match="it holds more than 4 GiB; give a smaller one"):
+    with pytest.raises(InputError, match="it holds more than 4,294,967,296 bytes; give"):
         read_json(tmp_path / "sparse")
     monkeypatch.setattr(disk, "_MOST_BYTES", 100)
     (tmp_path / "grows").write_bytes(b" " * 101)

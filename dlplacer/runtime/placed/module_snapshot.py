@@ -2,6 +2,7 @@
 
 import reprlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
@@ -76,6 +77,7 @@ class ModuleSnapshot:
                 return f"{name}: {_shown(theirs[name])}, now {_shown(mine[name])}"
         return "a tensor that two modules share"
 
+    @cached_property
     def trained(self) -> frozenset[str]:
         """Names of the tensors that require a gradient."""
         return frozenset(name for name, tensor in self.tensors.items() if tensor.requires_grad)
