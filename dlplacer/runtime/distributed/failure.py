@@ -1,6 +1,8 @@
 """A failure on one process ends the run on all of them, with the error of the one where it began."""
 
 import contextlib
+import hashlib
+import hmac
 import json
 import queue
 import threading
@@ -13,6 +15,8 @@ from dlplacer.core.errors import RunError, first_line
 
 T = TypeVar("T")
 _POLL_S = 0.1
+_SIGNATURE = 64
+"""Characters of a SHA-256 in hexadecimal."""
 _POST_LIMIT_S = 5.0
 _SIGN_OF_LIFE_S = 2.0
 """A process that has not been heard of for so long is gone: on a busy machine a thread waits tens of milliseconds."""
@@ -40,6 +44,7 @@ class Failure:
         self._store = store
         self._count = count
         self._key = ""
+        self._secret = b""
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self._closed = threading.Event()
@@ -50,11 +55,12 @@ class Failure:
         Parameters
         ----------
         secret
-            Known to the processes of the group alone, so that nobody else can end the run: a store takes whatever
-            anyone in reach writes.
+            Known to the processes of the group alone; what they post is signed with it, so that nobody else can end
+            the run: a store takes whatever anyone in reach writes.
         """
         if self._store is not None:
-            self._key = f"dlplacer/{secret}"
+            self._secret = secret.encode()
+            self._key = f"dlplacer/{hashlib.sha256(self._secret).hexdigest()[:16]}"
             threading.Thread(target=self._watch, name=f"rank{self.rank} watch", daemon=True).start()
 
     def future(self) -> "Future[Any]":
@@ -100,11 +106,12 @@ class Failure:
         with self._lock:
             first = self.error is None
         lost = isinstance(error, LostRankError)
-        mine = json.dumps({"rank": self.rank, "message": str(error) or type(error).__name__, "lost": lost})
+        message = str(error) or type(error).__name__
+        mine = self._signed(json.dumps({"rank": self.rank, "message": message, "lost": lost}))
         posted = self._post(mine) if first and self._key else None
         if posted not in (None, mine):
             return self._end(_posted_error(posted))
-        ended = self._end(error if isinstance(error, RunError) else RunError(json.loads(mine)["message"]))
+        ended = self._end(error if isinstance(error, RunError) else RunError(message))
         if posted is not None:
             time.sleep(4 * _POLL_S)
         return ended
@@ -157,7 +164,22 @@ class Failure:
 
     def _post(self, mine: str) -> str | None:
         """What stands in the store afterwards; None if it does not answer: its process is gone or stuck."""
-        return self._answer(lambda: str(self._store.compare_set(self._key, "", mine).decode()))
+
+        def post() -> str:
+            found = str(self._store.compare_set(self._key, "", mine).decode())
+            if self._is_signed(found):
+                return found
+            self._store.set(self._key, mine)
+            return mine
+
+        return self._answer(post)
+
+    def _signed(self, text: str) -> str:
+        """A text behind its signature, which only processes of the group can make."""
+        return hmac.new(self._secret, text.encode(), "sha256").hexdigest() + text
+
+    def _is_signed(self, posted: str) -> bool:
+        return hmac.compare_digest(posted.encode(), self._signed(posted[_SIGNATURE:]).encode())
 
     def _answer(self, question: Callable[[], T]) -> T | None:
         """What the store says, or None: it may be gone, or never answer."""
@@ -180,7 +202,9 @@ class Failure:
             try:
                 self._store.add(f"{self._key}/alive/{self.rank}", 1)
                 if self._store.check([self._key]):
-                    self._end(_posted_error(self._store.get(self._key).decode()))
+                    posted = self._store.get(self._key).decode(errors="replace")
+                    if self._is_signed(posted):
+                        self._end(_posted_error(posted))
             except Exception:
                 if not self._closed.wait(5 * _POLL_S):
                     self._end(
@@ -193,6 +217,6 @@ class Failure:
 
 
 def _posted_error(posted: str) -> RunError:
-    found = json.loads(posted)
+    found = json.loads(posted[_SIGNATURE:])
     message = found["message"] if found["message"].startswith("rank ") else f"rank {found['rank']}: {found['message']}"
     return LostRankError(message) if found["lost"] else RunError(message)
