@@ -1,0 +1,149 @@
+// The tables of a schedule: ops, transfers, devices, links; and tables that the page brings ready-made.
+
+const time = (name, value, more = {}) => ({ name, value, unit: "time", ...more });
+const suffix = (schedule) => (state.shown.length > 1 ? ` ${schedule.name}` : "");
+
+function opTable() {
+  const [first, ...others] = shownSchedules();
+  const { graph, ops } = first;
+  const at = (other, event) => (other.graph === graph ? other.eventOf[ops.op[event]] : other.eventOf[nameIndex(other.graph).get(opName(first, event))] ?? -1);
+  const duration = (schedule, event) => (event >= 0 ? schedule.ops.end[event] - schedule.ops.start[event] : null);
+  const compared = others.flatMap((other) => [
+    { name: `device${suffix(other)}`, value: (event) => (at(other, event) >= 0 ? other.devices.name[other.ops.device[at(other, event)]] : "–"), width: 110 },
+    time(`start${suffix(other)}`, (event) => (at(other, event) >= 0 ? other.ops.start[at(other, event)] : null)),
+    time(`time${suffix(other)}`, (event) => duration(other, at(other, event))),
+    { name: "difference", unit: "signed", value: (event) => (at(other, event) >= 0 ? duration(other, at(other, event)) - duration(first, event) : null) },
+  ]);
+  return new VirtualTable({
+    label: "Ops",
+    count: ops.count,
+    sort: "time" + suffix(first),
+    descending: true,
+    columns: [
+      { name: "op", value: (event) => opName(first, event), width: 240, color: (event) => opColor(first, event) },
+      { name: "kind", value: (event) => texts[graph.kind[ops.op[event]]], width: 190 },
+      { name: `device${suffix(first)}`, value: (event) => first.devices.name[ops.device[event]], width: 110 },
+      time(`start${suffix(first)}`, (event) => ops.start[event]),
+      time(`time${suffix(first)}`, (event) => duration(first, event)),
+      ...compared,
+      ...(ops.slack.length ? [time("slack", (event) => ops.slack[event])] : []),
+      { name: "output", unit: "bytes", value: (event) => graph.outputBytes[ops.op[event]] },
+      { name: "phase", value: (event) => PHASES[graph.phase[ops.op[event]]], width: 84 },
+      { name: "module", value: (event) => texts[graph.module[ops.op[event]]], width: 240 },
+      { name: "shape", value: (event) => texts[graph.shapes[ops.op[event]]], width: 150 },
+      { name: "dtype", value: (event) => texts[graph.dtype[ops.op[event]]], width: 80 },
+      ...(graph.flops.some(Boolean) ? [{ name: "FLOP", unit: "count", value: (event) => graph.flops[ops.op[event]] }] : []),
+    ],
+    choose: (event) => choose({ schedule: first.number, type: "op", index: event }),
+    isChosen: (event) => sameEvent(state.selected, { schedule: first.number, type: "op", index: event }),
+  });
+}
+
+function transferTable() {
+  const all = shownSchedules().flatMap((schedule) => Array.from({ length: schedule.transfers.count }, (_, transfer) => ({ schedule, transfer })));
+  if (!all.length) return null;
+  const column = (name, value, more) => ({ name, value: (row) => value(all[row].schedule, all[row].transfer), ...more });
+  const timed = (name, value) => column(name, value, { unit: "time" });
+  const chosen = (row) => ({ schedule: all[row].schedule.number, type: "transfer", index: all[row].transfer });
+  return new VirtualTable({
+    label: "Transfers",
+    count: all.length,
+    sort: "time",
+    descending: true,
+    columns: [
+      column("tensor", tensorName, { width: 240 }),
+      ...(state.shown.length > 1 ? [column("plan", (schedule) => schedule.name, { width: 90 })] : []),
+      column("from", (schedule, transfer) => schedule.devices.name[schedule.ops.device[schedule.transfers.source[transfer]]], { width: 90 }),
+      column("to", (schedule, transfer) => schedule.devices.name[schedule.transfers.target[transfer]], { width: 90 }),
+      column("bytes", (schedule, transfer) => schedule.transfers.bytes[transfer], { unit: "bytes" }),
+      timed("start", (schedule, transfer) => schedule.transfers.start[transfer]),
+      timed("time", (schedule, transfer) => schedule.transfers.end[transfer] - schedule.transfers.start[transfer]),
+      timed("queued", (schedule, transfer) => schedule.transfers.start[transfer] - schedule.ops.end[schedule.transfers.source[transfer]]),
+      timed("slack", (schedule, transfer) => schedule.transfers.slack[transfer]),
+      column("made by", (schedule, transfer) => opName(schedule, schedule.transfers.source[transfer]), { width: 220 }),
+      column("route", (schedule, transfer) => texts[schedule.transfers.route[transfer]], { width: 220 }),
+    ],
+    choose: (row) => choose(chosen(row)),
+    isChosen: (row) => sameEvent(state.selected, chosen(row)),
+  });
+}
+
+function deviceTable() {
+  const all = shownSchedules().flatMap((schedule) => schedule.devices.name.map((_, device) => ({ schedule, device, count: 0, sent: 0, received: 0, critical: 0 })));
+  const byDevice = new Map(all.map((entry) => [`${entry.schedule.number} ${entry.device}`, entry]));
+  for (const schedule of shownSchedules()) {
+    const entry = (device) => byDevice.get(`${schedule.number} ${device}`);
+    schedule.ops.device.forEach((device, event) => {
+      entry(device).count += 1;
+      if (schedule.ops.critical[event]) entry(device).critical += schedule.ops.end[event] - schedule.ops.start[event];
+    });
+    schedule.transfers.bytes.forEach((bytes, transfer) => {
+      entry(schedule.ops.device[schedule.transfers.source[transfer]]).sent += bytes;
+      entry(schedule.transfers.target[transfer]).received += bytes;
+    });
+    const busy = computeTotals(schedule, 0, schedule.end, () => 0).devices;
+    busy.forEach((value, device) => {
+      entry(device).busy = value;
+    });
+  }
+  const of = (key) => (row) => all[row][key];
+  return new VirtualTable({
+    label: "Devices",
+    count: all.length,
+    columns: [
+      { name: "device", value: (row) => all[row].schedule.devices.name[all[row].device], width: 140, color: (row) => deviceColor(all[row].schedule, all[row].device) },
+      ...(state.shown.length > 1 ? [{ name: "plan", value: (row) => all[row].schedule.name, width: 90 }] : []),
+      { name: "type", value: (row) => all[row].schedule.devices.type[all[row].device], width: 110 },
+      { name: "ops", unit: "number", value: of("count") },
+      time("busy", of("busy")),
+      { name: "of the step", unit: "share", value: (row) => all[row].busy / (all[row].schedule.end || 1) },
+      time("idle", (row) => Math.max(0, all[row].schedule.end - all[row].busy)),
+      time("critical", of("critical")),
+      { name: "sent", unit: "bytes", value: of("sent") },
+      { name: "received", unit: "bytes", value: of("received") },
+      { name: "peak", unit: "bytes", value: (row) => all[row].schedule.devices.peak[all[row].device] },
+      { name: "capacity", unit: "bytes", value: (row) => all[row].schedule.devices.capacity[all[row].device], missing: "unlimited" },
+    ],
+    choose: (row) => {
+      const { schedule, device } = all[row];
+      if (schedule.memory.device) lookAtMemory(schedule, device, memoryCurve(schedule, device).peakTime);
+    },
+  });
+}
+
+function linkTable() {
+  const all = shownSchedules().flatMap((schedule) => transferTotals(schedule, 0, schedule.end).map((total, link) => ({ schedule, link, ...total })));
+  if (!all.length) return null;
+  return new VirtualTable({
+    label: "Links",
+    count: all.length,
+    sort: "in use",
+    descending: true,
+    columns: [
+      { name: "link", value: (row) => `${all[row].schedule.links.from[all[row].link]} → ${all[row].schedule.links.to[all[row].link]}`, width: 220 },
+      ...(state.shown.length > 1 ? [{ name: "plan", value: (row) => all[row].schedule.name, width: 90 }] : []),
+      { name: "transfers", unit: "number", value: (row) => all[row].count },
+      { name: "bytes", unit: "bytes", value: (row) => all[row].bytes },
+      time("in use", (row) => all[row].time),
+      { name: "of the step", unit: "share", value: (row) => all[row].time / (all[row].schedule.end || 1) },
+      { name: "rate", unit: "rate", value: (row) => all[row].schedule.links.bytesPerS[all[row].link] },
+    ],
+  });
+}
+
+// {title, columns: [{name, unit, values}], schedules?: [row → schedule number]}
+function readyTable({ title, columns, schedules: owners, sort }) {
+  return new VirtualTable({
+    label: title,
+    count: columns[0].values.length,
+    sort: sort || undefined,
+    columns: columns.map(({ name, unit, values, width }) => ({ name, unit, width, value: (row) => (unit ? values[row] : String(values[row] ?? "")) })),
+    choose: owners && ((row) => owners[row] !== null && show([state.shown[0], owners[row]])),
+    isChosen: owners && ((row) => state.shown.includes(owners[row])),
+  });
+}
+
+function choose(selected) {
+  select(selected);
+  revealEvent(selected);
+}
