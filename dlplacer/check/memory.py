@@ -103,9 +103,9 @@ def resident_bytes(plan: Plan, device: str) -> int:
 def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
     """What is alive on a device for a part of the step, and has a size.
 
-    Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of its
-    transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while its op
-    runs.
+    Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of
+    its transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while
+    its op runs.
     """
     found = []
     used_until_s = _last_uses(plan, device)

@@ -33,12 +33,12 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
     """Every option of the problem with what is assumed by it; where plans differ, a column for each."""
-    options = [plan.options.to_dict() for _, plan in plans]
-    same = all(other == options[0] for other in options)
-    heads = () if same else [name for name, _ in plans]
+    chosen = list(dict.fromkeys(plan.options for _, plan in plans))
+    heads = [name for name, _ in plans] if len(chosen) > 1 else ()
+    columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
     rows = [
-        (name, *(f"{chosen[name]}: {ASSUMPTIONS[name].meaning[chosen[name]]}" for chosen in options[: 1 if same else None]))
-        for name in ASSUMPTIONS
+        (name, *(f"{column[name]}: {assumption.meaning[column[name]]}" for column in columns))
+        for name, assumption in ASSUMPTIONS.items()
     ]
     return FigureTable("Assumptions", rows, heads)
 

@@ -10,6 +10,7 @@ from dlplacer.report.page.render import FigureTable, Page, render_page
 
 _UNIT_S = 1e-9
 _MOST_POINTS = 256
+_BEST = "best, idle devices allowed"
 
 
 def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
@@ -56,21 +57,17 @@ def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
 def _chart(plan: HybridPlan) -> dict[str, Any]:
     budgets = _thinned(plan)
     degrees = sorted({degree for each in budgets for degree in each.by_degree if degree > 1})
-    series = [
-        ("data parallelism", [(each.devices, each.data_parallel) for each in budgets], False),
-        *(
-            (f"hybrid, {degree} devices per worker", [(each.devices, each.by_degree.get(degree)) for each in budgets], False)
-            for degree in degrees
-        ),
-        ("best, idle devices allowed", [(each.devices, each.best) for each in budgets], True),
-    ]
+    lines = {"data parallelism": [(each.devices, each.data_parallel) for each in budgets]}
+    for degree in degrees:
+        lines[f"hybrid, {degree} devices per worker"] = [(each.devices, each.by_degree.get(degree)) for each in budgets]
+    lines[_BEST] = [(each.devices, each.best) for each in budgets]
     drawn = [
         {
             "name": name,
-            "dashed": dashed,
+            "dashed": name == _BEST,
             "points": [(count, plan.speedup(found), found.label) for count, found in points if found is not None],
         }
-        for name, points, dashed in series
+        for name, points in lines.items()
     ]
     marks = [] if plan.first_win is None else [{"at": plan.first_win, "text": f"hybrid wins from {plan.first_win}"}]
     return {

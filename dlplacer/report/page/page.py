@@ -15,6 +15,9 @@ from dlplacer.report.page.summary import headline
 
 NamedPlan = tuple[str, Plan]
 
+_TOP = 4
+_MOST_NAMED = 4
+
 
 def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = ("A", "B")) -> str:
     """One HTML page about a plan that needs nothing else: schedule, memory, modules and tables to walk through.
@@ -30,12 +33,12 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
-    title = " against ".join(dict.fromkeys((headline(plan), headline(against))))
+    title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(_subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
     top = [(name, f"{format_seconds(each.makespan_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
     if plan.makespan_s:
         top.append((f"{names[1]} ÷ {names[0]}", f"{against.makespan_s / plan.makespan_s:.3f}"))
-    return render_page(Page(title, top, figures, schedule_data(both, shown=(0, 1))))
+    return render_page(Page(title, top, figures, schedule_data(both, (0, 1))))
 
 
 def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]) -> str:
@@ -49,22 +52,24 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
         Name and value of what the run found; the first few stand at the top.
     """
     both = [("predicted", predicted), ("measured", measured)]
-    graph, machine = predicted.graph.name or "graph", predicted.topology.name or "machine"
-    title = f"{graph} on {machine}: predicted and measured"
+    devices = [device.id for device in predicted.topology.devices]
+    where = ", ".join(devices) if len(devices) <= _MOST_NAMED else f"{len(devices)} devices"
+    title = f"{predicted.graph.name or 'graph'}: predicted and measured on {where}"
     tables = [FigureTable("Run", figures), assumption_table([("", predicted)]), origin_table(predicted)]
-    return render_page(Page(title, figures[:_TOP], tables, schedule_data(both, shown=(0, 1))))
+    return render_page(Page(title, figures[:_TOP], tables, schedule_data(both, (0, 1), is_run=True)))
 
 
-_TOP = 4
-
-
-def schedule_data(plans: Sequence[NamedPlan], shown: Sequence[int] = (0,), **more: Any) -> dict[str, Any]:
+def schedule_data(
+    plans: Sequence[NamedPlan], shown: Sequence[int] = (0,), is_run: bool = False, **more: Any
+) -> dict[str, Any]:
     """The data of a page with schedules: one clock and one table of texts for all, graphs once each.
 
     Parameters
     ----------
     shown
         Positions of the schedules that the page shows at first.
+    is_run
+        Whether they are steps of a run.
     more
         What else the script reads: ``tables``, ``colorBy``.
     """
@@ -82,13 +87,17 @@ def schedule_data(plans: Sequence[NamedPlan], shown: Sequence[int] = (0,), **mor
         "shown": list(shown),
         "graphs": [graph_columns(plan, texts) for plan in graphs],
         "schedules": [
-            schedule_columns(plan, name, number, clock, texts)
+            schedule_columns(plan, name, number, clock, texts, is_run)
             for (name, plan), number in zip(plans, numbers, strict=True)
         ],
         **more,
         # Last: the columns fill it.
         "texts": texts.table,
     }
+
+
+def _subject(plan: Plan) -> str:
+    return f"{plan.graph.name or 'graph'} on {plan.topology.name or f'{len(plan.topology.devices)} devices'}"
 
 
 def _span_s(plan: Plan) -> float:

@@ -20,7 +20,9 @@ _COLORS = (("module", "micro-batch"), ("phase", "phase"), ("kind", "pass"), ("de
 
 def pipeline_page(pipeline: PipelinePlan) -> str:
     """One HTML page about a pipeline: a row per device, passes coloured by micro-batch, transfers between stages."""
-    title = f"{pipeline.name}: {pipeline.schedule}, {len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
+    title = (
+        f"{pipeline.name}: {pipeline.schedule}, {len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
+    )
     speedup = "fits on no single device" if pipeline.speedup is None else f"{pipeline.speedup:.4g}×"
     top = [
         ("step", format_seconds(pipeline.step_s)),

@@ -64,8 +64,8 @@ class Page:
 def render_page(page: Page) -> str:
     """The HTML text of a page; the same page gives the same text.
 
-    Its content security policy allows its own script, by hash, and nothing else: no name can become code, and nothing is
-    loaded from anywhere.
+    Its content security policy allows its own script, by hash, and nothing else: no name can become code, and nothing
+    is loaded from anywhere.
     """
     from jinja2 import Environment, StrictUndefined
 

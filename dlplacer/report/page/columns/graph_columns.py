@@ -24,7 +24,7 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
         "module": [texts.of(op.module) for op in graph.ops],
         "block": [texts.of(blocks[op.id]) for op in graph.ops],
         "phase": [_PHASES.index(op.phase) for op in graph.ops],
-        "dtype": [texts.of(op.dtype or ", ".join(dict.fromkeys(spec.dtype for spec in op.outputs))) for op in graph.ops],
+        "dtype": [texts.of(_dtypes(op)) for op in graph.ops],
         "shapes": [texts.of(_shapes(op)) for op in graph.ops],
         "outputBytes": [op.output_bytes for op in graph.ops],
         "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
@@ -32,6 +32,10 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
         "flops": [round(op.flops) for op in graph.ops],
         "edges": [list(column) for column in zip(*edges, strict=True)] or [[], [], []],
     }
+
+
+def _dtypes(op: Op) -> str:
+    return ", ".join(dict.fromkeys(spec.dtype for spec in op.outputs)) or op.dtype or ""
 
 
 def _shapes(op: Op) -> str:

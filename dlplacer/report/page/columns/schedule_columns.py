@@ -11,42 +11,48 @@ from dlplacer.report.page.columns.texts import Texts, visible
 from dlplacer.report.schedule_arcs import ScheduleArcs
 
 
-def schedule_columns(plan: Plan, name: str, graph: int, clock: PageClock, texts: Texts) -> dict[str, Any]:
+def schedule_columns(
+    plan: Plan, name: str, graph: int, clock: PageClock, texts: Texts, is_run: bool = False
+) -> dict[str, Any]:
     """Everything that the page shows of one schedule.
 
-    Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are numbered
-    ops first, then transfers. A recorded step has neither transfers, slack, bound nor critical path.
+    Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
+    numbered ops first, then transfers.
+
+    Parameters
+    ----------
+    is_run
+        Whether it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
+        no event represents: it has no bound, no slack and no critical path.
     """
-    recorded = plan.method == "measured"
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
-    path = set(map(id, () if recorded else critical_path(plan)))
-    starts, ends = clock.all_of(begin for begin, _ in arcs.spans), clock.all_of(end for _, end in arcs.spans)
+    path = set(map(id, () if is_run else critical_path(plan)))
     count = len(plan.ops)
     return {
         "name": visible(name),
         "graph": graph,
-        "recorded": recorded,
         "end": clock.of(plan.makespan_s),
-        "bound": 0 if recorded else clock.of(plan.lower_bound_s),
+        "bound": 0 if is_run else clock.of(plan.lower_bound_s),
         "devices": _devices(plan),
         "ops": {
             "op": [plan.graph.index[entry.op] for entry in plan.ops],
             "device": [device[entry.device] for entry in plan.ops],
-            "start": starts[:count],
-            "time": [end - start for start, end in zip(starts[:count], ends[:count], strict=True)],
-            "slack": [] if recorded else clock.all_of(arcs.slack_s[:count]),
+            "start": clock.all_of(entry.start_s for entry in plan.ops),
+            "time": clock.all_of(entry.end_s - entry.start_s for entry in plan.ops),
+            "slack": [] if is_run else clock.all_of(arcs.slack_s[:count]),
             "critical": [event for event, entry in enumerate(plan.ops) if id(entry) in path],
             **_waits(arcs, range(count)),
         },
-        "transfers": _transfers(plan, arcs, clock, texts, path),
+        "transfers": _transfers(plan, arcs, clock, texts, path, is_run),
         "links": _links(plan, clock),
-        "memory": memory_columns(plan, clock) if not recorded and _knows_sizes(plan) else {},
+        "memory": memory_columns(plan, clock) if _knows_sizes(plan) else {},
     }
 
 
 def _knows_sizes(plan: Plan) -> bool:
-    return any(op.footprint_bytes for op in plan.graph.ops)
+    """Whether it is known what is alive: of a recorded step it is not."""
+    return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
 
 
 def _devices(plan: Plan) -> dict[str, Any]:
@@ -61,7 +67,7 @@ def _devices(plan: Plan) -> dict[str, Any]:
 
 
 def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
-    """[event] → what ended last before it (a transfer counts as one event, whatever its segments), and why it waited."""
+    """[event] → what ended last before it, a transfer being one event whatever its segments, and why it waited."""
     count = len(arcs.plan.ops)
     owner = list(range(count))
     for number in range(len(arcs.plan.transfers)):
@@ -73,11 +79,12 @@ def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
     }
 
 
-def _transfers(plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, path: set[int]) -> dict[str, Any]:
+def _transfers(
+    plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, path: set[int], is_run: bool
+) -> dict[str, Any]:
     sent = plan.transfers
     firsts = arcs.first_segment[:-1]
     lasts = [first - 1 for first in arcs.first_segment[1:]]
-    starts = clock.all_of(transfer.start_s for transfer in sent)
     waits = _waits(arcs, range(len(arcs.spans)))
     slack = clock.all_of(min(arcs.slack_s[first : last + 1]) for first, last in zip(firsts, lasts, strict=True))
     return {
@@ -85,9 +92,9 @@ def _transfers(plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, p
         "source": [arcs.op_event[transfer.source] for transfer in sent],
         "target": [plan.topology.device_index[transfer.target] for transfer in sent],
         "bytes": [transfer.bytes for transfer in sent],
-        "start": starts,
-        "time": [clock.of(transfer.end_s) - start for transfer, start in zip(sent, starts, strict=True)],
-        "slack": slack,
+        "start": clock.all_of(transfer.start_s for transfer in sent),
+        "time": clock.all_of(transfer.end_s - transfer.start_s for transfer in sent),
+        "slack": [] if is_run else slack,
         "route": [texts.of(_route(transfer.segments)) for transfer in sent],
         "critical": [number for number, transfer in enumerate(sent) if id(transfer) in path],
         **{name: [column[first] for first in firsts] for name, column in waits.items()},
@@ -104,7 +111,7 @@ def _links(plan: Plan, clock: PageClock) -> dict[str, Any]:
     used = link_uses(plan)
     number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
     rows = [
-        (direction, number[id(use.transfer)], clock.of(use.start_s), clock.of(use.end_s) - clock.of(use.start_s))
+        (direction, number[id(use.transfer)], clock.of(use.start_s), clock.of(use.end_s - use.start_s))
         for direction, uses in enumerate(used.values())
         for use in uses
     ]

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-# Control, format, surrogate, private use, separators of lines: invisible, or (bidi) able to reorder what is beside them.
+# Control, format, surrogate, private use, line separators: invisible, or (bidi) able to reorder what is beside them.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 

@@ -6,8 +6,8 @@ function detailHead(what, name) {
   return make("div", { className: "head" }, make("span", { className: "what" }, what), make("h2", {}, named(name)));
 }
 
-const facts = (pairs) =>
-  make("table", { className: "figures" }, make("tbody", {}, pairs.filter(([, value]) => value !== null && value !== "").map(([name, ...values]) => make("tr", {}, make("th", { scope: "row" }, named(name)), values.map((value) => make("td", {}, value instanceof Node ? value : named(value)))))));
+const facts = (pairs, className = "") =>
+  make("table", { className: `figures ${className}` }, make("tbody", {}, pairs.filter(([, value]) => value !== null && value !== "").map(([name, ...values]) => make("tr", {}, make("th", { scope: "row" }, named(name)), values.map((value) => make("td", {}, value instanceof Node ? value : named(value)))))));
 
 function eventLink(selected, text) {
   return button(named(text), "Go there", () => choose(selected), { className: "link" });
@@ -126,11 +126,11 @@ function transferDetails(selected) {
       ["start", seconds(transfers.start[index])],
       ["time", formatSeconds(time)],
       ["rate", time ? formatRate(transfers.bytes[index] / time) : ""],
-      ["slack", transfers.critical[index] ? "0, critical path" : seconds(transfers.slack[index])],
+      ["slack", transfers.critical[index] ? "0, critical path" : transfers.slack.length ? seconds(transfers.slack[index]) : ""],
       ["made by", eventLink({ schedule: selected.schedule, type: "op", index: source }, opName(schedule, source))],
     ]),
     ...waitDetails(schedule, transfers, index),
-    ...(readers.length ? [make("h4", {}, `Read by ${readers.length}`), make("ul", {}, readers.slice(0, MOST_LISTED).map((event) => make("li", {}, eventLink({ schedule: selected.schedule, type: "op", index: event }, opName(schedule, event)), make("span", { className: "muted" }, ` ${seconds(schedule.ops.start[event] - transfers.end[index])} after it arrives`))))] : []),
+    ...(readers.length ? [make("h4", {}, `Read by ${readers.length}`), make("ul", {}, readers.slice(0, MOST_LISTED).map((event) => make("li", {}, eventLink({ schedule: selected.schedule, type: "op", index: event }, opName(schedule, event)), make("span", { className: "muted" }, ` ${seconds(between(transfers.end[index], schedule.ops.start[event]))} after it arrives`))))] : []),
     detailActions(selected),
   ];
 }

@@ -29,6 +29,7 @@ function drawCriticalPath(context, schedule, area) {
   const y = (row) => row.top - area.scroll + row.height - 3;
   const lines = new Path2D();
   const bridges = new Path2D();
+  let count = 0;
   let run = null;
   let before = null;
   const finish = () => {
@@ -39,6 +40,7 @@ function drawCriticalPath(context, schedule, area) {
     if (before && before.row !== part.row && to > area.left && from < area.right && from > area.left) {
       bridges.moveTo(from, y(before.row) + 1);
       bridges.lineTo(from, y(part.row) + 1);
+      count += 1;
     }
     if (run && run.row === part.row && from - run.to < 1) run.to = Math.max(run.to, to);
     else {
@@ -50,8 +52,10 @@ function drawCriticalPath(context, schedule, area) {
   finish();
   context.fillStyle = ink.critical;
   context.fill(lines);
+  // Where the path changes rows every few pixels its bridges would hide all else: they fade, and come back with the zoom.
+  const apart = (area.right - area.left) / Math.max(1, count);
   context.strokeStyle = ink.critical;
-  context.globalAlpha = 0.4;
+  context.globalAlpha = (state.shown.length > 1 ? 0.22 : 0.35) * Math.min(1, Math.max(0, (apart - 3) / 8));
   context.lineWidth = 1;
   context.stroke(bridges);
   context.globalAlpha = 1;

@@ -167,7 +167,11 @@ function drawPeak(context, row, curve, area, x, y) {
   context.textBaseline = "middle";
   const text = formatBytes(curve.peak);
   const width = textWidth(context, text);
-  context.fillText(text, at + 6 + width > area.right ? at - 6 - width : at + 6, y(curve.peak) + 4);
+  const left = at + 6 + width > area.right ? at - 6 - width : at + 6;
+  context.strokeStyle = ink.surface;
+  context.lineWidth = 3;
+  context.strokeText(text, left, y(curve.peak) + 5);
+  context.fillText(text, left, y(curve.peak) + 5);
 }
 
 // Drawn last, over what sticks out to the left.
@@ -183,7 +187,7 @@ function drawGutter(context, row, area) {
   const note = gutterNote(row);
   const line = row.type === "memory" ? row.height / 3 : row.height / 2;
   const name = row.tag ? `${row.label}  ` : row.label;
-  const shown = fitted(context, name, room - (row.type === "device" ? 40 : 0));
+  const shown = fitted(context, name, room - (note && row.type === "device" ? 40 : 0));
   context.fillText(shown, 10, top + line + 0.5);
   if (row.tag) {
     const after = 10 + textWidth(context, shown);
@@ -197,8 +201,11 @@ function drawGutter(context, row, area) {
   else context.fillText(note, area.left - 8 - textWidth(context, note), top + line + 0.5);
 }
 
+// On a phone names are all that fits.
+const narrow = () => timeline.left < 100;
+
 function gutterNote(row) {
-  if (row.type === "link") return "";
+  if (row.type === "link" || (row.type === "device" && narrow())) return "";
   if (row.type === "memory") {
     const capacity = row.schedule.devices.capacity[row.device];
     return capacity === null ? "unlimited" : `of ${formatBytes(capacity)}`;

@@ -2,7 +2,7 @@
 // as strong as it is filled, so that a row costs at most its width, however many ops it holds.
 
 const GAP_FROM = 6; // pixels from which a bar leaves a gap to the next
-const TEXT_FROM = 30; // and from which it is labelled
+const TEXT_FROM = 16; // and from which it may be labelled
 
 // `paint(event)` → {color, alpha}; `label(event)` → text. `area`: {left, right, begin, scale} maps times to pixels.
 function drawSpans(context, spans, area, top, height, paint, label) {

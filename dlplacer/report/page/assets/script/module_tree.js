@@ -91,7 +91,7 @@ function moduleTree() {
       make("span", { className: "number" }, `${node.count} ops`),
       make("span", { className: "number" }, seconds(node.time)),
       make("span", { className: "number" }, formatShare(node.time, root.time)),
-      shareBar(schedule, node, root.time),
+      shareBar(schedule, node, Math.max(...root.children.map((child) => child.time)) || 1),
     );
     row.setAttribute("aria-level", String(depth + 1));
     if (node.children.length) row.setAttribute("aria-expanded", String(open.has(node.path)));
@@ -115,7 +115,7 @@ function moduleTree() {
   return { element: tree };
 }
 
-// How long the module computes on which device, against the whole step's work.
+// How long the module computes on which device, against the longest at the top of the tree.
 function shareBar(schedule, node, whole) {
   const parts = [...node.devices].map((value, device) =>
     value > 0 ? make("i", { title: `${schedule.devices.name[device]}: ${seconds(value)}`, style: { width: `${(100 * value) / whole}%`, background: deviceColor(schedule, device) } }) : null,

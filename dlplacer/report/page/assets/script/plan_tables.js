@@ -1,6 +1,6 @@
 // The tables of a schedule: ops, transfers, devices, links; and tables that the page brings ready-made.
 
-const time = (name, value, more = {}) => ({ name, value, unit: "time", ...more });
+const time = (name, value, more = {}) => ({ name, value, unit: "time", width: Math.max(92, name.length * 7), ...more });
 const suffix = (schedule) => (state.shown.length > 1 ? ` ${schedule.name}` : "");
 
 function opTable() {
@@ -58,8 +58,8 @@ function transferTable() {
       column("bytes", (schedule, transfer) => schedule.transfers.bytes[transfer], { unit: "bytes" }),
       timed("start", (schedule, transfer) => schedule.transfers.start[transfer]),
       timed("time", (schedule, transfer) => schedule.transfers.end[transfer] - schedule.transfers.start[transfer]),
-      timed("queued", (schedule, transfer) => schedule.transfers.start[transfer] - schedule.ops.end[schedule.transfers.source[transfer]]),
-      timed("slack", (schedule, transfer) => schedule.transfers.slack[transfer]),
+      timed("queued", (schedule, transfer) => between(schedule.ops.end[schedule.transfers.source[transfer]], schedule.transfers.start[transfer])),
+      ...(all[0].schedule.transfers.slack.length ? [timed("slack", (schedule, transfer) => schedule.transfers.slack[transfer])] : []),
       column("made by", (schedule, transfer) => opName(schedule, schedule.transfers.source[transfer]), { width: 220 }),
       column("route", (schedule, transfer) => texts[schedule.transfers.route[transfer]], { width: 220 }),
     ],
@@ -120,7 +120,7 @@ function linkTable() {
     sort: "in use",
     descending: true,
     columns: [
-      { name: "link", value: (row) => `${all[row].schedule.links.from[all[row].link]} → ${all[row].schedule.links.to[all[row].link]}`, width: 220 },
+      { name: "link", value: (row) => linkName(all[row].schedule, all[row].link), width: 220 },
       ...(state.shown.length > 1 ? [{ name: "plan", value: (row) => all[row].schedule.name, width: 90 }] : []),
       { name: "transfers", unit: "number", value: (row) => all[row].count },
       { name: "bytes", unit: "bytes", value: (row) => all[row].bytes },

@@ -15,23 +15,27 @@ function layOut() {
     if (!state.folded.has(id)) found.push(...body);
   };
   part("Devices", "devices", deviceNames().flatMap((name) => onDevice(name, "device", several ? HEIGHT.paired : HEIGHT.device)));
-  part("Links", "links", shownSchedules().flatMap((schedule) =>
-    schedule.links.from.map((from, link) => ({
-      ...common(schedule, "link", HEIGHT.link),
-      link,
-      label: `${from} → ${schedule.links.to[link]}`,
-      spans: schedule.linkSpans[link],
-    })),
-  ));
+  part("Links", "links", linkNames().flatMap(onLink));
   part("Memory", "memory", deviceNames().flatMap((name) => onDevice(name, "memory", HEIGHT.memory)));
   let top = 0;
+  const taller = stretch(found);
   for (const row of found) {
+    row.height += taller[row.type] || 0;
     row.top = top;
     top += row.height;
   }
   rows = found;
   rowsHeight = top + 6;
   emit("rows");
+}
+
+// Where rows leave room below, devices and memory take it, up to a height at which they still are rows.
+function stretch(found) {
+  const room = timeline.height - 8 - found.reduce((sum, row) => sum + row.height, 0);
+  const own = found.filter((row) => row.type === "device" || row.type === "memory");
+  if (room <= 0 || !own.length) return {};
+  const each = Math.floor(room / own.length);
+  return { device: Math.min(each, 16), memory: Math.min(each, 46) };
 }
 
 function onDevice(name, type, height) {
@@ -44,6 +48,16 @@ function onDevice(name, type, height) {
       label: name,
       spans: type === "device" ? schedule.deviceSpans[device] : null,
     }));
+}
+
+const linkName = (schedule, link) => `${schedule.links.from[link]} → ${schedule.links.to[link]}`;
+const linkNames = () => [...new Set(shownSchedules().flatMap((schedule) => schedule.links.from.map((_, link) => linkName(schedule, link))))];
+
+function onLink(name) {
+  return shownSchedules()
+    .map((schedule) => ({ schedule, link: schedule.links.from.findIndex((_, link) => linkName(schedule, link) === name) }))
+    .filter(({ link }) => link >= 0)
+    .map(({ schedule, link }) => ({ ...common(schedule, "link", HEIGHT.link), link, label: name, spans: schedule.linkSpans[link] }));
 }
 
 // With several schedules a row says whose it is; the first of a device has its name.

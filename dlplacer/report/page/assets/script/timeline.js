@@ -28,6 +28,7 @@ function resized() {
     canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
   }
   emit("size");
+  layOut();
   drawNow();
 }
 

@@ -48,7 +48,7 @@ function waitedFor(schedule, events, index) {
   const isOp = number < schedule.ops.count;
   const before = { schedule: schedule.number, type: isOp ? "op" : "transfer", index: isOp ? number : number - schedule.ops.count };
   const end = eventsOf(before).end[before.index];
-  return { text: WAITED_FOR[events.why[index]], before, gap: events.start[index] - end };
+  return { text: WAITED_FOR[events.why[index]], before, gap: between(end, events.start[index]) };
 }
 
 function memoryTip(row, time) {
@@ -69,6 +69,6 @@ function idleTip(row, time) {
   const after = spans.firstAfter(time);
   const next = after < spans.order.length ? Math.max(time, spans.start[spans.order[after]]) : row.schedule.end;
   const before = after > 0 ? spans.reach[after - 1] : 0;
-  if (time < 0 || time > row.schedule.end || next <= before) return null;
+  if (time < 0 || time > row.schedule.end || between(before, next) <= 0) return null;
   return [make("strong", {}, named(row.label)), tipLine("idle for", seconds(next - before)), tipLine("from", seconds(before))];
 }

@@ -52,12 +52,12 @@ function intervalDetails() {
     if (state.shown.length > 1) parts.push(make("h3", {}, named(schedule.name)));
     parts.push(
       make("h4", {}, "Devices"),
-      facts(schedule.devices.name.map((name, device) => [name, `${seconds(devices[device])}, ${formatShare(devices[device], end - begin)}`])),
+      facts(schedule.devices.name.map((name, device) => [name, `${seconds(devices[device])}, ${formatShare(devices[device], end - begin)}`]), "totals"),
       make("h4", {}, `Kinds: ${longest.reduce((sum, [, group]) => sum + group.count, 0)} ops`),
-      facts(longest.slice(0, 10).map(([kind, group]) => [kind, `${seconds(group.time)}, ${formatShare(group.time, whole)}`])),
+      facts(longest.slice(0, 10).map(([kind, group]) => [kind, `${seconds(group.time)}, ${formatShare(group.time, whole)}`]), "totals"),
     );
-    const used = links.map((total, link) => [`${schedule.links.from[link]} → ${schedule.links.to[link]}`, total]).filter(([, total]) => total.time > 0);
-    if (used.length) parts.push(make("h4", {}, "Links"), facts(used.sort((one, other) => other[1].time - one[1].time).slice(0, 10).map(([name, total]) => [name, `${formatBytes(total.bytes)}, ${formatShare(total.time, end - begin)}`])));
+    const used = links.map((total, link) => [linkName(schedule, link), total]).filter(([, total]) => total.time > 0);
+    if (used.length) parts.push(make("h4", {}, "Links"), facts(used.sort((one, other) => other[1].time - one[1].time).slice(0, 10).map(([name, total]) => [name, `${formatBytes(total.bytes)}, ${formatShare(total.time, end - begin)}`]), "totals"));
   }
   parts.push(make("p", { className: "actions" }, button("Zoom here", "F", () => showTimes(...widened(state.interval))), button("All totals", "As a table", () => openTab("Totals")), button("Clear", "Esc", () => chooseInterval(null))));
   return parts;

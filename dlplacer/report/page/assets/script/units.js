@@ -19,6 +19,8 @@ const formatShare = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFi
 
 // Times of the data are in units of the page.
 const seconds = (units) => formatSeconds(units * data.unitS);
+// Two times that are rounded one by one may seem a unit apart where they are equal.
+const between = (earlier, later) => (Math.abs(later - earlier) <= 2 ? 0 : later - earlier);
 const signedSeconds = (units) => (units > 0 ? "+" : units < 0 ? "−" : "") + seconds(Math.abs(units));
 
 // "1.5ms" or "2 MiB" → SI; plain numbers stay; NaN for anything else.

@@ -1,7 +1,8 @@
 // The interval of time that the timeline shows, and how it moves.
 
-const step = Math.max(1, ...schedules.map((schedule) => Math.max(schedule.end, schedule.bound)));
-const view = { begin: 0, end: step, narrowest: Math.max(step * 1e-7, 1e-3), moving: 0 };
+const longest = (shown) => Math.max(1, ...shown.map((schedule) => Math.max(schedule.end, schedule.bound)));
+let step = longest(shownSchedules());
+const view = { begin: 0, end: step, narrowest: 20, moving: 0 };
 const MARGIN = 0.02;
 const FACTOR = 1.25;
 const GLIDE_MS = 160;
@@ -54,6 +55,11 @@ function showTimes(begin, end) {
 }
 
 const showAll = () => showTimes(-MARGIN * step * 0.25, step * (1 + MARGIN * 0.25));
+
+on("shown", () => {
+  step = longest(shownSchedules());
+  showAll();
+});
 
 function showEvent(selected) {
   const events = eventsOf(selected);
