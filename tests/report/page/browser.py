@@ -84,7 +84,10 @@ class Browser:
         """Colour → pixels of a canvas."""
         found: dict[str, int] = self.run(
             "const canvas = document.querySelector(arguments[0]);"
-            "const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;"
+            "const copy = new OffscreenCanvas(canvas.width, canvas.height);"
+            "const context = copy.getContext('2d', {willReadFrequently: true});"
+            "context.drawImage(canvas, 0, 0);"
+            "const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;"
             "const counts = {};"
             "for (let at = 0; at < pixels.length; at += 4) {"
             "  const name = pixels[at] + ',' + pixels[at + 1] + ',' + pixels[at + 2];"

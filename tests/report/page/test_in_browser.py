@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from report.page.browser import Browser, browser
 from report.page.long_plans import long_plan
+from report.page.test_other_pages import compared, hybrid, pipeline
 from report.page.test_page import HOSTILE_SHOWN, hostile_plan
 from report.plot.plans import diamond, one_moment
 
 from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.report.critical_path import critical_path
+from dlplacer.report.page.comparison_page import comparison_page
+from dlplacer.report.page.hybrid_page import hybrid_page
 from dlplacer.report.page.page import html_page, run_page
+from dlplacer.report.page.pipeline_page import pipeline_page
 
 # One worker of pytest-xdist: one session serves all tests here.
 pytestmark = pytest.mark.xdist_group("browser")
@@ -40,6 +44,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": run_page(SMALL, measured, [("predicted", "11 s")]),
         "moment": html_page(one_moment()),
         "hostile": html_page(hostile_plan()),
+        "pipeline": pipeline_page(pipeline()),
+        "comparison": comparison_page(compared()),
+        "hybrid": hybrid_page(hybrid()),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_bytes(text.encode())
@@ -113,7 +120,7 @@ def test_letters_zoom_and_pan_and_zero_shows_all(page: Browser) -> None:
 
 
 def test_dragging_pans(page: Browser) -> None:
-    page.keys("w", "w", "w", "w", "w", "w")
+    page.run("setView(0.4 * step, 0.5 * step)")
     before = page.run("return [view.begin, area().scale]")
     page.move_to("#gantt", 700, 60).click_and_hold().move_by_offset(-100, 0).move_by_offset(-100, 0).release().perform()
     page.settled()
@@ -141,10 +148,9 @@ def test_search_finds_a_module_and_shows_it_alone(page: Browser) -> None:
     assert page.find("#found .hit").text.split()[0] == "module"
     page.keys("\ue007")
     inside = {op.id for op in PLAN.graph.ops if f"{op.module}.".startswith("model.blocks.1.layer3.")}
+    events = "Array.from({length: schedules[0].ops.count}, (_, event) => event)"
     lit = page.run(
-        "const s = schedules[0]; const found = [];"
-        "for (let event = 0; event < s.ops.count; event += 1) if (state.lit.has(s, event)) found.push(opName(s, event));"
-        "return found;"
+        f"const s = schedules[0]; return {events}.filter((e) => state.lit.has(s, e)).map((e) => opName(s, e))"
     )
     assert set(lit) == inside
     assert "model.blocks.1.layer3" in details(page)
@@ -225,8 +231,7 @@ def test_tables_sort_and_filter(page: Browser) -> None:
     page.find("#tab .heads button:nth-child(4)").click()
     starts = sorted(wanted, key=lambda op: PLAN.scheduled[op].start_s)
     assert page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))") == starts
-    page.find("#tab .row").click()
-    page.settled()
+    page.click_at("#tab .scroll", 300, 38)
     assert starts[0] in details(page)
 
 
@@ -235,32 +240,26 @@ def test_transfers_devices_and_links_are_listed(page: Browser) -> None:
         page.find(f"[data-name={name}]").click()
         assert page.find("#tab .status").text == str(count)
     page.find("[data-name=Transfers]").click()
-    page.find("#tab .row").click()
-    page.settled()
-    slowest = max(PLAN.transfers, key=lambda sent: sent.end_s - sent.start_s)
-    assert slowest.tensor in details(page)
-    assert f"{slowest.segments[0].route[0][0]} → {slowest.target}" in details(page)
+    page.click_at("#tab .scroll", 300, 38)
+    first = PLAN.transfers[page.run("return state.selected.index")]
+    assert first.bytes == max(sent.bytes for sent in PLAN.transfers)
+    assert first.tensor in details(page)
+    assert f"{first.segments[0].route[0][0]} → {first.target}" in details(page)
 
 
 def test_modules_fold_and_unfold(page: Browser) -> None:
     page.find("[data-name=Modules]").click()
     paths = "return [...document.querySelectorAll('.module')].map((row) => row.title)"
+    row = "[...document.querySelectorAll('.module')].find((each) => each.title === 'model.blocks.0')"
     before = page.run(paths)
     assert before[0] == "model"
     assert "model.blocks.0" in before
-    page.run(
-        "[...document.querySelectorAll('.module')].find((r) => r.title == 'model.blocks.0').querySelector('.fold').click()"
-    )
+    page.run(f"{row}.querySelector('.fold').click()")
     assert "model.blocks.0.layer0" in page.run(paths)
-    page.run(
-        "[...document.querySelectorAll('.module')].find((r) => r.title == 'model.blocks.0').querySelector('.fold').click()"
-    )
+    page.run(f"{row}.querySelector('.fold').click()")
     assert page.run(paths) == before
     inside = [op for op in PLAN.graph.ops if str(op.module).startswith("model.blocks.0.")]
-    row = page.run(
-        "return [...document.querySelectorAll('.module')].find((r) => r.title == 'model.blocks.0').innerText"
-    )
-    assert f"{len(inside)} ops" in row
+    assert f"{len(inside)} ops" in page.run(f"return {row}.innerText")
 
 
 def test_tensors_make_up_the_peak(page: Browser) -> None:
@@ -275,9 +274,7 @@ def test_tensors_make_up_the_peak(page: Browser) -> None:
         assert found == [peak, peak]
     page.find("[data-name=Memory]").click()
     assert "the peak" in page.find("#tab .status").text
-    row = page.run(
-        "const row = rows.find((each) => each.type === 'memory' && each.device === 1); return [row.top, row.height]"
-    )
+    row = page.run("const row = rows.find((r) => r.type === 'memory' && r.device === 1); return [row.top, row.height]")
     page.run("timeline.scroller.scrollTop = 1e6")
     page.settled()
     scroll = page.run("return timeline.scroller.scrollTop")
@@ -393,4 +390,34 @@ def test_without_transfers_there_is_no_tab_for_them(session: Browser, tmp_path: 
     (tmp_path / "alone.html").write_text(html_page(alone))
     session.open(tmp_path / "alone.html")
     assert session.run("return tabs.names") == ["Ops", "Devices", "Totals", "Memory", "Modules"]
+    assert session.messages() == []
+
+
+def test_a_pipeline_is_coloured_by_micro_batch(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["pipeline"])
+    assert session.run("return COLOR_NAMES[0][1] === 'micro-batch' && state.colorBy === 'module'")
+    assert session.find("#legend").text.split("\n")[:2] == ["micro-batch 0", "micro-batch 1"]
+    assert session.run("return tabs.open") == "Stages"
+    assert len(session.colors()) > 8
+    assert session.messages() == []
+
+
+def test_a_method_is_put_beside_the_best(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["comparison"])
+    assert session.run("return state.shown") == [0]
+    session.click_at("#tab .scroll", 60, 26 + 24 + 12)
+    assert session.run("return state.shown") == [0, 1]
+    assert session.run("return rows.filter((row) => row.type === 'device').length") == 4
+    assert session.run("return view.end") >= session.run("return Math.max(schedules[0].end, schedules[1].end)")
+    assert session.messages() == []
+
+
+def test_a_hybrid_is_a_chart(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["hybrid"])
+    colors = session.colors("#chart")
+    assert colors["0,114,178"] > 100, "data parallelism"
+    assert colors["230,159,0"] > 100, "two devices per worker"
+    x, y = session.run("const box = byId('chart').getBoundingClientRect(); return [box.width - CHART.right, 40]")
+    session.move_to("#chart", x, y).perform()
+    assert "devices" in session.until(lambda: session.find("#tip").text)
     assert session.messages() == []

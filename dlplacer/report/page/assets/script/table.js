@@ -42,7 +42,9 @@ class VirtualTable {
       return head;
     });
     this.spacer = make("div", { className: "spacer" });
-    this.body = make("div", { className: "body", role: "rowgroup" });
+    // One listener for all rows, by where the pointer is: a row may be made anew between press and release.
+    const pickAt = (event) => this.pick(this.first + Math.floor((event.clientY - this.body.getBoundingClientRect().top) / ROW));
+    this.body = make("div", { className: "body", role: "rowgroup", onclick: pickAt });
     this.scroller = make("div", { className: "scroll", tabIndex: 0, role: "grid", onkeydown: (event) => this.key(event) });
     this.scroller.setAttribute("aria-label", this.label);
     this.scroller.append(make("div", { className: "heads", role: "row" }, this.heads), this.spacer, this.body);
@@ -98,6 +100,7 @@ class VirtualTable {
     if (!this.scroller.clientHeight) return;
     const first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - AROUND);
     const last = Math.min(this.shown.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW) + AROUND);
+    this.first = first;
     this.body.style.transform = `translateY(${first * ROW}px)`;
     this.body.replaceChildren(...this.shown.slice(first, last).map((row, offset) => this.row(row, first + offset)));
   }
@@ -110,7 +113,7 @@ class VirtualTable {
       return make("span", { className: column.unit ? "cell number" : "cell", role: "gridcell", title: column.unit ? undefined : text }, content);
     });
     const classes = ["row", this.isChosen?.(row) ? "chosen" : "", position === this.active ? "active" : ""].filter(Boolean).join(" ");
-    return make("div", { className: classes, role: "row", onclick: () => this.pick(position) }, cells);
+    return make("div", { className: classes, role: "row" }, cells);
   }
 
   pick(position) {
