@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from dlplacer.core.plan import Plan
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.report.link_use import link_uses
 
 INPUT, TRANSFER, DEVICE, BARRIER, PRODUCER, RELAY, LINK = range(7)
@@ -43,6 +43,8 @@ class ScheduleArcs:
     ----------
     spans
         [event] → its start and its end in seconds.
+    steps
+        [event] → the op, or the transfer that it is a segment of.
     first_segment
         [transfer] → the event that is its first segment; one entry more for the end.
     """
@@ -51,9 +53,11 @@ class ScheduleArcs:
         self.plan = plan
         self.op_event = {entry.op: event for event, entry in enumerate(plan.ops)}
         self.spans = [(entry.start_s, entry.end_s) for entry in plan.ops]
+        self.steps: list[ScheduledOp | Transfer] = list(plan.ops)
         self.first_segment = [len(self.spans)]
         for sent in plan.transfers:
             self.spans += [(part.start_s, part.end_s) for part in sent.segments]
+            self.steps += [sent] * len(sent.segments)
             self.first_segment.append(len(self.spans))
 
     @cached_property

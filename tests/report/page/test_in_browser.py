@@ -267,8 +267,8 @@ def test_tensors_make_up_the_peak(page: Browser) -> None:
         peak = max(level for _, level in live_bytes(PLAN, device.id))
         found = page.run(
             "const s = schedules[0]; const curve = memoryCurve(s, arguments[0]);"
-            "const alive = aliveAt(s, arguments[0], curve.peakTime).reduce((sum, live) => sum + s.memory.bytes[live], 0);"
-            "return [curve.peak, alive + s.memory.resident[arguments[0]]];",
+            "const alive = aliveAt(s, arguments[0], curve.peakTime).map((live) => s.memory.bytes[live]);"
+            "return [curve.peak, alive.reduce((sum, size) => sum + size, s.memory.resident[arguments[0]])];",
             position,
         )
         assert found == [peak, peak]
@@ -305,7 +305,7 @@ def test_critical_path_and_colours(page: Browser) -> None:
 
 
 def test_the_keyboard_goes_from_op_to_op(page: Browser) -> None:
-    order = [op for op in PLAN.order["gpu0"]]
+    order = PLAN.order["gpu0"]
     page.run("choose({schedule: 0, type: 'op', index: arguments[0]})", [e.op for e in PLAN.ops].index(order[5]))
     page.settled()
     page.keys("\ue014")

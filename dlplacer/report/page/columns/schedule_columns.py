@@ -27,7 +27,7 @@ def schedule_columns(
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
-    path = set(map(id, () if is_run else critical_path(plan)))
+    path = set(map(id, () if is_run else critical_path(plan, arcs)))
     count = len(plan.ops)
     return {
         "name": visible(name),
