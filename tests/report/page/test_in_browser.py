@@ -153,6 +153,11 @@ def test_search_finds_a_module_and_shows_it_alone(page: Browser) -> None:
         f"const s = schedules[0]; return {events}.filter((e) => state.lit.has(s, e)).map((e) => opName(s, e))"
     )
     assert set(lit) == inside
+    begin, end = page.run("return [view.begin, view.end].map((time) => time * data.unitS)")
+    forward = [entry for entry in PLAN.ops if entry.op in inside and PLAN.graph.op(entry.op).phase == "forward"]
+    assert begin <= min(entry.start_s for entry in forward)
+    assert end >= max(entry.end_s for entry in forward)
+    assert end - begin < 0.5 * PLAN.makespan_s
     assert "model.blocks.1.layer3" in details(page)
 
 
@@ -213,7 +218,7 @@ def test_an_interval_has_totals_per_kind_and_device(page: Browser) -> None:
     assert page.run("return state.interval") is None
 
 
-def test_tables_sort_and_filter(page: Browser) -> None:
+def test_tables_sort_and_filter_and_are_written(page: Browser, tmp_path: Path) -> None:
     rows = page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))")
     longest = sorted(PLAN.ops, key=lambda entry: entry.start_s - entry.end_s)
     assert rows[0] == longest[0].op
@@ -229,10 +234,16 @@ def test_tables_sort_and_filter(page: Browser) -> None:
     assert page.find("#tab .status").text == f"{len(wanted)} of 600"
     page.find("#tab .heads button:nth-child(4)").click()
     page.find("#tab .heads button:nth-child(4)").click()
+    page.driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.find("#tab .bar button").click()
+    table = page.until(lambda: (tmp_path / "ops.csv").is_file() and (tmp_path / "ops.csv").read_text())
+    head, *lines = table.splitlines()
+    assert head.startswith("op,kind,device,start (s),time (s),slack (s),output,")
     starts = sorted(wanted, key=lambda op: PLAN.scheduled[op].start_s)
     assert page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))") == starts
     page.click_at("#tab .scroll", 300, 38)
     assert starts[0] in details(page)
+    assert {line.split(",")[0] for line in lines} == set(wanted)
 
 
 def test_transfers_devices_and_links_are_listed(page: Browser) -> None:

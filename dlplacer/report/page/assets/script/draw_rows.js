@@ -61,7 +61,7 @@ function drawHead(context, row, area, top) {
   context.fillText(`${state.folded.has(row.id) ? "▸" : "▾"} ${row.title}`, 8, top + row.height / 2 + 1);
   const { font } = context;
   context.font = fontOf(FONT_SIZE);
-  context.fillText(headNote(row), area.left + 6, top + row.height / 2 + 1);
+  context.fillText(fitted(context, headNote(row), area.right - area.left - 10), area.left + 6, top + row.height / 2 + 1);
   context.font = font;
 }
 

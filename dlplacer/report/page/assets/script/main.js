@@ -48,15 +48,15 @@ function openTab(name) {
   if (!tabs.names.includes(name)) return;
   tabs.open = name;
   if (!tabs.views.has(name)) tabs.views.set(name, tabs.build.get(name)());
-  const view_ = tabs.views.get(name);
-  tabs.body.replaceChildren(view_ ? view_.element : make("p", { className: "muted" }, "none"));
+  const opened = tabs.views.get(name);
+  tabs.body.replaceChildren(opened ? opened.element : make("p", { className: "muted" }, "none"));
   for (const tab of tabs.row.children) {
     const own = tab.dataset.name === name;
     tab.setAttribute("aria-selected", String(own));
     tab.tabIndex = own ? 0 : -1;
   }
-  view_?.show?.();
-  view_?.draw?.();
+  opened?.show?.();
+  opened?.draw?.();
 }
 
 function buildTabs(section) {
@@ -92,9 +92,9 @@ function tabKey(event) {
 function buildSplitter() {
   const splitter = byId("splitter");
   const setHeight = (height) => document.documentElement.style.setProperty("--tables", `${Math.max(90, Math.min(innerHeight - 260, height))}px`);
-  splitter.addEventListener("pointerdown", (event) => {
-    splitter.setPointerCapture(event.pointerId);
-    splitter.onpointermove = (moved_) => setHeight(innerHeight - moved_.clientY);
+  splitter.addEventListener("pointerdown", ({ pointerId }) => {
+    splitter.setPointerCapture(pointerId);
+    splitter.onpointermove = (event) => setHeight(innerHeight - event.clientY);
   });
   splitter.addEventListener("pointerup", () => {
     splitter.onpointermove = null;

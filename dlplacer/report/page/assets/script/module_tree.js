@@ -23,16 +23,23 @@ function buildModules(schedule) {
       node.count += 1;
       node.time += time;
       node.devices[ops.device[event]] += time;
-      node.begin = Math.min(node.begin, ops.start[event]);
-      node.end = Math.max(node.end, ops.end[event]);
+      if (time > 0) widen(node, PHASES[graph.phase[ops.op[event]]] || "forward", ops.start[event], ops.end[event]);
     }
   }
+  // A module of a training step runs twice; it is where its forward ops are.
+  for (const node of known.values()) Object.assign(node, node.spans.forward || Object.values(node.spans)[0] || { begin: 0, end: 0 });
   for (const node of known.values()) node.children.sort((one, other) => one.begin - other.begin);
   return { root, known };
 }
 
+function widen(node, phase, begin, end) {
+  const span = (node.spans[phase] ??= { begin, end });
+  span.begin = Math.min(span.begin, begin);
+  span.end = Math.max(span.end, end);
+}
+
 function newModule(name, path, schedule) {
-  return { name, path, children: [], parent: null, count: 0, time: 0, begin: Infinity, end: 0, devices: new Float64Array(schedule.devices.name.length) };
+  return { name, path, children: [], parent: null, count: 0, time: 0, spans: {}, begin: 0, end: 0, devices: new Float64Array(schedule.devices.name.length) };
 }
 
 function modulesOf(schedule) {

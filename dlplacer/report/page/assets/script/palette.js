@@ -1,21 +1,21 @@
 // Colours by phase, module, kind or device. Eight hues of Okabe and Ito's set and its relatives are apart for colour-blind
-// eyes too; longer lists run through cividis, light and dark in turn, as order is what matters in them.
+// eyes too; longer lists run through viridis, light and dark in turn, as order is what matters in them.
 
 const DISTINCT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7262b8", "#a6ba3a"];
 const PHASE_COLORS = ["#8a9099", "#3f7fbf", "#e89b3c", "#3f9c78"];
 const OTHER = "#8a9099";
-const CIVIDIS = [[0, 32, 77], [44, 62, 108], [87, 92, 109], [124, 123, 120], [166, 157, 117], [211, 193, 100], [255, 234, 70]];
+const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
 
-function cividis(share) {
-  const place = share * (CIVIDIS.length - 1);
-  const at = Math.min(CIVIDIS.length - 2, Math.floor(place));
-  return CIVIDIS[at].map((low, channel) => Math.round(low + (place - at) * (CIVIDIS[at + 1][channel] - low)));
+function viridis(share) {
+  const place = share * (VIRIDIS.length - 1);
+  const at = Math.min(VIRIDIS.length - 2, Math.floor(place));
+  return VIRIDIS[at].map((low, channel) => Math.round(low + (place - at) * (VIRIDIS[at + 1][channel] - low)));
 }
 
-// Neighbours must differ even where there are dozens: the scale is passed through twice, in two steps of lightness.
+// Neighbours must differ even where there are dozens: every other one is lighter.
 function sequence(count) {
   return Array.from({ length: count }, (_, position) => {
-    const channels = cividis(0.14 + (0.84 * position) / Math.max(1, count - 1));
+    const channels = viridis(0.16 + (0.82 * position) / Math.max(1, count - 1));
     const lift = position % 2 ? 0.24 : 0;
     return `rgb(${channels.map((channel) => Math.round(channel + lift * (255 - channel))).join(",")})`;
   });

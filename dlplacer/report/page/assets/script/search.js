@@ -45,11 +45,11 @@ function searchBox() {
   return make("div", { className: "search" }, input, list);
 }
 
-function foundRow(hit, active, choose_) {
+function foundRow(hit, active, take) {
   // On press, as the box loses the focus before a click is done.
   const press = (event) => {
     event.preventDefault();
-    choose_();
+    take();
   };
   const row = make("div", { className: active ? "hit active" : "hit", role: "option", onpointerdown: press }, make("span", { className: "what" }, hit.what), named(hit.name), make("span", { className: "muted" }, hit.note));
   row.setAttribute("aria-selected", String(active));
@@ -60,10 +60,10 @@ function foundRow(hit, active, choose_) {
 function find(text) {
   const wanted = text.toLowerCase();
   const hits = [];
-  const offer = (name, order, make_) => {
+  const offer = (name, order, describe) => {
     const lower = name.toLowerCase();
     const at = lower.indexOf(wanted);
-    if (at >= 0) hits.push({ rank: (lower === wanted ? 0 : at === 0 ? 10 : 20) + order, name, ...make_() });
+    if (at >= 0) hits.push({ rank: (lower === wanted ? 0 : at === 0 ? 10 : 20) + order, name, ...describe() });
   };
   for (const schedule of shownSchedules().slice(0, 1)) {
     for (const [path, node] of modulesOf(schedule).known) {

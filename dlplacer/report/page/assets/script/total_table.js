@@ -5,8 +5,8 @@ const GROUPINGS = { kind: (schedule, op) => texts[schedule.graph.kind[op]], modu
 function totalPanel() {
   const panel = make("div", { className: "panel" });
   let grouping = "kind";
-  const select_ = make("select", { onchange: () => ((grouping = select_.value), draw()) }, Object.keys(GROUPINGS).map((name) => make("option", { value: name }, `per ${name}`)));
-  select_.setAttribute("aria-label", "Group by");
+  const chooser = make("select", { onchange: () => ((grouping = chooser.value), draw()) }, Object.keys(GROUPINGS).map((name) => make("option", { value: name }, `per ${name}`)));
+  chooser.setAttribute("aria-label", "Group by");
   const note = make("span", { className: "status" });
   const holder = make("div", { className: "holder" });
   const draw = () => {
@@ -14,7 +14,7 @@ function totalPanel() {
     note.textContent = state.interval ? `${seconds(begin)} – ${seconds(end)}: ${seconds(end - begin)}` : "the whole step; drag on the ruler to select an interval";
     holder.replaceChildren(totalsTable(begin, end, grouping).element);
   };
-  panel.append(make("div", { className: "bar" }, select_, note), holder);
+  panel.append(make("div", { className: "bar" }, chooser, note), holder);
   on("interval", () => panel.isConnected && draw());
   draw();
   return { element: panel, show: draw };
