@@ -10,7 +10,7 @@ from report.page.browser import Browser, browser
 from report.page.long_plans import long_plan
 from report.page.test_other_pages import compared, hybrid, pipeline
 from report.page.test_page import HOSTILE_SHOWN, hostile_plan
-from report.plot.plans import diamond, one_moment
+from report.plot.plans import diamond, one_moment, two_at_once
 
 from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
@@ -42,6 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "small": html_page(SMALL),
         "two": html_page(PLAN, long_plan(600, devices=3, seed=1), ("one", "two")),
         "run": run_page(SMALL, measured, [("predicted", "11 s")]),
+        "split": html_page(SMALL, two_at_once()),
         "moment": html_page(one_moment()),
         "hostile": html_page(hostile_plan()),
         "pipeline": pipeline_page(pipeline()),
@@ -339,6 +340,21 @@ def test_two_plans_stand_side_by_side(session: Browser, pages: dict[str, Path]) 
     other = session.run("return twins(state.selected).map((twin) => opName(schedules[1], twin.index))")
     assert other == [PLAN.ops[7].op]
     assert "difference" in session.find("#tab .heads").text
+    assert session.messages() == []
+
+
+def test_ops_that_only_one_plan_has_are_listed(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["split"])
+    listed = session.run("const ops = tabs.views.get('Ops'); return ops.shown.map((row) => ops.columns[0].value(row))")
+    assert sorted(listed) == ["p", "u", "v", "w", "x", "y", "z"]
+    cells = session.run(
+        "const ops = tabs.views.get('Ops');"
+        "return ops.shown.map((row) => ops.columns.slice(2, 9).map((column) => cellText(column, row)));"
+    )
+    found = dict(zip(listed, cells, strict=True))
+    assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "0 s"]
+    assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "–"]
+    assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "–"]
     assert session.messages() == []
 
 

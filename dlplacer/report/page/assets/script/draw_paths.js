@@ -126,21 +126,33 @@ function drawLines(context, area, height) {
   const x = (time) => area.left + (time - area.begin) * area.scale;
   context.setLineDash([5, 4]);
   context.lineWidth = 1;
-  for (const schedule of shownSchedules()) {
-    for (const [time, color] of [[schedule.bound, ink.bound], [schedule.end, ink.muted]]) {
-      if (!time || x(time) < area.left || x(time) > area.right) continue;
-      context.strokeStyle = color;
-      context.beginPath();
-      context.moveTo(Math.round(x(time)) + 0.5, 0);
-      context.lineTo(Math.round(x(time)) + 0.5, height);
-      context.stroke();
-    }
+  const lines = shownSchedules().flatMap((schedule, number) => [[schedule.bound, ink.bound, `bound${suffix(schedule)}`, number], [schedule.end, ink.muted, `end${suffix(schedule)}`, number]]);
+  const seen = lines.filter(([time]) => time && x(time) >= area.left && x(time) <= area.right);
+  for (const [time, color] of seen) {
+    context.strokeStyle = color;
+    context.beginPath();
+    context.moveTo(Math.round(x(time)) + 0.5, 0);
+    context.lineTo(Math.round(x(time)) + 0.5, height);
+    context.stroke();
   }
+  for (const [time, color, text, number] of seen) nameLine(context, x(time), number, text, color);
   context.setLineDash([]);
   if (state.moment !== null && x(state.moment) >= area.left && x(state.moment) <= area.right) {
     context.fillStyle = ink.accent;
     context.fillRect(x(state.moment), 0, 1, height);
   }
+}
+
+// In the head of the devices, left of its line; of two schedules one above the other.
+function nameLine(context, at, number, text, color) {
+  context.font = fontOf(9);
+  const width = textWidth(context, text);
+  const y = state.shown.length > 1 ? 6 + 10 * number : 11;
+  context.fillStyle = ink.raised;
+  context.fillRect(at - width - 6, y - 5, width + 5, 10);
+  context.fillStyle = color;
+  context.textBaseline = "middle";
+  context.fillText(text, at - width - 4, y + 0.5);
 }
 
 // What an op reads: [{op, event, bytes, via}], via a transfer or −1.

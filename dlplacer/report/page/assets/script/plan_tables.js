@@ -3,39 +3,66 @@
 const time = (name, value, more = {}) => ({ name, value, unit: "time", width: Math.max(92, name.length * 7), ...more });
 const suffix = (schedule) => (state.shown.length > 1 ? ` ${schedule.name}` : "");
 
-function opTable() {
+// All ops of the first schedule, and behind them those that only another has, as where ops were split.
+function opEntries() {
   const [first, ...others] = shownSchedules();
-  const { graph, ops } = first;
-  const at = (other, event) => (other.graph === graph ? other.eventOf[ops.op[event]] : other.eventOf[nameIndex(other.graph).get(opName(first, event))] ?? -1);
-  const duration = (schedule, event) => (event >= 0 ? schedule.ops.end[event] - schedule.ops.start[event] : null);
-  const compared = others.flatMap((other) => [
-    { name: `device${suffix(other)}`, value: (event) => (at(other, event) >= 0 ? other.devices.name[other.ops.device[at(other, event)]] : "–"), width: 110 },
-    time(`start${suffix(other)}`, (event) => (at(other, event) >= 0 ? other.ops.start[at(other, event)] : null)),
-    time(`time${suffix(other)}`, (event) => duration(other, at(other, event))),
-    { name: "difference", unit: "signed", value: (event) => (at(other, event) >= 0 ? duration(other, at(other, event)) - duration(first, event) : null) },
-  ]);
+  const entries = Array.from({ length: first.ops.count }, (_, event) => ({ schedule: first, event }));
+  for (const other of others.filter(({ graph }) => graph !== first.graph)) {
+    for (let event = 0; event < other.ops.count; event += 1) {
+      if (!nameIndex(first.graph).has(opName(other, event))) entries.push({ schedule: other, event });
+    }
+  }
+  return entries;
+}
+
+// Where and when an op runs in a schedule; empty where it is not there.
+function placeColumns(schedule, entries) {
+  const read = (value) => (row) => {
+    const event = eventIn(schedule, entries[row]);
+    return event < 0 ? null : value(schedule.ops, event);
+  };
+  return [
+    { name: `device${suffix(schedule)}`, value: (row) => read((ops, event) => schedule.devices.name[ops.device[event]])(row) ?? "–", width: 110 },
+    time(`start${suffix(schedule)}`, read((ops, event) => ops.start[event])),
+    time(`time${suffix(schedule)}`, read((ops, event) => ops.end[event] - ops.start[event])),
+  ];
+}
+
+function opTable() {
+  const entries = opEntries();
+  const [first, ...others] = shownSchedules();
+  const placed = shownSchedules().map((schedule) => placeColumns(schedule, entries));
+  const differences = others.map((_, number) => ({
+    name: "difference",
+    unit: "signed",
+    value: (row) => {
+      const [before, after] = [placed[0], placed[number + 1]].map((columns) => columns[2].value(row));
+      return before === null || after === null ? null : after - before;
+    },
+  }));
+  const of = (value) => (row) => value(entries[row].schedule, entries[row].event);
+  const fixed = (value) => of((schedule, event) => value(schedule.graph, schedule.ops.op[event]));
+  const selected = (row) => ({ schedule: entries[row].schedule.number, type: "op", index: entries[row].event });
   return new VirtualTable({
     label: "Ops",
-    count: ops.count,
-    sort: "time" + suffix(first),
+    count: entries.length,
+    sort: `time${suffix(first)}`,
     descending: true,
     columns: [
-      { name: "op", value: (event) => opName(first, event), width: 240, color: (event) => opColor(first, event) },
-      { name: "kind", value: (event) => texts[graph.kind[ops.op[event]]], width: 190 },
-      { name: `device${suffix(first)}`, value: (event) => first.devices.name[ops.device[event]], width: 110 },
-      time(`start${suffix(first)}`, (event) => ops.start[event]),
-      time(`time${suffix(first)}`, (event) => duration(first, event)),
-      ...compared,
-      ...(ops.slack.length ? [time("slack", (event) => ops.slack[event])] : []),
-      { name: "output", unit: "bytes", value: (event) => graph.outputBytes[ops.op[event]] },
-      { name: "phase", value: (event) => PHASES[graph.phase[ops.op[event]]], width: 84 },
-      { name: "module", value: (event) => texts[graph.module[ops.op[event]]], width: 240 },
-      { name: "shape", value: (event) => texts[graph.shapes[ops.op[event]]], width: 150 },
-      { name: "dtype", value: (event) => texts[graph.dtype[ops.op[event]]], width: 80 },
-      ...(graph.flops.some(Boolean) ? [{ name: "FLOP", unit: "count", value: (event) => graph.flops[ops.op[event]] }] : []),
+      { name: "op", value: of(opName), width: 240, color: of(opColor) },
+      { name: "kind", value: fixed((graph, op) => texts[graph.kind[op]]), width: 190 },
+      ...placed.flat(),
+      ...differences,
+      ...(first.ops.slack.length ? [time("slack", (row) => (entries[row].schedule === first ? first.ops.slack[entries[row].event] : null))] : []),
+      { name: "output", unit: "bytes", value: fixed((graph, op) => graph.outputBytes[op]) },
+      { name: "phase", value: fixed((graph, op) => PHASES[graph.phase[op]]), width: 84 },
+      { name: "module", value: fixed((graph, op) => texts[graph.module[op]]), width: 240 },
+      { name: "shape", value: fixed((graph, op) => texts[graph.shapes[op]]), width: 150 },
+      { name: "dtype", value: fixed((graph, op) => texts[graph.dtype[op]]), width: 80 },
+      ...(graphs.some((graph) => graph.flops.some(Boolean)) ? [{ name: "FLOP", unit: "count", value: fixed((graph, op) => graph.flops[op]) }] : []),
     ],
-    choose: (event) => choose({ schedule: first.number, type: "op", index: event }),
-    isChosen: (event) => sameEvent(state.selected, { schedule: first.number, type: "op", index: event }),
+    choose: (row) => choose(selected(row)),
+    isChosen: (row) => sameEvent(state.selected, selected(row)),
   });
 }
 

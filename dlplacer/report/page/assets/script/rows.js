@@ -53,10 +53,15 @@ function onDevice(name, type, height) {
 const linkName = (schedule, link) => `${schedule.links.from[link]} → ${schedule.links.to[link]}`;
 const linkNames = () => [...new Set(shownSchedules().flatMap((schedule) => schedule.links.from.map((_, link) => linkName(schedule, link))))];
 
+function linkIndex(schedule) {
+  schedule.linkOf ??= new Map(schedule.links.from.map((_, link) => [linkName(schedule, link), link]));
+  return schedule.linkOf;
+}
+
 function onLink(name) {
   return shownSchedules()
-    .map((schedule) => ({ schedule, link: schedule.links.from.findIndex((_, link) => linkName(schedule, link) === name) }))
-    .filter(({ link }) => link >= 0)
+    .map((schedule) => ({ schedule, link: linkIndex(schedule).get(name) }))
+    .filter(({ link }) => link !== undefined)
     .map(({ schedule, link }) => ({ ...common(schedule, "link", HEIGHT.link), link, label: name, spans: schedule.linkSpans[link] }));
 }
 

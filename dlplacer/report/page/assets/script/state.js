@@ -63,16 +63,21 @@ function describeShort({ schedule: number, type, index }) {
 // The same op in the other schedules that are shown.
 function twins({ schedule, type, index }) {
   if (type !== "op") return [];
-  const own = schedules[schedule];
-  const name = opName(own, index);
+  const entry = { schedule: schedules[schedule], event: index };
   return shownSchedules()
     .filter((other) => other.number !== schedule)
-    .map((other) => ({ other, op: other.graph === own.graph ? own.ops.op[index] : nameIndex(other.graph).get(name) }))
-    .filter(({ other, op }) => op !== undefined && other.eventOf[op] >= 0)
-    .map(({ other, op }) => ({ schedule: other.number, type: "op", index: other.eventOf[op] }));
+    .map((other) => ({ schedule: other.number, type: "op", index: eventIn(other, entry) }))
+    .filter((twin) => twin.index >= 0);
 }
 
 function nameIndex(graph) {
   graph.byName ??= new Map(graph.id.map((name, op) => [name, op]));
   return graph.byName;
+}
+
+// The event of an op in another schedule, or −1.
+function eventIn(other, { schedule, event }) {
+  if (other === schedule) return event;
+  const op = other.graph === schedule.graph ? schedule.ops.op[event] : nameIndex(other.graph).get(opName(schedule, event));
+  return op === undefined ? -1 : other.eventOf[op];
 }

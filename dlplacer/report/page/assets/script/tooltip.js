@@ -27,7 +27,7 @@ function eventTip({ schedule: number, type, index }) {
   if (type === "op") {
     const { graph } = schedule;
     const op = schedule.ops.op[index];
-    lines.push(tipLine("kind", texts[graph.kind[op]]));
+    lines.push(tipLine("kind", texts[graph.kind[op]]), tipLine("device", schedule.devices.name[schedule.ops.device[index]]));
     if (graph.module[op]) lines.push(tipLine("module", texts[graph.module[op]]));
     if (graph.shapes[op]) lines.push(tipLine("output", `${texts[graph.shapes[op]]} ${texts[graph.dtype[op]]}`));
     if (graph.outputBytes[op]) lines.push(tipLine("bytes", formatBytes(graph.outputBytes[op])));
