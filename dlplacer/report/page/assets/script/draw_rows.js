@@ -87,7 +87,7 @@ function drawMemory(context, row, area, top) {
   context.fillStyle = ink.line;
   context.fillRect(area.left, foot, area.right - area.left, 1);
   traceCurve(context, curve, area, x, y, schedule.end);
-  context.strokeStyle = deviceColor(schedule, device);
+  context.strokeStyle = lineColor(deviceColor(schedule, device));
   context.lineWidth = 1.25;
   context.stroke();
   context.lineTo(Math.min(area.right, x(schedule.end)), foot);
@@ -157,8 +157,8 @@ function bisect(times, time) {
 
 function drawPeak(context, row, curve, area, x, y) {
   const at = x(curve.peakTime);
-  if (at < area.left || at > area.right) return;
-  context.fillStyle = deviceColor(row.schedule, row.device);
+  if (!curve.peak || at < area.left || at > area.right) return;
+  context.fillStyle = lineColor(deviceColor(row.schedule, row.device));
   context.beginPath();
   context.arc(at, y(curve.peak), 3, 0, 2 * Math.PI);
   context.fill();

@@ -1,8 +1,8 @@
-// Colours by phase, module, kind or device. Eight hues of Okabe and Ito's set and its relatives are apart for colour-blind
-// eyes too; longer lists run through viridis, light and dark in turn, as order is what matters in them.
+// Colours by phase, module, kind or device. Eight colours are apart for colour-blind eyes too, which is tested; longer
+// lists run through viridis, light and dark in turn, as order is what matters in them.
 
-const DISTINCT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7262b8", "#a6ba3a"];
-const PHASE_COLORS = ["#8a9099", "#3f7fbf", "#e89b3c", "#3f9c78"];
+const DISTINCT = ["#0072b2", "#e69f00", "#57e6c9", "#804066", "#95b5e6", "#586642", "#ddcc77", "#99863a"];
+const PHASE_COLORS = ["#8a9099", "#3f7fbf", "#e89b3c", "#365938"];
 const OTHER = "#8a9099";
 const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
 
@@ -21,15 +21,21 @@ function sequence(count) {
   });
 }
 
+const channelsOf = (color) => (color.startsWith("#") ? [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)) : color.match(/\d+/g).map(Number));
+
 const inks = new Map();
 function inkOn(color) {
   if (!inks.has(color)) {
-    const [red, green, blue] = color.startsWith("#")
-      ? [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16))
-      : color.match(/\d+/g).map(Number);
+    const [red, green, blue] = channelsOf(color);
     inks.set(color, 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#14171a" : "#ffffff");
   }
   return inks.get(color);
+}
+
+// Thin lines on a dark surface need more light than bars do.
+function lineColor(color) {
+  if (!ink.dark) return color;
+  return `rgb(${channelsOf(color).map((channel) => Math.round(channel + 0.35 * (255 - channel))).join(",")})`;
 }
 
 const lastPart = (name) => name.split(".").filter(Boolean).pop() || name;
