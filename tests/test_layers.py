@@ -71,7 +71,8 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/", "report/page/"),
+    "matplotlib": ("report/plot/",),
+    "jinja2": ("report/page/",),
 }
 
 

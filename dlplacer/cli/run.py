@@ -44,6 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="F", type=output_file, help="Chrome trace (JSON) of the predicted and the measured step"
     )
+    parser.add_argument(
+        "--html", metavar="F", type=output_file, help="one page: the predicted and the measured step to walk through"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group(
         "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
@@ -136,7 +139,12 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         from dlplacer.report.trace import run_trace
 
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
-    tell_written(arguments.gantt, arguments.trace)
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.measure.fidelity.run_page import page_of_run
+
+        write_text(arguments.html, page_of_run(done))
+    tell_written(arguments.gantt, arguments.trace, arguments.html)
 
 
 def _warn_if_busy() -> None:
