@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-versions bench mutants lint graphs clean
+.PHONY: demo test test-slow test-versions bench mutants lint graphs docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
@@ -40,8 +40,13 @@ graphs: $(READY)
 	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 --whole-backward --colocate-backward \
 		-o graphs/inception_v3-train-colocated.json
 
+# The pages of docs/ as HTML in docs/_build/html; a warning is an error, and every example in the text must print what it says.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m pytest -q -p no:cacheprovider --doctest-glob='*.md' docs
+
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'
