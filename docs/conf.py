@@ -59,6 +59,8 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "within_subsection_order": "FileNameSortKey",
     "nested_sections": False,
+    "min_reported_time": 10**9,
+    "write_computation_times": False,
 }
 
 html_theme = "pydata_sphinx_theme"
@@ -74,4 +76,3 @@ html_theme_options = {
 html_show_sphinx = False
 html_copy_source = False
 html_static_path: list[str] = []
-suppress_warnings = ["config.cache"]
