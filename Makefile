@@ -20,9 +20,11 @@ test-slow: $(READY)
 test-versions:
 	$(PYTHON) tests/versions/run.py
 
-# Every method on many graph families: geometric means, growth curves, and what changed since the last run here.
+# Every method on many graph families: geometric means, growth curves, and what changed since the last run here; then what
+# each phase of the default method earned.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
+	$(BIN)/python tests/benchmarks/phase_study.py
 
 # Small mistakes made by hand in every room: which of them do the nearest tests not notice?
 mutants: $(READY)
@@ -40,10 +42,10 @@ graphs: $(READY)
 	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 --whole-backward --colocate-backward \
 		-o graphs/inception_v3-train-colocated.json
 
-# The pages of docs/ as HTML in docs/_build/html; a warning is an error, and every example in the text must print what it says.
+# The pages of docs/ as HTML in docs/_build/html. A warning is an error; examples must print what they say, commands parse.
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
-	$(BIN)/python -m pytest -q -p no:cacheprovider --doctest-glob='*.md' docs
+	$(BIN)/pytest -q tests/test_docs.py
 
 clean:
 	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,11 +31,18 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
-    "sphinx.ext.mathjax",
+    "mathml",
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "_ext", "gallery/*.rst", "**/GALLERY_HEADER.*"]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "gallery/*.rst",
+    "**/GALLERY_HEADER.*",
+    "**/sg_execution_times.*",
+    "sg_execution_times.*",
+]
 nitpicky = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -63,6 +70,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
 }
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = f"dlplacer {release}"
 html_theme_options = {
@@ -73,6 +81,7 @@ html_theme_options = {
     "footer_end": [],
     "navbar_align": "left",
 }
+html_sidebars: dict[str, list[str]] = {page: [] for page in ("first_steps", "sharp_bits", "solver", "glossary")}
 html_show_sphinx = False
 html_copy_source = False
 html_static_path: list[str] = []

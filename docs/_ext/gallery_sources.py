@@ -6,9 +6,13 @@ from pathlib import Path
 _HEADER = """Whole jobs
 ==========
 
-The scripts of ``examples/``: they capture, profile, train and reproduce papers, take seconds to minutes, and are not run
-when these pages are built. The tests run each of them.
+The scripts of ``examples/``: they capture, profile, train and reproduce papers, and take seconds to minutes. They are
+shown here, not run; the tests run each of them.
 """
+
+
+_PICTURES = {"01_main_job.py": "inception_gantt.png", "04_pipeline.py": "inception_pipeline.png"}
+"""Script → what it draws, beside conf.py."""
 
 
 def write_example_pages(source: Path, target: Path) -> None:
@@ -23,7 +27,8 @@ def write_example_pages(source: Path, target: Path) -> None:
         title, _, rest = str(first.value.value).strip().partition("\n")
         title = title.rstrip(".")
         below = "\n".join(text.splitlines()[first.end_lineno :])
-        _write(target / path.name, f'r"""\n{title}\n{"=" * len(title)}\n{rest}\n"""\n{below}\n')
+        picture = f"# sphinx_gallery_thumbnail_path = {_PICTURES[path.name]!r}\n" if path.name in _PICTURES else ""
+        _write(target / path.name, f'r"""\n{title}\n{"=" * len(title)}\n{rest}\n"""\n{picture}{below}\n')
 
 
 def _write(path: Path, text: str) -> None:

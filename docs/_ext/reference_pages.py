@@ -47,7 +47,9 @@ def write_python(path: Path) -> None:
     for package, title in _PACKAGES.items():
         module = importlib.import_module(package)
         names = sorted(name for name in module.__all__ if not name.startswith("__"))
-        parts.append(f"{title}\n{'-' * len(title)}\n\n.. currentmodule:: {package}\n\n.. autosummary::\n   :toctree: api\n")
+        parts.append(
+            f"{title}\n{'-' * len(title)}\n\n.. currentmodule:: {package}\n\n.. autosummary::\n   :toctree: api\n"
+        )
         parts.append("".join(f"   {name}\n" for name in names))
     _write(path, "\n".join(parts))
 
