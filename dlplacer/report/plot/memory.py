@@ -34,7 +34,7 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
 
     One or two devices share a scale. More have a row each, all of the same height in bytes, and the y axis counts rows.
     Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op's all step, and no copies. Dotted:
-    the capacity, where it is limited. What is far above all else is named in words.
+    the capacity, where it is limited. What is far above all peaks is named in words.
     """
     ax = axes_or_new(ax, memory_size(plan))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
@@ -52,10 +52,13 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
 def _draw_together(ax: Axes, plan: Plan, curves: Mapping[str, Curve]) -> None:
     colors, sums = device_colors(curves), _footprints(plan)
     peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}
-    top = 1.12 * max(1, *sums.values(), *(peak for _, peak in peaks.values()))
+    greatest = max(1, *(peak for _, peak in peaks.values()))
+    near = {device: size for device, size in sums.items() if size <= _FAR_ABOVE * greatest}
+    top = 1.12 * max([greatest, *near.values()])
     for device, curve in curves.items():
         _draw_curve(ax, plan, curve, colors[device], plain(device))
-        ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
+        if device in near:
+            ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
     top = _draw_capacities(ax, plan, colors, top)
     _mark_peaks(ax, peaks, colors, top)
     ax.set_ylim(0, top)

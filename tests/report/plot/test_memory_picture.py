@@ -59,6 +59,16 @@ def test_dashed_lines_are_the_sums_of_eq_13() -> None:
     assert legend_texts(drawn(diamond()))[-1] == "sum of footprints (eq. 13)"
 
 
+def test_a_sum_far_above_all_peaks_is_in_the_legend_only() -> None:
+    # four ops of 100 B follow each other on a, and nothing reads them: 100 B at a time, 400 B in all
+    ops = [Op(name, "k", 1.0, output_bytes=100) for name in "wxyz"]
+    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate("wxyz")}
+    ax = drawn(plan_of(ops, (), times))
+    assert lines(ax, "--") == [0]
+    assert ax.get_ylim()[1] < 120
+    assert legend_texts(ax)[0] == "a: peak 100 B, sum 400 B, capacity unlimited"
+
+
 def test_a_capacity_is_a_dotted_line() -> None:
     ax = drawn(diamond(memory_bytes=20))
     assert lines(ax, ":") == [20]
