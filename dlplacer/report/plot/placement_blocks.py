@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -20,6 +21,7 @@ _LANE_INCHES = 0.36
 _LARGEST_POINTS2 = 240.0
 _SMALLEST_POINTS2 = 3.0
 _NAME_POINTS = 11.0
+_OPAQUE_LINES = 150
 _PASSES = {"forward": "forward →", "backward": "← backward", "optimizer": "← optimizer"}
 
 
@@ -73,7 +75,7 @@ def blocks_legend(plan: Plan) -> list[Line2D]:
         Line2D([], [], color=GUIDE, linewidth=0.6, alpha=0.5, label="faint: from one pass to the next"),
         Line2D([], [], linestyle="", label=f"{len(plan.transfers)} transfers, {format_bytes(moved)}"),
         Line2D([], [], linestyle="", label=f"area: time, at most {format_seconds(longest_s)}"),
-        Line2D([], [], linestyle="", label=f"{len(plan.ops)} ops in {len(graph.names)} blocks of modules"),
+        Line2D([], [], linestyle="", label=f"{len(plan.ops)} ops in {len(graph.names)} blocks"),
     ]
     return handles
 
@@ -94,9 +96,10 @@ def _draw_lines(ax: Axes, graph: CollapsedGraph, spots: dict[Part, tuple[float, 
         else:
             between.append(line)
     faint = LineCollection(between, colors=GUIDE, linewidths=0.4, alpha=0.25, zorder=1, label="edges between passes")
-    strong = LineCollection(
-        within, colors=CROSSING, linewidths=widths, alpha=0.5, zorder=2, label="edges between devices"
-    )
+    # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
+    opacity = max(0.06, 0.5 * min(1.0, _OPAQUE_LINES / max(1, len(within))))
+    style: dict[str, Any] = {"colors": CROSSING, "alpha": opacity, "zorder": 2, "label": "edges between devices"}
+    strong = LineCollection(within, linewidths=widths, **style)
     ax.add_collection(faint)
     ax.add_collection(strong)
 
