@@ -1,1 +1,5 @@
-"""What data parallelism adds to a step: which parameters travel together."""
+"""What data parallelism adds to a step: which parameters travel together, and workers that synchronise now and then."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,4 @@
+from .elastic.outer_optimizer import OuterOptimizer as OuterOptimizer
+from .elastic.outer_rules import diloco as diloco
+from .elastic.outer_rules import easgd as easgd
+from .elastic.outer_rules import local_sgd as local_sgd
