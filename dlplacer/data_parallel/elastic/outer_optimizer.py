@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.elastic.centre import Centre
 from dlplacer.data_parallel.elastic.outer_rules import OuterRule
-from dlplacer.data_parallel.elastic.rank_group import RankGroup
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
+from dlplacer.data_parallel.elastic.rank_group import RankGroup
 
 Overlap = bool | Literal["sync1", "sync2", "sync3"]
 

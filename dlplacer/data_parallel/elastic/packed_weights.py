@@ -52,6 +52,8 @@ class PackedWeights:
     ----------
     device
         Where vectors are; None for the device of the first parameter.
+    frozen
+        Whether frozen parameters are parts too.
 
     Attributes
     ----------
@@ -66,9 +68,9 @@ class PackedWeights:
         If no parameter is trainable.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
+    def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
         parameters = _members(module, "parameters")
-        trainable = [entry for entry in parameters if getattr(*entry[1:]).requires_grad]
+        trainable = [entry for entry in parameters if frozen or getattr(*entry[1:]).requires_grad]
         if not trainable:
             raise InputError(f"{type(module).__name__} has no trainable parameter; there is nothing to average")
         kept = set(module.state_dict())

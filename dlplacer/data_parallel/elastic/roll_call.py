@@ -22,7 +22,7 @@ class RollCall:
         assert whole is not None
         store = whole.get_group_store()
         # A store of its own time limit: the default one waits for half an hour.
-        self._store = store.clone()
+        self._store = store.clone()  # type: ignore[attr-defined]
         self._store.set_timeout(timedelta(seconds=_STORE_S))
         self._rank = rank
         self._size = size
