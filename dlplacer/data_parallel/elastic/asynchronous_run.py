@@ -21,6 +21,7 @@ from dlplacer.data_parallel.elastic.event_record import (
     write_events,
 )
 from dlplacer.data_parallel.elastic.shared_centre import CentreFiles, SharedCentre
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 from dlplacer.data_parallel.elastic.supervisor import Supervisor
 
 
@@ -57,6 +58,7 @@ def run_async(
     *,
     pull: float = 0.1,
     sync_every: int = 1,
+    eta_h: tuple[float, float] | None = None,
     replay: str | PathLike[str] | None = None,
     seed: int = 0,
     timeout_s: float = 600.0,
@@ -96,6 +98,8 @@ def run_async(
         write still coming any time after its read.
     pull, sync_every, seed
         As in `AsyncSettings`.
+    eta_h
+        Least and greatest learning rate × curvature expected; warns if some of it diverges.
     replay
         A recorded order, which the same training follows to the bit.
     timeout_s
@@ -120,6 +124,7 @@ def run_async(
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
+    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
     recorded = None
     if replay is not None:
         recorded = read_events(replay)

@@ -15,6 +15,7 @@ from dlplacer.data_parallel.elastic.centre import Centre
 from dlplacer.data_parallel.elastic.outer_rules import OuterRule
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 from dlplacer.data_parallel.elastic.rank_group import RankGroup
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 
 Overlap = bool | Literal["sync1", "sync2", "sync3"]
 
@@ -87,6 +88,8 @@ class OuterOptimizer:
             raise InputError("overlap='sync1' sums in the host's memory, which nccl cannot; use 'sync2', or gloo")
         self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
         _require_trains(inner, model)
+        if rule.pull is not None:
+            require_stable(_recursion(rule, sync_every, inner, self._ranks.size), rule.eta_h)
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
         # What averaging at once needs not: workers take the centre's values whatever they had.
@@ -247,6 +250,13 @@ class OuterOptimizer:
         values = self._packed.integer_values(self._total)
         self._packed.set_integers(values, self._counted if self.rule.delay else None)
         self.synchronisations += 1
+
+
+def _recursion(rule: OuterRule, period: int, inner: torch.optim.Optimizer, workers: int) -> ElasticRecursion:
+    """Other optimizers than SGD are judged as SGD without momentum."""
+    group = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
+    momentum, nesterov = float(group.get("momentum", 0.0)), bool(group.get("nesterov", False))
+    return ElasticRecursion(rule.pull or 0.0, workers, momentum, period, rule.delay, nesterov)
 
 
 def _require_trains(inner: torch.optim.Optimizer, model: nn.Module) -> None:
