@@ -146,8 +146,7 @@ class AsyncWorker:
                 self._centre.commit(3 * self.rank + READ, written=False)
             with self._turn(WRITE):
                 self._move_centre(own, WRITE)
-        own[floats] *= -self.settings.pull
-        self._packed.add(own)
+        self._packed.add(own, factor=-self.settings.pull)
 
     def centre_state_dict(self) -> dict[str, Tensor]:
         """The centre's parameters and float buffers by name, as they are now."""

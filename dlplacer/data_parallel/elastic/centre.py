@@ -27,33 +27,34 @@ class Centre:
             self.optimizer = _optimizer_of(rule.outer, views, trainable)
             self._views = views
 
-    def move(self, total: Tensor, own: Tensor | None, workers: int) -> Tensor | None:
-        """Move the centre; returns what to add to the worker's weights and float buffers, in the memory of `own`.
+    def move(self, total: Tensor, own: Tensor | None, workers: int) -> None:
+        """Move the centre, and this worker's weights and float buffers with it.
 
         Parameters
         ----------
         total, own
-            Differences to the centre's present values: the sum of all workers', and this worker's. Without `own` a
-            worker takes the centre's values, and nothing is returned.
+            Differences to the centre's present values: the sum of all workers', and this worker's, which is used up.
+            Without `own` a worker takes the centre's values.
         """
-        weights, buffers = (
-            slice(self.packed.parameter_count),
-            slice(self.packed.parameter_count, self.packed.float_count),
-        )
+        packed, weights = self.packed, slice(self.packed.parameter_count)
+        buffers = slice(self.packed.parameter_count, self.packed.float_count)
         mean = total[buffers] / workers
         if own is not None:
             torch.sub(mean, own[buffers], out=own[buffers])
+            packed.add(own, packed.float_buffers)
         self.vector[buffers] += mean
-        if self.rule.pull is not None and own is not None:
-            own[weights] *= -self.rule.pull
+        if self.rule.pull is not None:
+            assert own is not None
+            packed.add(own, packed.parameters, -self.rule.pull)
             self.vector[weights].add_(total[weights], alpha=self.rule.pull)
-            return own
-        if own is not None:
+        elif own is None:
+            self._outer_step(total[weights], workers)
+            packed.assign(self.vector)
+        else:
+            # The way to the centre's new values from where the worker was: (new − old) − own.
             own[weights] += self.vector[weights]
-        self._outer_step(total[weights] / workers)
-        if own is not None:
-            torch.sub(self.vector[weights], own[weights], out=own[weights])
-        return own
+            self._outer_step(total[weights], workers)
+            packed.add(torch.sub(self.vector[weights], own[weights], out=own[weights]), packed.parameters)
 
     def state(self) -> dict[str, Any]:
         """Values by name, and the optimizer's state."""
@@ -66,12 +67,12 @@ class Centre:
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
 
-    def _outer_step(self, mean_difference: Tensor) -> None:
+    def _outer_step(self, total: Tensor, workers: int) -> None:
         if self.optimizer is None:
-            self.vector[: self.packed.parameter_count] += mean_difference
+            self.vector[: self.packed.parameter_count].add_(total, alpha=1 / workers)
             return
         # The pseudo-gradient points from the workers' mean to the centre: descending moves the centre to the mean.
-        gradient = mean_difference.neg_()
+        gradient = total.mul_(-1 / workers)
         for view, part in zip(self._views, self.packed.parameters, strict=True):
             view.grad = gradient[part.start : part.stop].view(view.shape)
         self.optimizer.step()

@@ -1,6 +1,6 @@
 """Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -104,10 +104,11 @@ class OuterOptimizer:
         if self._handles:
             raise InputError("this outer optimizer's context is open already; open it once")
         self._handles = [
-            self.model.register_forward_pre_hook(self._before_forward),
             self.inner.register_step_pre_hook(self._before_step),
             self.inner.register_step_post_hook(self._after_step),
         ]
+        if not self._started:
+            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook()))
         return self
 
     def __exit__(
@@ -188,9 +189,13 @@ class OuterOptimizer:
         if not self._started:
             raise InputError("there is no centre before the first forward pass or step of this outer optimizer")
 
-    def _before_forward(self, model: nn.Module, *_: Any) -> None:
-        if not self._started and model.training and torch.is_grad_enabled():
-            self._start()
+    def _forward_hook(self) -> Callable[..., None]:
+        # A function, as copies of a module copy the objects of bound methods: a copied model would take this one along.
+        def start(model: nn.Module, *_: Any) -> None:
+            if model is self.model and not self._started and model.training and torch.is_grad_enabled():
+                self._start()
+
+        return start
 
     def _before_step(self, *_: Any) -> None:
         if not self._started:
@@ -207,6 +212,8 @@ class OuterOptimizer:
         self._packed.set_integers(self._packed.integer_values(self._total))
         self._centre.vector.copy_(self._total[: self._packed.float_count])
         self._started = True
+        for handle in self._handles[2:]:
+            handle.remove()
         self._take_differences_if_due()
 
     @torch.no_grad()
@@ -242,11 +249,7 @@ class OuterOptimizer:
             self._ranks.begin_sum(self._total)
         self._ranks.end_sum(f"synchronisation {self.synchronisations + 1}, after step {self.steps}")
         self._waiting = False
-        change = self._centre.move(self._total, self._own, self._ranks.size)
-        if change is None:
-            self._packed.assign(self._centre.vector)
-        else:
-            self._packed.add(change)
+        self._centre.move(self._total, self._own, self._ranks.size)
         values = self._packed.integer_values(self._total)
         self._packed.set_integers(values, self._counted if self.rule.delay else None)
         self.synchronisations += 1

@@ -131,11 +131,12 @@ class PackedWeights:
         for part in self.floats if parts is None else parts:
             part.tensor.copy_(vector[part.start : part.stop].view(part.tensor.shape))
 
-    def add(self, vector: Tensor) -> None:
-        """Add a vector to the float tensors."""
-        for part in self.floats:
+    def add(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None, factor: float = 1.0) -> None:
+        """Add a vector, times a factor, to the float tensors."""
+        for part in self.floats if parts is None else parts:
             tensor = part.tensor
-            tensor.add_(vector[part.start : part.stop].view(tensor.shape).to(tensor.device))
+            change = vector[part.start : part.stop].view(tensor.shape)
+            tensor.add_(change.to(tensor.device), alpha=factor)
 
     def integer_values(self, vector: Tensor) -> list[Tensor]:
         """The integers that a vector holds."""

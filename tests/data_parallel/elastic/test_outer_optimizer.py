@@ -286,12 +286,15 @@ def test_alone_without_torch_distributed() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     hooks = (len(inner._optimizer_step_post_hooks), len(inner._optimizer_step_pre_hooks), len(model._forward_pre_hooks))
     with OuterOptimizer(model, inner, easgd(0.25), sync_every=2) as outer:
+        copy.deepcopy(model)()
         assert outer.state_dict()["steps"] == 0
         with pytest.raises(InputError, match="no centre before the first forward"):
             outer.centre_state_dict()
         for _ in range(6):
             step(model, inner)
         before = model.flat().detach().clone()
+        unhooked = copy.deepcopy(model)
+        assert not unhooked._forward_pre_hooks
         with outer.at_centre() as at_centre:
             centre = at_centre.flat().detach().clone()
         assert torch.equal(model.flat(), before)
