@@ -1,5 +1,7 @@
 """Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
 
+import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,8 +16,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.elastic.centre import Centre
 from dlplacer.data_parallel.elastic.outer_rules import OuterRule
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
-from dlplacer.data_parallel.elastic.rank_group import RankGroup
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
+from dlplacer.data_parallel.elastic.worker_group import WorkerGroup
 
 Overlap = bool | Literal["sync1", "sync2", "sync3"]
 
@@ -29,7 +31,8 @@ class OuterOptimizer:
     5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
     local (eq. 5 and 6).
 
-    At the first forward pass or step all ranks take the first rank's values, unless a state has been loaded.
+    At the first forward pass all ranks take the first rank's values, unless a state has been loaded; where none is seen
+    before the first step, as in a placed module's ``step``, they must be equal.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ class OuterOptimizer:
         self.steps = 0
         self.synchronisations = 0
         self._overlaps = overlap in (True, "sync3")
-        self._ranks = RankGroup(process_group, timeout_s)
+        self._ranks = WorkerGroup(process_group, timeout_s)
         if overlap == "sync1" and not self._ranks.sums_host_memory:
             raise InputError("overlap='sync1' sums in the host's memory, which nccl cannot; use 'sync2', or gloo")
         self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
@@ -98,9 +101,11 @@ class OuterOptimizer:
         self._counted: list[Tensor] = []
         self._waiting = False
         self._started = False
+        self._steps_before = 0
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> Self:
+        self._steps_before = self.steps
         if self._handles:
             raise InputError("this outer optimizer's context is open already; open it once")
         self._handles = [
@@ -119,6 +124,13 @@ class OuterOptimizer:
         self._handles = []
         if error is None:
             self._ranks.end_sum("the end of training")
+            if self.steps == self._steps_before:
+                warnings.warn(
+                    "the inner optimizer took no step while the outer optimizer's context was open, so nothing was "
+                    "synchronised; a placed module that was captured with an optimizer updates without one: capture "
+                    "it without",
+                    stacklevel=2,
+                )
         else:
             # Where one rank fails the others may never answer.
             self._ranks.forget()
@@ -199,6 +211,9 @@ class OuterOptimizer:
 
     def _before_step(self, *_: Any) -> None:
         if not self._started:
+            # Gradients are there already: they would belong to other weights than those that a rank were to take.
+            digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
+            self._ranks.require_equal({"set of first weights": digest.hexdigest()}, self._packed.device)
             self._start()
 
     @torch.no_grad()

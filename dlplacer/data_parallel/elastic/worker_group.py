@@ -15,7 +15,7 @@ _LEAST_PATIENCE_S = 5.0
 _TEXT_BYTES = 64
 
 
-class RankGroup:
+class WorkerGroup:
     """The ranks that synchronise: a process group, or this process alone where none was made.
 
     Parameters
