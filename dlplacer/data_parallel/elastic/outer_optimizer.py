@@ -113,7 +113,8 @@ class OuterOptimizer:
             self.inner.register_step_post_hook(self._after_step),
         ]
         if not self._started:
-            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook()))
+            # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
+            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
         return self
 
     def __exit__(
