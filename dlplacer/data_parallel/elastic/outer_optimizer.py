@@ -115,6 +115,7 @@ class OuterOptimizer:
         if not self._started:
             # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
             self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
+        self._send_again()
         return self
 
     def __exit__(
@@ -194,9 +195,9 @@ class OuterOptimizer:
         if self._waiting:
             assert self._own is not None
             self._own.copy_(state["differences"])
-            self._total.copy_(self._own)
             self._counted = [each.clone() for each in state["counted"]]
-            self._send()
+        if self._handles:
+            self._send_again()
 
     def _require_started(self) -> None:
         if not self._started:
@@ -214,7 +215,9 @@ class OuterOptimizer:
         if not self._started:
             # Gradients are there already: they would belong to other weights than those that a rank were to take.
             digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
-            self._ranks.require_equal({"set of first weights": digest.hexdigest()}, self._packed.device)
+            self._ranks.require_equal(
+                {"set of first weights": f"sha256 {digest.hexdigest()[:16]}"}, self._packed.device
+            )
             self._start()
 
     @torch.no_grad()
@@ -253,6 +256,12 @@ class OuterOptimizer:
             self._counted = [part.tensor.clone() for part in self._packed.integers]
             self._waiting = True
         self._send()
+
+    def _send_again(self) -> None:
+        """Differences that were taken in another context, or another run."""
+        if self._waiting and self._own is not None:
+            self._total.copy_(self._own)
+            self._send()
 
     def _send(self) -> None:
         if self._overlaps:

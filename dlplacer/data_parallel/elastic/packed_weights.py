@@ -96,11 +96,12 @@ class PackedWeights:
 
     @property
     def layout(self) -> str:
-        """A digest of names, shapes and dtypes: equal where vectors fit together."""
+        """Sizes, and a digest of names, shapes and dtypes: equal where vectors fit together."""
         parts = [
             f"{part.name} {tuple(part.tensor.shape)} {part.tensor.dtype}" for part in (*self.floats, *self.integers)
         ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return f"{len(parts)} tensors, {self.count} elements, sha256 {digest[:16]}"
 
     def empty(self, count: int | None = None) -> Tensor:
         """A vector without values."""
