@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+import warnings
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -17,6 +18,8 @@ from dlplacer.data_parallel.elastic.shared_centre import LOST, SharedCentre
 
 _LOOK_S = 0.5
 _END_S = 1.0
+_CALLER = 5
+"""Frames from `Supervisor._lose` to who calls `run_async`."""
 
 
 class Supervisor:
@@ -108,7 +111,7 @@ class Supervisor:
         if word == "done":
             self.results[rank] = value
         elif word == "lost":
-            self._lose(rank, "lost as recorded")
+            self.lost[rank] = "lost as recorded"
         elif word == "written":
             self._written = True
         elif word == "join":
@@ -141,6 +144,9 @@ class Supervisor:
     def _lose(self, rank: int, how: str) -> None:
         self.lost[rank] = how
         self._centre.set_state(rank, LOST)
+        warnings.warn(
+            f"worker {rank} {how}; the centre and the other workers go on", RuntimeWarning, stacklevel=_CALLER
+        )
 
     def _end_stuck(self, waiting: list[int]) -> None:
         """End the worker that has been inactive for longest, if that is too long.

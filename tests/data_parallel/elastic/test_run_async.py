@@ -178,7 +178,9 @@ def test_hogwild_without_a_record_and_an_optimizer_of_one_s_own() -> None:
 def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: dict[str, Any], lost: int) -> None:
     path = tmp_path / "events.json"
     before = children()
-    result = running(partial(train, die=(lost,)), record=path, **options)
+    with pytest.warns(RuntimeWarning, match=f"worker {lost} ended with exit code -9; the centre and the other") as seen:
+        result = running(partial(train, die=(lost,)), record=path, **options)
+    assert seen[0].filename == __file__
     assert children() == before
     assert result.lost == {lost: "ended with exit code -9"}
     assert result.results[lost] is None
@@ -193,11 +195,15 @@ def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: 
 
 def test_a_stuck_worker_is_ended_and_all_lost_is_an_error() -> None:
     begin = time.monotonic()
-    result = running(partial(train, hang=(1,)), timeout_s=2.0, rule="round_robin")
+    with pytest.warns(RuntimeWarning, match="worker 1 inactive for 2 s and ended"):
+        result = running(partial(train, hang=(1,)), timeout_s=2.0, rule="round_robin")
     assert result.lost == {1: "inactive for 2 s and ended"}
     assert time.monotonic() - begin < 60
     before = children()
-    with pytest.raises(RunError, match="all workers were lost: worker 0 ended with exit code -9; worker 1"):
+    with (
+        pytest.warns(RuntimeWarning, match="go on"),
+        pytest.raises(RunError, match="all workers were lost: worker 0 ended with exit code -9; worker 1"),
+    ):
         running(partial(train, die=(0, 1, 2)))
     assert children() == before
 
@@ -212,7 +218,8 @@ def test_a_worker_killed_while_it_holds_the_lock_leaves_the_centre_whole() -> No
             worker._centre.commit = die  # type: ignore[method-assign]
         return train(worker)
 
-    result = running(dying)
+    with pytest.warns(RuntimeWarning, match="worker 1 ended"):
+        result = running(dying)
     assert set(result.lost) == {1}
     assert set(result.events) == {0, 2}
     expected = replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic)
@@ -230,19 +237,17 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
 
             def train(worker):
                 worker.join(nn.Linear(1, 1))
-                print(os.getpid(), flush=True)
+                os.write(1, f"{os.getpid()}\\n".encode())
                 time.sleep(100)
 
             run_async(train, workers=2, start_method="fork")
             """
         )
     )
-    started = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert started.stdout is not None
-    workers = [int(started.stdout.readline()) for _ in range(2)]
-    started.kill()
-    started.wait()
-    started.stdout.close()
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        workers = [int(started.stdout.readline()) for _ in range(2)]
+        started.kill()
     deadline = time.monotonic() + 30
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
