@@ -58,6 +58,7 @@ ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
         "data_parallel/ternary/",
+        "data_parallel/elastic/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",

@@ -1,4 +1,4 @@
-"""What data parallelism adds to a step: which parameters travel together, and what goes on the wire for them."""
+"""Training on many devices: gradients in groups and in two bits, and workers that synchronise now and then."""
 
 import lazy_loader
 
