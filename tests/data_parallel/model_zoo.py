@@ -137,8 +137,10 @@ def _gpt(autocast: str | None = None) -> Job:
 def _bert() -> Job:
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(64, 32, 2, 2, 64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config.num_labels = 4
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, num_labels=4,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )
     model = BertForSequenceClassification(config)
     return Job(model, (torch.randint(64, (4, 8)),), (torch.randint(4, (4,)),), lambda out, wanted: functional.cross_entropy(out.logits, wanted))
 

@@ -28,13 +28,11 @@ def plan_units(
     cap_bytes
         Most bytes of a unit; a module above it is a unit of its own.
     """
-    parameters: dict[str, list[str]] = {path: [] for path in uses.calls}
-    for name, path in uses.holders.items():
-        parameters.setdefault(path, []).append(name)
-    if not parameters:
+    if not uses.holders:
         return (), 0.0
-    forward = _chain(graph, device_type, parameters, gather, "forward")
-    backward = _chain(graph, device_type, parameters, gather + scatter, "backward")
+    forward = unit_chain(graph, device_type, uses, gather, "forward")
+    backward = unit_chain(graph, device_type, uses, gather + scatter, "backward")
+    parameters = _by_holder(uses)
 
     def both_s(cuts: tuple[int, ...]) -> float:
         return makespan_s(forward, cuts) + makespan_s(backward, cuts, "backward")
@@ -57,10 +55,19 @@ def _contains(outer: str, inner: str) -> bool:
     return outer != inner and (not outer or inner.startswith(f"{outer}."))
 
 
-def _chain(
-    graph: OpGraph, device_type: str, parameters: dict[str, list[str]], line: AlphaBeta, direction: str
+def _by_holder(uses: ParameterUses) -> dict[str, list[str]]:
+    """Holder → its parameters, in the order of the calls."""
+    found: dict[str, list[str]] = {path: [] for path in uses.calls}
+    for name, path in uses.holders.items():
+        found.setdefault(path, []).append(name)
+    return found
+
+
+def unit_chain(
+    graph: OpGraph, device_type: str, uses: ParameterUses, line: AlphaBeta, direction: str
 ) -> LayerChain:
     """Modules in the order of their calls; one computes from its first use of a parameter to that of the next."""
+    parameters = _by_holder(uses)
     clock_s = serial_clock(graph, device_type, "forward")
     end_s = max(end for _, end in clock_s.values())
     starts_s = []
