@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
-    from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.data_parallel.groups.planned_groups import exchange_lines
+    from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
 

@@ -26,6 +26,7 @@ _COMMANDS = (
     "selftest",
     "topology",
     "groups",
+    "epochs",
     "hybrid",
     "pipeline",
     "advise",

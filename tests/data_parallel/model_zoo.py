@@ -129,7 +129,10 @@ def _classifier(module: nn.Module, *inputs: torch.Tensor, classes: int) -> Job:
 def _gpt(autocast: str | None = None) -> Job:
     text = torch.randint(64, (4, 8))
     return Job(
-        Gpt(), (text,), (torch.randint(64, (4, 8)),), lambda out, wanted: functional.cross_entropy(out, wanted.flatten()),
+        Gpt(),
+        (text,),
+        (torch.randint(64, (4, 8)),),
+        lambda out, wanted: functional.cross_entropy(out, wanted.flatten()),
         autocast=autocast,
     )
 
@@ -138,11 +141,22 @@ def _bert() -> Job:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, num_labels=4,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     model = BertForSequenceClassification(config)
-    return Job(model, (torch.randint(64, (4, 8)),), (torch.randint(4, (4,)),), lambda out, wanted: functional.cross_entropy(out.logits, wanted))
+    return Job(
+        model,
+        (torch.randint(64, (4, 8)),),
+        (torch.randint(4, (4,)),),
+        lambda out, wanted: functional.cross_entropy(out.logits, wanted),
+    )
 
 
 ZOO: dict[str, Callable[[], Job]] = {

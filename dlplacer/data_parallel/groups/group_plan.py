@@ -136,7 +136,9 @@ class GroupPlan:
         known = {path for path, _ in model.named_modules()}
         for path in (path for unit in self.units for path in unit.modules):
             if path not in known:
-                raise InputError(f"the plan shards module {path!r}, which this model does not have; plan for this model")
+                raise InputError(
+                    f"the plan shards module {path!r}, which this model does not have; plan for this model"
+                )
 
     def to_dict(self) -> Mapping[str, Any]:
         """As JSON: messages in the order sent, sizes in bytes, times in seconds."""

@@ -65,9 +65,7 @@ def plan_groups(
     uses = job.parameter_uses()
     clock_s = serial_clock(timed, device_type, "backward")
     gradients = gradients_of(timed, uses, clock_s)
-    units, gathered_s = plan_units(
-        timed, device_type, uses, lines["all-gather"], lines["reduce-scatter"], cap_bytes
-    )
+    units, gathered_s = plan_units(timed, device_type, uses, lines["all-gather"], lines["reduce-scatter"], cap_bytes)
     parameters = (op.id for op in timed.ops if op.kind == "parameter")
     return GroupPlan(
         plan_buckets(gradients, lines["all-reduce"], cap_bytes),
@@ -97,9 +95,7 @@ def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]
     return dict(costs.collectives(total_bytes))
 
 
-def gradients_of(
-    graph: OpGraph, uses: ParameterUses, clock_s: dict[str, tuple[float, float]]
-) -> tuple[Gradient, ...]:
+def gradients_of(graph: OpGraph, uses: ParameterUses, clock_s: dict[str, tuple[float, float]]) -> tuple[Gradient, ...]:
     """The gradients of a step in the order in which DDP finds them ready; those of unused parameters come last."""
     finished_s = gradient_times(graph, clock_s)
     end_s = max(end for _, end in clock_s.values())

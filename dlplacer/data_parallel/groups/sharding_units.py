@@ -63,9 +63,7 @@ def _by_holder(uses: ParameterUses) -> dict[str, list[str]]:
     return found
 
 
-def unit_chain(
-    graph: OpGraph, device_type: str, uses: ParameterUses, line: AlphaBeta, direction: str
-) -> LayerChain:
+def unit_chain(graph: OpGraph, device_type: str, uses: ParameterUses, line: AlphaBeta, direction: str) -> LayerChain:
     """Modules in the order of their calls; one computes from its first use of a parameter to that of the next."""
     parameters = _by_holder(uses)
     clock_s = serial_clock(graph, device_type, "forward")
