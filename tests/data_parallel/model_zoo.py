@@ -128,13 +128,11 @@ def _classifier(module: nn.Module, *inputs: torch.Tensor, classes: int) -> Job:
 
 def _gpt(autocast: str | None = None) -> Job:
     text = torch.randint(64, (4, 8))
-    return Job(
-        Gpt(),
-        (text,),
-        (torch.randint(64, (4, 8)),),
-        lambda out, wanted: functional.cross_entropy(out, wanted.flatten()),
-        autocast=autocast,
-    )
+
+    def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits, wanted.flatten())
+
+    return Job(Gpt(), (text,), (torch.randint(64, (4, 8)),), loss, autocast=autocast)
 
 
 def _bert() -> Job:
@@ -151,12 +149,8 @@ def _bert() -> Job:
         attention_probs_dropout_prob=0.0,
     )
     model = BertForSequenceClassification(config)
-    return Job(
-        model,
-        (torch.randint(64, (4, 8)),),
-        (torch.randint(4, (4,)),),
-        lambda out, wanted: functional.cross_entropy(out.logits, wanted),
-    )
+    text, labels = torch.randint(64, (4, 8)), torch.randint(4, (4,))
+    return Job(model, (text,), (labels,), lambda output, wanted: functional.cross_entropy(output.logits, wanted))
 
 
 ZOO: dict[str, Callable[[], Job]] = {

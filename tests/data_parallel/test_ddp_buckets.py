@@ -111,8 +111,8 @@ def test_the_rule_is_torchs_own(tensors: list[tuple[int, str]], caps: list[int])
 
 
 def test_planned_groups_are_the_best_of_all() -> None:
-    # Gradients of 4, 4 and 8 B at 1, 2 and 3 s; a message takes 2 s and 0.25 s/B. In turn: 1 + 3, 4 + 3, 7 + 4 = 11 s;
-    # the first two together: 2 + 4 = 6, then 6 + 4 = 10 s; the last two together: 1 + 3 = 4, 4 + 5 = 9 s; all: 3 + 6 = 9.
+    # Gradients of 4, 4 and 8 B at 1, 2 and 3 s; a message takes 2 s and 0.25 s/B. In turn: 1 + 3 = 4, 4 + 3 = 7,
+    # 7 + 4 = 11 s; the first two together: 2 + 4 = 6, 6 + 4 = 10 s; the last two: 1 + 3 = 4, 4 + 5 = 9 s; all: 3 + 6.
     gradients = [Gradient("c", 4, ready_s=1.0), Gradient("b", 4, ready_s=2.0), Gradient("a", 8, ready_s=3.0)]
     planned = plan_buckets(gradients, AlphaBeta(2.0, 0.25))
     assert planned.exchanged_s == pytest.approx(9.0)

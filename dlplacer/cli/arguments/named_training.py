@@ -37,9 +37,9 @@ class NamedTraining:
             return found
         if _takes(found):
             with user_code(f"{self.entry!r} cannot be built"):
-                found = found()
-            if callable(found) and _takes(found, 1, 0):
-                return found
+                made: Callable[..., Iterator[float]] = found()
+            if callable(made) and _takes(made, 1, 0):
+                return made
         raise InputError(
             f"{self.entry!r} is no training: it must take the number of workers and a seed and yield a metric after "
             "every epoch, or return something that does, as dlplacer.data_parallel.EmulatedWorkers"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    Noise = Callable[[torch.Tensor], torch.Tensor]
     Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
 
 _SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda workers: 1.0}
@@ -80,9 +81,7 @@ class EmulatedWorkers:
                 losses = [self._local_steps(trainers, chosen, period, noise) for chosen in chosen_for_all]
             yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
 
-    def _update(
-        self, trainer: "Trainer", chosen: Sequence[Any], noise: "Callable[[torch.Tensor], torch.Tensor]"
-    ) -> float:
+    def _update(self, trainer: "Trainer", chosen: Sequence[Any], noise: "Noise") -> float:
         """One update by the mean of the workers' gradients; the mean of their losses."""
         model, optimizer, _ = trainer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -106,7 +105,7 @@ class EmulatedWorkers:
         trainers: "Sequence[Trainer]",
         chosen: Sequence[Any],
         period: int,
-        noise: "Callable[[torch.Tensor], torch.Tensor]",
+        noise: "Noise",
     ) -> float:
         """The steps of every worker by itself, then the mean of their weights; the mean of their losses."""
         import torch

@@ -92,8 +92,8 @@ class MeasuredEpochs:
         """
         if self.codec is not None or self.period != 1:
             raise InputError(
-                f"epochs of codec {self.codec!r} at period {self.period} are no base; write those of exact gradients at "
-                "every step, with these as variants"
+                f"epochs of codec {self.codec!r} at period {self.period} are no base; write those of exact gradients "
+                "at every step, with these as variants"
             )
         known: Mapping[str, Any] = {
             "name": name,
@@ -130,8 +130,8 @@ def _factors(exact: MeasuredEpochs, variants: Sequence[MeasuredEpochs]) -> dict[
         factor = each.factor(exact)
         if each.codec is not None and each.period != 1:
             raise InputError(
-                f"epochs of codec {each.codec!r} at period {each.period}: a factor belongs to one of them; measure each "
-                "by itself"
+                f"epochs of codec {each.codec!r} at period {each.period}: a factor belongs to one of them; measure "
+                "each by itself"
             )
         if factor is not None and each.codec is not None:
             codecs[each.codec] = factor

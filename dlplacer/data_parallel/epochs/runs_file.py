@@ -78,8 +78,8 @@ class FinishedRuns:
         content = load_model(runs.path, _RunsFile, "epoch-runs", VERSION)
         if content.training != training:
             raise InputError(
-                f"{runs.path} holds runs of {content.training!r}, and this is {training!r}; give another checkpoint, or "
-                "remove the file"
+                f"{runs.path} holds runs of {content.training!r}, and this is {training!r}; give another checkpoint, "
+                "or remove the file"
             )
         for each in content.runs:
             runs.found[EpochRun(each.workers, each.seed, each.codec, each.period)] = each.epochs, each.max_epochs

@@ -84,8 +84,8 @@ class GroupPlan:
             import torch
 
             raise InputError(
-                f"DistributedDataParallel of torch {torch.__version__} takes one cap for all buckets; use torch 2.13 or "
-                "newer for planned buckets"
+                f"DistributedDataParallel of torch {torch.__version__} takes one cap for all buckets; use torch 2.13 "
+                "or newer for planned buckets"
             )
         kwargs: dict[str, Any] = {"bucket_cap_mb_list": caps_mb(self.planned.caps_bytes)}
         # With find_unused_parameters DDP never rebuilds its buckets; a static graph is searched once, then rebuilt.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -112,8 +113,6 @@ def test_a_training_that_ends_by_itself_has_reached_its_goal(notes: Path) -> Non
     ],
 )
 def test_mistakes(arguments: list[str], message: str, notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import re
-
     assert main(["epochs", *arguments]) == 2
     error = capsys.readouterr().err
     assert re.search(message, error), error

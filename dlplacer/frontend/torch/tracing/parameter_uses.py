@@ -43,7 +43,9 @@ def parameter_uses(job: Job) -> ParameterUses:
         ready: list[str] = []
         for parameter in step.module.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda done: ready.append(names[id(done)]))
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda done: ready.append(names[id(done)])
+                )
         calls = _Calls(step.module)
         try:
             with calls.watched(), _Reads(names, calls):
