@@ -57,8 +57,7 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
-        "data_parallel/ternary/",
-        "data_parallel/elastic/",
+        "data_parallel/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",
