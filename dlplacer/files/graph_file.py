@@ -6,7 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,
