@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "runtime",
     "measure",
+    "api",
     "cli",
 )
 INNER_ROOMS = {
@@ -68,7 +69,7 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/", "report/page/"),
+    "matplotlib": ("report/plot/", "report/page/", "api/plot.py"),
 }
 
 

@@ -1,9 +1,10 @@
-"""What an argument or a field must be: wrong types are refused where they are given, with the value and what is accepted."""
+"""What an argument or a field must be: a wrong type is refused where it is given, with the value and the way out."""
 
 import numbers
 import reprlib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import TypeVar
 
 from dlplacer.core.errors import InputError
@@ -18,7 +19,7 @@ _brief.maxstring = _brief.maxother = 60
 
 
 def brief(value: object) -> str:
-    """The value on part of a line, with its type: ``'25' (str)``; for objects whose repr is no literal the type alone."""
+    """The value on part of a line, with its type: ``'25' (str)``; for objects without a literal the type alone."""
     kind = type(value).__name__
     if value is None:
         return "None"
@@ -54,13 +55,17 @@ def expect_text(owner: str, *, optional: bool = False, **texts: object) -> None:
             raise refuse(owner, name, value, "a text or None" if optional else "a text")
 
 
+def expect_figure(owner: str, name: str, value: object) -> None:
+    """As `expect`, for one number, of whatever name; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise refuse(owner, name, value, "a number")
+
+
 def expect_number(owner: str, *, optional: bool = False, **figures: object) -> None:
     """As `expect`, for numbers: name → value; True and False are none."""
     for name, value in figures.items():
-        if value is None and optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise refuse(owner, name, value, "a number or None" if optional else "a number")
+        if not (optional and value is None):
+            expect_figure(owner, name, value)
 
 
 def expect_whole(owner: str, *, optional: bool = False, **figures: object) -> None:
@@ -84,6 +89,11 @@ def expect_call(owner: str, *, optional: bool = False, **functions: object) -> N
     for name, value in functions.items():
         if not (callable(value) or (optional and value is None)):
             raise refuse(owner, name, value, "a function or None" if optional else "a function")
+
+
+def expect_path(path: object) -> None:
+    """As `expect`, for the path of a file to write."""
+    expect("", "path", path, (str, PathLike), "the path of a file to write")
 
 
 def expect_table(owner: str, *, optional: bool = False, **tables: object) -> None:

@@ -112,7 +112,7 @@ class Op(Brief):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not (type(self.id) is type(self.kind) is str and type(self.outputs) is type(self.origin) is tuple):
+        if not (type(self.id) is type(self.kind) is str and type(self.outputs) is tuple and type(self.origin) is tuple):
             self._normalize()
         if any(text is not None and type(text) is not str for text in (self.dtype, self.module, self.colocate)):
             expect_text(f"op {self.id!r}", optional=True, dtype=self.dtype, module=self.module, colocate=self.colocate)

@@ -1,4 +1,4 @@
-"""What can be wrong between the ops and edges of a graph: files and `OpGraph` refuse the same things, in the same words."""
+"""What can be wrong between ops and edges: files and `OpGraph` refuse the same things, in the same words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -17,7 +17,7 @@ def tensor_mistakes(ops: "Iterable[Op]", edges: "Iterable[Edge]") -> Iterator[tu
     agree in source, output and bytes.
     """
     output_count = {op.id: len(op.outputs) for op in ops}
-    first: "dict[str, Edge]" = {}
+    first: dict[str, Edge] = {}
     for position, edge in enumerate(edges):
         count = output_count.get(edge.source, 0)
         if 0 < count <= edge.output:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_number, expect_table, expect_text, expect_whole, short_name, tuple_of
+from dlplacer.core.expect import expect, expect_figure, expect_table, expect_text, expect_whole, short_name, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
@@ -251,6 +251,6 @@ def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer
 def _require_finite(owner: str, **figures: float) -> None:
     for name, value in figures.items():
         if type(value) is not float:
-            expect_number(owner, **{name: value})
+            expect_figure(owner, name, value)
         if not math.isfinite(value):
             raise InputError(f"{owner}: {name} is {value}; it must be finite")

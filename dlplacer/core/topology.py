@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
+    expect_figure,
     expect_number,
     expect_table,
     expect_text,
@@ -61,7 +62,7 @@ class Device(Brief):
         for dtype, rate in rates.items():
             if rate is not None:
                 label = f"flops_per_s[{dtype}]" if dtype else "flops_per_s"
-                expect_number(f"device {self.id!r}", **{label: rate})
+                expect_figure(f"device {self.id!r}", label, rate)
                 _require(rate > 0, f"device {self.id!r}", label, rate, "positive")
         if self.memory_bytes_per_s is not None:
             _require(
@@ -242,7 +243,7 @@ class Topology(Saved, Shown):
         return pandas.DataFrame(rows)
 
     def links_frame(self) -> "pandas.DataFrame":
-        """A row per link: its ends, rate of one in bytes per second, latency in seconds, duplex, how many are bonded."""
+        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
         import pandas
 
         names = ("source", "target", "bytes_per_s", "latency_s", "duplex", "count")

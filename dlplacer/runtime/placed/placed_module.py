@@ -69,6 +69,10 @@ class PlacedModule(nn.Module):
         self._variants[self._key(job)] = self._primary
         self._move_tensors()
 
+    def __repr__(self) -> str:
+        where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())
+        return f"<PlacedModule {type(self._job.module).__name__}: {len(self.plan.ops)} ops, {where}>"
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
 
