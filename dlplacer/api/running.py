@@ -132,6 +132,8 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     """
     expect_steps(steps, warmup)
     job, names = job_of(job), names_of(devices)
+    if not names:
+        raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.devices.open import open_devices

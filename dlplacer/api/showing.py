@@ -94,6 +94,8 @@ def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage
     from dlplacer.report.page.page import html_page
     from dlplacer.report.page.summary import headline
 
+    if path is not None:
+        expect_path(path)
     plan = subject.measured if is_run(subject) else plan_of(subject, "subject")
     page = HtmlPage(html_page(plan), headline(plan))
     if path is not None:

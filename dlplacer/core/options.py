@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Options:
         InputError
             If no option has such a value, or two words contradict each other.
         """
+        expect_text("options", words=text)
         chosen: dict[str, str] = {}
         words = text.replace(",", " ").split()
         if "paper" in words:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.check import violations
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -99,12 +100,14 @@ class Comparison(Shown):
 
     def speedup(self, row: MethodResult) -> float | None:
         """Best single device ÷ makespan; None where one of them is missing, or the plan takes no time."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s
 
     def gap(self, row: MethodResult) -> float | None:
         """(makespan − lower bound) ÷ makespan; None without a plan."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if row.makespan_s is None:
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
@@ -165,8 +168,8 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = _known(methods)
-    if not time_limit_s > 0:
-        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 < time_limit_s < math.inf:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)
