@@ -1,9 +1,9 @@
 """Where every op of a model should run, how good that plan is, and running it there.
 
 >>> import dlplacer as dp
->>> result = dp.place("inception_v3-train", "dgx1-v100-2gpu", time_limit_s=10)
+>>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", time_limit_s=2)
 >>> result
-<Result: feasible, ... ms, gap ... %, speedup ...x over the best single device; method ilp, ... s>
+<Result: ..., ... ms, gap ... %, speedup ...x over the best single device; method ilp, ... s>
 >>> result.save("plan.json")  # doctest: +SKIP
 PosixPath('plan.json')
 """

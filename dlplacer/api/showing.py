@@ -87,7 +87,7 @@ def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage
     >>> import dlplacer as dp
     >>> page = dp.show(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> page.title
-    'inception_v3-infer on dgx1-v100-2gpu: ... ms per step'
+    'InceptionV3 on dgx1-v100-2gpu: ... ms per step'
     >>> page.save("plan.html")  # doctest: +SKIP
     PosixPath('plan.html')
     """

@@ -123,7 +123,12 @@ def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: 
 
 def short_name(name: str) -> str:
     """A name in quotes, its middle left out where it is long; ``unnamed`` for none."""
-    return reprlib.repr(name) if name else "unnamed"
+    return _brief.repr(name) if name else "unnamed"
+
+
+def printable(text: str) -> str:
+    """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
+    return _brief.repr(text)[1:-1]
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:

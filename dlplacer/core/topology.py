@@ -15,6 +15,7 @@ from dlplacer.core.expect import (
     expect_table,
     expect_text,
     expect_whole,
+    printable,
     short_name,
     tuple_of,
     unknown,
@@ -184,7 +185,9 @@ class Topology(Saved, Shown):
 
     def __repr__(self) -> str:
         types = Counter(device.type for device in self.devices)
-        devices = ", ".join(f"{count} {kind}" for kind, count in list(types.items())[:4]) + ", …" * (len(types) > 4)
+        devices = ", ".join(f"{count} {printable(kind)}" for kind, count in list(types.items())[:4]) + ", …" * (
+            len(types) > 4
+        )
         routers, links = len(self.routers), len(self.links)
         joined = f"{routers} router{'s' * (routers != 1)}, {links} link{'s' * (links != 1)}"
         return f"<Topology {short_name(self.name)}: {devices}, {joined}>"

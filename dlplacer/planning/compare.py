@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.check import violations
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
-from dlplacer.core.expect import expect
+from dlplacer.core.expect import expect, printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -87,7 +87,7 @@ class Comparison(Shown):
     name: str = ""
 
     def __repr__(self) -> str:
-        lines = [f"<Comparison {self.name}: lower bound {format_seconds(self.lower_bound_s)}"]
+        lines = [f"<Comparison {printable(self.name)}: lower bound {format_seconds(self.lower_bound_s)}"]
         for row in self.rows:
             speedup, gap = self.speedup(row), self.gap(row)
             cells = (

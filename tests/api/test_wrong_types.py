@@ -1,4 +1,4 @@
-"""Wrong types anywhere on the public surface end in the tool's own errors, which say whose value it is and what to give.
+"""Wrong types anywhere on the public surface end in the tool's own errors: whose value it is, and what to give.
 
 Every public function, class and method is called once for each of its parameters and each of `WRONG`.
 """
@@ -38,7 +38,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         dp.hybrid,
         {"graph": GRAPH, "topology": PAIR, "devices": 2, "epochs": {1: 4}, "speedups": {2: 1.5}, **SOLVING},
     ),
-    "place_with_splits": (dp.place_with_splits, {"job": JOB, "topology": "cpu-2core", "devices": "abacus:0", **SOLVING}),
+    "place_with_splits": (
+        dp.place_with_splits,
+        {"job": JOB, "topology": "cpu-2core", "devices": "abacus:0", **SOLVING},
+    ),
     "capture": (dp.capture, {"job": JOB}),
     "apply": (dp.apply, {"job": JOB, "plan": PLAN}),
     "profile": (dp.profile, {"job": JOB, "devices": "abacus:0"}),
@@ -108,15 +111,19 @@ def test_a_wrong_type_is_refused_or_understood(
         # A callback that fails is its owner's; and measuring pins threads to cores, which other tests must not.
         if (parameter in ("on_progress", "loss") and callable(value)) or (parameter == "measure" and value is True):
             continue
-        try:
-            function(**{**given, parameter: value})
-        except dp.DlplacerError as error:
-            text = str(error)
-            assert len(text) < 2000, text
-            assert not isinstance(error, dp.InternalError)
-        except Exception as error:
-            pytest.fail(f"{parameter}={value!r}: {type(error).__name__}: {error}")
+        error = raised_by(function, {**given, parameter: value})
+        assert error is None or isinstance(error, dp.DlplacerError), f"{parameter}={value!r}: {error!r}"
+        assert not isinstance(error, dp.InternalError), f"{parameter}={value!r}: {error}"
+        assert len(str(error)) < 2000, str(error)
     close_figures()
+
+
+def raised_by(function: Callable[..., Any], given: dict[str, Any]) -> Exception | None:
+    try:
+        function(**given)
+    except Exception as error:
+        return error
+    return None
 
 
 def close_figures() -> None:
@@ -130,7 +137,9 @@ def test_every_public_function_and_class_is_called() -> None:
     made_by_us = {"Comparison", "Explanation", "HybridPlan", "PipelinePlan", "PlacedModule", "Run", "RunReport"}
     made_by_us |= {"SplitResult", "Violation", "HtmlPage"}
     names = {name for name in dp.__all__ if callable(getattr(dp, name))}
-    names -= {name for name in names if isinstance(getattr(dp, name), type) and issubclass(getattr(dp, name), Exception)}
+    names -= {
+        name for name in names if isinstance(getattr(dp, name), type) and issubclass(getattr(dp, name), Exception)
+    }
     assert made_by_us <= names
     assert names - made_by_us <= called
     assert set(dir(dp.plot)) >= {name.split(".")[1] for name in CALLS if name.startswith("plot.")}
