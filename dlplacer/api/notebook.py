@@ -51,7 +51,11 @@ def _graph(graph: "OpGraph") -> str:
         ("source", graph.source),
     ]
     rows = [(kind, str(count)) for kind, count in kinds.most_common(_ROWS // 2)]
-    return _headline("OpGraph", graph.name) + _pairs(facts) + _table(("most frequent kinds", "ops"), rows, len(kinds))
+    return (
+        _headline("OpGraph", graph.name or "unnamed")
+        + _pairs(facts)
+        + _table(("most frequent kinds", "ops"), rows, len(kinds))
+    )
 
 
 def _topology(topology: "Topology") -> str:
@@ -73,7 +77,7 @@ def _topology(topology: "Topology") -> str:
     ]
     shown = _table(("device", "type", "memory"), devices, len(devices), names=2)
     shown += _table(("link", "rate", "latency"), links, len(links))
-    return _headline("Topology", topology.name) + _beside(shown) + _note(topology.source)
+    return _headline("Topology", topology.name or "unnamed") + _beside(shown) + _note(topology.source)
 
 
 def _plan(plan: "Plan") -> str:
@@ -228,7 +232,7 @@ def _subject(plan: "Plan") -> str:
 
 
 def _headline(kind: str, name: str) -> str:
-    return f'<div style="margin:.2em 0 .4em"><b>{kind}</b> {_text(name or "unnamed")}</div>'
+    return f'<div style="margin:.2em 0 .4em"><b>{kind}</b> {_text(name)}</div>'
 
 
 def _note(text: str) -> str:

@@ -26,7 +26,8 @@ def strip(plan: "Plan") -> str:
     rows = [_row(place, device.id, busy[device.id]) for place, device in enumerate(shown)]
     left = len(plan.topology.devices) - len(shown)
     foot = f"0 to {format_seconds(plan.makespan_s)}" + (f"; {left} more devices" if left else "")
-    phases = sorted({phase for columns in busy.values() for _, phase in columns})
+    seen = {phase for columns in busy.values() for _, phase in columns}
+    phases = [phase for phase in _COLORS if phase in seen]
     legend = " ".join(f'<span style="color:{_COLORS[phase]}">■</span> {phase or "other"}' for phase in phases)
     height = _STEP * len(shown)
     return (
