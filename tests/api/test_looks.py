@@ -131,9 +131,18 @@ def test_the_strip_is_dark_where_a_device_is_busy() -> None:
     bars = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="12" fill="(#\w{6})"', plan._repr_html_())
     forward, backward = ({"x": float(x), "y": y, "width": float(width)} for x, y, width, _ in bars)
     assert [fill for *_, fill in bars] == ["#4c78a8", "#f2a154"]
-    assert (forward["x"], forward["width"]) == (90, pytest.approx(157.5, abs=3))
-    assert (backward["x"], backward["width"]) == (pytest.approx(247.5, abs=3), pytest.approx(472.5, abs=3))
+    # 630 pixels for 4 s from pixel 90 on: 157.5 for a, 472.5 for b, which begins where a ends, to a column's 2.6.
+    assert (forward["x"], forward["width"]) == (90, pytest.approx(157.5, abs=0.2))
+    assert (backward["x"], backward["width"]) == (pytest.approx(247.5, abs=0.2), pytest.approx(472.5, abs=0.2))
     assert forward["y"] < backward["y"]
+
+
+def test_the_strip_is_pale_where_a_device_is_hardly_busy() -> None:
+    """A column is 2.4 s ÷ 240 = 10 ms; an op of 3 ms fills three tenths of one."""
+    ops = [dp.Op("short", "mm", 3e-3, devices=("d0",)), dp.Op("long", "mm", 2.4, devices=("d1",))]
+    machine = dp.Topology([dp.Device("d0"), dp.Device("d1")])
+    html = dp.place(dp.OpGraph(ops), machine, method="heft").plan._repr_html_()
+    assert re.findall(r'fill="#9aa0a6" fill-opacity="([\d.]+)"', html) == ["0.3", "1.0"]
 
 
 def test_frames_hold_what_the_plan_says(result) -> None:

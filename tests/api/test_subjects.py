@@ -1,6 +1,7 @@
 """What a person gives in place of a value: names, paths, results, option words; and what is said of anything else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.api.subjects import default_devices, devices_of, names_of
+from dlplacer.api.subjects import default_devices, devices_of, names_of, plan_of
 
 SHIPPED = Path(dp.__file__).parent.parent
 MODULE = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -77,6 +78,11 @@ def test_results_and_files_stand_for_their_plan(result: dp.Result, tmp_path: Pat
         assert dp.explain(subject).limits_s == dp.explain(result.plan).limits_s
         assert dp.violations(subject) == ()
     assert dp.load_plan(path).ops == result.plan.ops
+
+
+def test_a_run_stands_for_the_step_that_it_predicted(result: dp.Result) -> None:
+    measured = replace(result.plan, ops=result.plan.ops[::-1])
+    assert plan_of(dp.Run(report=None, predicted=result.plan, measured=measured)) is result.plan  # type: ignore[arg-type]
 
 
 def test_graphs_and_topologies_save_themselves(result: dp.Result, tmp_path: Path) -> None:
