@@ -1,9 +1,11 @@
 """From what a person gives to the value that is meant: names and paths of files, jobs, results, option words."""
 
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 from dlplacer.core.errors import InputError
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from dlplacer.measure.fidelity.run_report import Run
     from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
+
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 Name: TypeAlias = str | PathLike[str]
 """A path, or the bare name of what ships."""
@@ -62,6 +66,12 @@ def graph_of(value: GraphLike, name: str = "graph") -> OpGraph:
         from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
         return onnx_graph(read_onnx(text))
+    if _ENTRY.fullmatch(text) and not Path(text).exists():
+        module, _, function = text.partition(":")
+        raise InputError(
+            f"{name} is {text!r}, which names a function as the command line does; in Python call it: from {module} "
+            f"import {function}, then give the Job that {function}() returns"
+        )
     from dlplacer.files.load import load_graph
 
     return load_graph(text)

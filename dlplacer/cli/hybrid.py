@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
@@ -98,7 +99,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
-    from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
@@ -106,7 +106,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
     epochs = read_epochs(arguments.epochs)
-    box = load_topology(arguments.topology)
+    box = topology_to_plan_for(arguments.topology)
     graph = with_times(graph_of(arguments), box)
     step_times, fits = _closed_form(arguments)
     topology = box if step_times is not None else _machine(arguments, box)
