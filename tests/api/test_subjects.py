@@ -115,7 +115,7 @@ def test_devices_as_a_person_writes_them(result: dp.Result) -> None:
         (lambda: dp.place("abacus", "cpu-2core"), r"no graph file 'abacus'; .* ships: inception_v3-infer, "),
         (
             lambda: dp.place("dlplacer.models:gnmt", "cpu-2core"),
-            r"call it: from dlplacer.models import gnmt, then give",
+            r"call it: from dlplacer.models import gnmt,",
         ),
         (lambda: dp.place(JOB.module, "cpu-2core"), r"graph is of type Sequential; give dp.Job\(module, args="),
         (lambda: dp.place(JOB, 2), r"topology is 2 \(int\); give a Topology, the path of a topology file"),
