@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "runtime",
     "measure",
+    "api",
     "cli",
 )
 INNER_ROOMS = {
@@ -71,7 +72,7 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/",),
+    "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),
 }
 

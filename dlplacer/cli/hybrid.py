@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
@@ -111,7 +112,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
-    from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
@@ -122,7 +122,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
 
     epochs = read_epochs(arguments.epochs)
     measured = NOTHING_MEASURED if arguments.measurements is None else read_measurements(arguments.measurements)
-    box = load_topology(arguments.topology)
+    box = topology_to_plan_for(arguments.topology)
     graph = with_times(graph_of(arguments), box)
     step_times, fits = _closed_form(arguments)
     topology = box if step_times is not None else _machine(arguments, box, measured)
