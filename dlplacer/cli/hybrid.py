@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
 from dlplacer.cli.output.hybrid_table import print_hybrid
@@ -56,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
+    add_colocate_option(parser)
     add_picture_options(parser, "hybrid plan")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
@@ -107,7 +109,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
 
     epochs = read_epochs(arguments.epochs)
     box = load_topology(arguments.topology)
-    graph = with_times(graph_of(arguments), box)
+    graph = with_times(constrained_by(arguments, graph_of(arguments), box), box)
     step_times, fits = _closed_form(arguments)
     topology = box if step_times is not None else _machine(arguments, box)
     work = fastest_work(graph, box)

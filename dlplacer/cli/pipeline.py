@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments
@@ -16,6 +17,7 @@ from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from dlplacer.core.constraints import Constraints
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -36,6 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
     )
+    add_pin_option(parser)
+    add_colocate_option(parser)
     add_picture_options(parser, "pipeline plan")
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
@@ -57,6 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         _require_capturable(arguments)
     graph, topology = calibrated(arguments)
+    graph = constrained_by(arguments, graph, topology)
     plan = plan_pipeline(
         graph,
         topology,
@@ -68,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(f"dlplacer: {warning}", file=sys.stderr)
     _write(arguments, plan)
     if arguments.output is not None:
-        _write_plan(arguments, plan)
+        _write_plan(arguments, plan, graph.constraints)
     placed = _op_placement(graph, topology, arguments.time_limit) if arguments.time_limit else None
     if arguments.json:
         print(json.dumps({**plan.to_dict(), "op_placement": placed}))
@@ -97,14 +102,14 @@ def _require_capturable(arguments: argparse.Namespace) -> None:
         raise InputError(f"-o writes a plan of ATen calls; drop --granularity {arguments.granularity}")
 
 
-def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan") -> None:
+def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan", held: "Constraints") -> None:
     from dlplacer.files import write_plan
-    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     count = pipeline.micro_batches
     rewritten = argparse.Namespace(**vars(arguments), micro_batches=count if count > 1 else None)
     graph, topology = calibrated(rewritten)
-    write_plan(arguments.output, placed_pipeline(pipeline, graph, topology))
+    write_plan(arguments.output, placed_pipeline(pipeline, with_copies_held(graph, held), topology))
     tell_written(arguments.output)
 
 

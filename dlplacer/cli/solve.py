@@ -3,8 +3,15 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import (
+    add_colocate_option,
+    add_pin_option,
+    constrained_by,
+    plan_of_option,
+)
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
@@ -25,6 +32,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_solver_arguments(parser, "the whole solve")
     parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="stop at this gap: 0.01 is one percent (0)")
+    add_pin_option(parser)
+    add_colocate_option(parser)
+    parser.add_argument(
+        "--warm-start",
+        metavar="PLAN",
+        type=Path,
+        help="begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -40,7 +55,9 @@ def execute(arguments: argparse.Namespace) -> int:
         return solve_with_splits(arguments)
     refuse_without_split(arguments)
     options = options_of(arguments)
+    warm = plan_of_option("--warm-start", arguments.warm_start)
     graph, topology = calibrated(arguments)
+    graph = constrained_by(arguments, graph, topology)
     with interruptible() as stop, progress_line() as report:
         try:
             result = place(
@@ -54,11 +71,14 @@ def execute(arguments: argparse.Namespace) -> int:
                 workers=arguments.workers,
                 on_progress=report,
                 stop=stop,
+                warm_start=warm,
             )
         except NoPlanError:
             if stop.is_set():
                 raise KeyboardInterrupt from None
             raise
+    if warm is not None:
+        print(f"dlplacer: warm start: {result.plan.provenance['warm_start']}", file=sys.stderr)
     if arguments.output is not None:
         write_plan(arguments.output, result.plan)
         tell_written(arguments.output)

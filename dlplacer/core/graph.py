@@ -8,6 +8,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 
 PHASES = ("forward", "backward", "optimizer")
@@ -178,12 +179,14 @@ class OpGraph:
         Hash over everything but costs; None if it was not captured from a model.
     known
         A known result for this graph: topology, options, makespan_s, source.
+    constraints
+        Pins and sets of ops that stay together, beside those that the ops tell of themselves.
 
     Raises
     ------
     InputError
         If an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a tensor
-        disagree, or the graph has a cycle.
+        disagree, the graph has a cycle, or the constraints name an op that is not there.
     """
 
     ops: tuple[Op, ...]
@@ -194,6 +197,7 @@ class OpGraph:
     structure_sha256: str | None = None
     known: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
         if not self.ops:
@@ -212,11 +216,31 @@ class OpGraph:
         cycle = cycle_mistake(self.edges)
         if cycle is not None:
             raise InputError(cycle)
+        for name in sorted(self.constraints.names - self.index.keys()):
+            raise InputError(f"the constraints name op {name!r}, which is not there; take it out")
 
     @cached_property
     def index(self) -> Mapping[str, int]:
         """Op id → position in `ops`."""
         return {op.id: position for position, op in enumerate(self.ops)}
+
+    @cached_property
+    def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Op ids that run on one device, in file order: groups of `Op.colocate` and of the constraints, joined."""
+        from networkx.utils import UnionFind
+
+        joined = UnionFind(op.id for op in self.ops if op.colocate is not None)
+        named: dict[str, str] = {}
+        for op in self.ops:
+            if op.colocate is not None:
+                joined.union(named.setdefault(op.colocate, op.id), op.id)
+        for ops in self.constraints.colocate:
+            joined.union(*ops)
+        groups: dict[str, list[str]] = {}
+        for op in self.ops:
+            if op.id in joined.parents:
+                groups.setdefault(joined[op.id], []).append(op.id)
+        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
     def op(self, op_id: str) -> Op:
         """The op of this id; KeyError if there is none."""

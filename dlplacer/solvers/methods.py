@@ -19,6 +19,7 @@ from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import first_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
@@ -28,10 +29,16 @@ _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
 
 
-def _ilp(problem: Problem, budget: Budget) -> Outcome:
+def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
+    """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    return solve_ilp(problem, budget, [(cost, partial(_start, method)) for method, cost in _STARTS.items()])
+    starts = [(cost, partial(_start, method)) for method, cost in _STARTS.items()]
+    return solve_ilp(problem, budget, starts, begin)
+
+
+def _ilp(problem: Problem, budget: Budget) -> Outcome:
+    return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
 def _start(method: str, problem: Problem, instance: Instance) -> Schedule | None:
@@ -85,8 +92,10 @@ _STARTS = {
 }
 """Heuristic that the default method starts from → about how long it takes, in list schedules."""
 
+DEFAULT_METHOD = "ilp"
+
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
-    "ilp": _ilp,
+    DEFAULT_METHOD: _ilp,
     **{method: partial(_heuristic, method=method) for method in RULES},
     "single": _single,
 }

@@ -145,6 +145,8 @@ def parts_of(split: str) -> int | None:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    for option in given_options(arguments, ("pin", "colocate", "warm_start")):
+        raise InputError(f"--split chooses splits and devices together and takes no {option}; solve again with it")
     if arguments.calibration:
         raise InputError("--split measures or estimates its own times and reads no --calibration; give one of them")
     if arguments.micro_batches is not None:
