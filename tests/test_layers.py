@@ -42,6 +42,7 @@ INNER_ROOMS = {
         "assemble",
         "constrain",
         "placement_of_plan",
+        "schedule_of_plan",
         "warm_start",
         "place",
         "compare",

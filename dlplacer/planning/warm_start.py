@@ -13,16 +13,17 @@ from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
-from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.planning.placement_of_plan import placement_from
+from dlplacer.planning.schedule_of_plan import schedule_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import surrogates
-from dlplacer.solvers.instance.outcome import Outcome
-from dlplacer.solvers.instance.schedule import in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 
 _WHOLE = 1e-6
 """A quotient of floats this close to a whole number of ticks is that number."""
@@ -50,8 +51,10 @@ class WarmStart:
         """Offer the plan's schedule to an incumbent that is empty; where it is infeasible, a repaired one."""
         order = _order(instance, self.problem, self.plan)
         device = _devices(instance, self.placement.device)
-        schedule = in_sequence(instance, device, order)
-        self._usable = keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule)
+        offered = [in_sequence(instance, device, order), self._as_scheduled(instance)]
+        for schedule in offered:
+            if schedule is not None and keeps_blocks_and_memory(instance, schedule):
+                self._usable = incumbent.offer(schedule) or self._usable
         if self._usable:
             self.note = str(self.placement)
             self._resume(incumbent)
@@ -77,6 +80,19 @@ class WarmStart:
                 if not violations(warm):
                     return warm
         return found
+
+    def _as_scheduled(self, instance: Instance) -> Schedule | None:
+        """The plan's own schedule with its transfers, if the problem allows it."""
+        found = schedule_of(self.plan, self.problem, instance)
+        if found is None or self.is_same:
+            return found
+        # Where times differ, ops of no time may have got one, and the order of the plan's ticks may be a circle.
+        held = ProblemSchedule.of(self.problem, instance, found)
+        try:
+            plan = assemble(self.problem, Outcome(None, 0), held, self.plan.method, 0.0, {})
+        except DlplacerError:
+            return None
+        return None if violations(plan) else found
 
     def _as_it_was(self) -> Iterator[tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]]:
         """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""

@@ -159,6 +159,10 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
+    def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
+        """The route over given links, in segments from device to device, for tensors of a size."""
+        return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
+
     def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
         if not self.chooses:
             return []
