@@ -49,6 +49,7 @@ INNER_ROOMS = {
         "coarsen",
         "pipeline",
         "hybrid",
+        "what_if",
     ),
     "frontend": ("torch", "onnx"),
     "runtime": (

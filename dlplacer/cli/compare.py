@@ -41,7 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     graph, topology = calibrated(arguments)
     graph = constrained_by(arguments, graph, topology)
     names = arguments.methods
-    with interruptible() as stop, progress_line() as report:
+    with interruptible() as stop, progress_line("comparing", arguments.time_limit) as report:
         comparison = compare(
             graph,
             topology,

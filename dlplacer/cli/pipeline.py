@@ -9,9 +9,10 @@ from dlplacer.cli.arguments.calibration_option import add_calibration_option, ca
 from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.module_callable import is_entry
-from dlplacer.cli.arguments.problem_options import add_subject_arguments
+from dlplacer.cli.arguments.problem_options import add_subject_arguments, seconds_option
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.progress import count_line, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
@@ -36,7 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
     parser.add_argument("-o", "--output", metavar="PLAN", type=output_file, help="plan file to write, for dlplacer run")
     parser.add_argument(
-        "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
+        "--time-limit",
+        type=seconds_option,
+        default=10.0,
+        metavar="TIME",
+        help="time for op placement, to compare with (10 s; 0: none)",
     )
     add_pin_option(parser)
     add_colocate_option(parser)
@@ -62,13 +67,15 @@ def execute(arguments: argparse.Namespace) -> int:
         _require_capturable(arguments)
     graph, topology = calibrated(arguments)
     graph = constrained_by(arguments, graph, topology)
-    plan = plan_pipeline(
-        graph,
-        topology,
-        stages=arguments.stages,
-        micro_batches=arguments.parts,
-        schedule=arguments.schedule,
-    )
+    with count_line("pipelines tried") as report:
+        plan = plan_pipeline(
+            graph,
+            topology,
+            stages=arguments.stages,
+            micro_batches=arguments.parts,
+            schedule=arguments.schedule,
+            on_progress=report,
+        )
     for warning in plan.warnings:
         print(f"dlplacer: {warning}", file=sys.stderr)
     _write(arguments, plan)
@@ -118,7 +125,8 @@ def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -
     from dlplacer.planning.place import place
 
     try:
-        result = place(graph, topology, time_limit_s=time_limit_s)
+        with progress_line("op placement, to compare with", time_limit_s) as report:
+            result = place(graph, topology, time_limit_s=time_limit_s, on_progress=report)
     except DlplacerError as error:
         print(f"dlplacer: no op placement to compare with: {error}", file=sys.stderr)
         return None

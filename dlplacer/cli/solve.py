@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
@@ -13,11 +12,17 @@ from dlplacer.cli.arguments.constraint_options import (
     plan_of_option,
 )
 from dlplacer.cli.arguments.model_argument import add_job_options
-from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.arguments.problem_options import (
+    add_problem_arguments,
+    add_solver_arguments,
+    options_of,
+    share_option,
+)
 from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import print_result
+from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
@@ -31,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method", default="ilp", metavar="NAME", help="ilp (default) or one that `dlplacer compare` lists"
     )
     add_solver_arguments(parser, "the whole solve")
-    parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="stop at this gap: 0.01 is one percent (0)")
+    parser.add_argument(
+        "--gap", type=share_option, default=0.0, metavar="G", help="stop at this gap: 0.01 and 1%% are one percent (0)"
+    )
     add_pin_option(parser)
     add_colocate_option(parser)
     parser.add_argument(
@@ -58,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     warm = plan_of_option("--warm-start", arguments.warm_start)
     graph, topology = calibrated(arguments)
     graph = constrained_by(arguments, graph, topology)
-    with interruptible() as stop, progress_line() as report:
+    with interruptible() as stop, progress_line(limit_s=arguments.time_limit) as report:
         try:
             result = place(
                 graph,
@@ -78,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 raise KeyboardInterrupt from None
             raise
     if warm is not None:
-        print(f"dlplacer: warm start: {result.plan.provenance['warm_start']}", file=sys.stderr)
+        note(f"warm start: {result.plan.provenance['warm_start']}")
     if arguments.output is not None:
         write_plan(arguments.output, result.plan)
         tell_written(arguments.output)
@@ -90,5 +97,5 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print_result(result)
     if hint is not None and hint.is_faster:
-        print(f"dlplacer: {hint}", file=sys.stderr)
+        note(str(hint))
     return 0

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any
 
 from dlplacer.check import violations
@@ -20,9 +21,9 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.memory_admission import surrogates
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 
 _WHOLE = 1e-6
@@ -126,6 +127,21 @@ class WarmStart:
                 if schedule is not None and keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule):
                     return f"{moved} {'op' if moved == 1 else 'ops'}"
         return None
+
+
+def followed(problem: Problem, plan: Plan) -> Plan | None:
+    """The plan of a problem that keeps another plan's placement and order as far as they are possible, without search.
+
+    Its bound is 0. None where the memory does not allow it, even with some ops moved.
+    """
+    instance = build_instance(problem)
+    incumbent = Incumbent(Budget(inf), admission(problem, instance))
+    warm = WarmStart(problem, plan)
+    warm.begin(instance, incumbent)
+    if incumbent.best is None:
+        return None
+    schedule, nothing = ProblemSchedule.of(problem, instance, incumbent.best), Outcome(None, 0)
+    return warm.if_better(assemble(problem, nothing, schedule, plan.method, 0.0, {}), nothing)
 
 
 def warm_start_of(problem: Problem, plan: Plan) -> WarmStart:

@@ -1,6 +1,6 @@
 """The front door of pipelining: graph and machine in, the best pipeline out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -33,6 +33,7 @@ def plan_pipeline(
     micro_batches: int | None = None,
     schedule: str | None = None,
     most_cuts: int = MOST_CUTS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
 
@@ -46,6 +47,8 @@ def plan_pipeline(
         A key of `dlplacer.planning.pipeline.schedule.schedules.SCHEDULES`; None tries all.
     most_cuts
         Beyond this many cuts, not all are searched.
+    on_progress
+        Called with how many choices of stages, micro-batches and schedule have been tried, and of how many.
 
     Raises
     ------
@@ -69,7 +72,9 @@ def plan_pipeline(
     ]
     best: PipelinePlan | None = None
     reason: InfeasibleError | None = None
-    for choice in [choice for choice in choices if _has_order(*choice)] or choices[:1]:
+    tried = [choice for choice in choices if _has_order(*choice)] or choices[:1]
+    for number, choice in enumerate(tried):
+        on_progress(number, len(tried))
         try:
             found = search.plan(*choice)
         except InfeasibleError as error:
