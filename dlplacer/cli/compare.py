@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
 
 HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
+EXAMPLES = (
+    ("compare inception_v3-train dgx1-v100-2gpu --time-limit 20s", "every method"),
+    ("compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png", "some of them, with a picture"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

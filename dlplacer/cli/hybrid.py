@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
+EXAMPLES = (
+    (
+        "hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network '100 Gbit/s'",
+        "up to 64 GPUs in boxes of eight; epochs.json: epochs per batch, format dlplacer.epochs/1",
+    ),
+    (
+        "hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --epochs epochs.json --scaling-efficiency 1 "
+        "--speedup 2=1.32",
+        "the paper's assumptions",
+    ),
+)
 _MOST_DEVICES = 65536
 
 
@@ -58,6 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
     add_colocate_option(parser)
+    # Taken only to say why not: other commands have it.
+    parser.add_argument("--pin", action="append", help=argparse.SUPPRESS)
     add_picture_options(parser, "hybrid plan")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
@@ -69,6 +82,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
     from dlplacer.planning.hybrid.plan_notes import plan_notes
 
+    if arguments.pin:
+        raise InputError("--pin: each worker of a hybrid gets devices of its own; use --colocate, or pin in `solve`")
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
     if arguments.devices > _MOST_DEVICES:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 HELP = "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup."
+EXAMPLES = (
+    ("pipeline dlplacer.models:gnmt dgx1-v100-4gpu", "the best stages, micro-batches and schedule"),
+    ("pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b", "one of them"),
+    ("pipeline my_model:build pcie-4gpu -o plan.json", "a plan for dlplacer run"),
+)
 _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 

@@ -13,6 +13,10 @@ from dlplacer.cli.output.progress import progress
 from dlplacer.core.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."
+EXAMPLES = (
+    ("profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json", "two busy cores"),
+    ("profile my_model:build --device cuda:0 --calibration v100.json", "keep the times for other models"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from dlplacer.measure.fidelity.run_report import Run
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
+EXAMPLES = (
+    ("run plan.json --devices cpu:0,cpu:1 --gantt run.png", "a plan of one of dlplacer's own models, on two cores"),
+    ("run plan.json my_model:build --devices cuda:0,cuda:1", "of a model of yours, on two GPUs"),
+    ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
+)
 _OWN_MODELS = "dlplacer.models:"
 _LAUNCH_LIMIT_S = 24 * 3600.0
 

@@ -26,6 +26,19 @@ from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
+EXAMPLES = (
+    ("solve inception_v3-train dgx1-v100-2gpu -o plan.json", "a graph and a machine that ship; see dlplacer list"),
+    (
+        "solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json",
+        "a model and a box of yours",
+    ),
+    ("solve model.onnx pcie-4gpu --dim batch=8", "an ONNX file"),
+    (
+        "solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json",
+        "hold ops in place",
+    ),
+    ("solve graph.json pcie-4gpu --warm-start plan.json -o better.json", "go on from a plan"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 HELP = "Detect this machine, show a topology, or import one from another tool."
+EXAMPLES = (
+    ("topology detect --measure -o box.json", "this machine, with timed links"),
+    ("topology show dgx1-v100-8gpu --picture dgx1.png", "a table and a picture"),
+    ("topology import topo.txt --type V100 -o box.json", "what nvidia-smi topo -m printed"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +74,14 @@ def _detect(arguments: argparse.Namespace) -> Topology:
     runtime = {device.id: f"{'cuda' if gpus else 'cpu'}:{place}" for place, device in enumerate(topology.devices)}
     opened = dict(zip(runtime, open_devices(list(runtime.values())), strict=True))
     try:
-        return measured(topology, copy_timer(opened))
+        with progress("timing links") as show:
+            copy_s = copy_timer(opened)
+
+            def shown(source: str, target: str, size_bytes: int) -> float:
+                show(f"{source} to {target}")
+                return copy_s(source, target, size_bytes)
+
+            return measured(topology, shown)
     finally:
         for device in opened.values():
             device.close()

@@ -102,6 +102,24 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
 """Method → solver; the first is the default."""
 
 
+SUMMARIES = {
+    DEFAULT_METHOD: "all heuristics, then bounds, segments, windows and the integer program (default)",
+    "list": "list scheduling by upward rank; no device idles while an op could run on it",
+    "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
+    "cpop": "critical path on a processor (Topcuoglu, Hariri and Wu 2002)",
+    "peft": "predict earliest finish time (Arabnejad and Barbosa 2014)",
+    "etf": "earliest task first (Hwang et al. 1989)",
+    "m-etf": "earliest task first within memory (Baechi: Jeon et al. 2020)",
+    "m-sct": "small communication times within memory (Baechi: Jeon et al. 2020)",
+    "m-topo": "topological order, device after device (Baechi: Jeon et al. 2020)",
+    "min-cut": "balanced partition of least cut (METIS)",
+    "sequential": "modules in order, device after device, as a Hugging Face device_map",
+    "contiguous": "one run of consecutive layers for each device (Tarnawski et al. 2020)",
+    "single": "all on the best single device",
+}
+"""Method → what it does, in a line."""
+
+
 def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Schedule | None:
     """The schedule of a method of `RULES`; None if it runs out of memory, on any placement found in that time too.
 

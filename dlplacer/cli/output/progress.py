@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_AFTER_S = 2.0
 LINE_EVERY_S = 10.0
+_shown: "list[_Line]" = []
 _LEAST_SHARE = 0.02
 """Less than this done says nothing of how long the rest takes."""
 
@@ -84,15 +85,19 @@ def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
     limit_s
         How long it is expected to take, where no share of the work tells more.
     """
+    if _shown:
+        # One line is enough: what happens inside of something else is its text.
+        outer = _shown[-1]
+        outer.show(what, outer.share)
+        yield lambda text, share=None: outer.show(f"{what}: {text}", outer.share)
+        return
     line = _Line(what, limit_s)
-    if verbosity() <= QUIET:
-        yield line.show
-    elif sys.stderr.isatty():
-        with _live(line):
+    _shown.append(line)
+    try:
+        with contextlib.nullcontext() if verbosity() <= QUIET else _live(line) if sys.stderr.isatty() else _lines(line):
             yield line.show
-    else:
-        with _lines(line):
-            yield line.show
+    finally:
+        _shown.remove(line)
 
 
 @contextlib.contextmanager
