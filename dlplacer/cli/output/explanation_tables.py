@@ -75,7 +75,11 @@ def print_what_would_help(found: "WhatWouldHelp") -> None:
             times = _seconds(answer.makespan_s), _share(answer.gain(base_s)), _share(answer.most(base_s))
             table.add_row(answer.text, *times, answer.status)
     print_table(table)
-    print("gain: by how much the step found with the change is shorter than the plan's; at most: what its bound allows")
+    left = 1 - found.base.lower_bound_s / base_s if base_s else 0.0
+    print(
+        "gain: by how much the step found with the change is shorter than the plan's; at most: what its bound allows, "
+        f"of which {_share(left)} is open without any change"
+    )
     for answer in found.answers:
         if answer.status == "estimated" and answer.note:
             print(f"{answer.text}: {answer.note}")

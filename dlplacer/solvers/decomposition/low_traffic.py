@@ -40,7 +40,7 @@ def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int) -> li
         if found is None:
             return []
         parts.append((found, same))
-    return chain.combined(parts)
+    return list(chain.combined(parts))
 
 
 class _LowTraffic:

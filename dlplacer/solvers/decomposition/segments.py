@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-
-import numpy as np
+from itertools import accumulate, pairwise
 
 from dlplacer.problem.transfers import TransferRequest, traffic_of
-from dlplacer.solvers.bounds.energetic import reachable
 from dlplacer.solvers.instance.instance import Delay, Instance
 
 _LARGEST_SERIES = 120
@@ -62,15 +59,8 @@ def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
     """
     # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
-    order = np.array([op for op in instance.order if op not in instance.sources])
-    reach = np.unpackbits(reachable(instance, order)[order], axis=1, count=len(order)).astype(bool)
-    end = int(np.flatnonzero(order == last)[0])
-    core = reach[:, end].copy()
-    core[end] = True
-    inside = reach[np.ix_(core, core)]
-    comparable = inside.sum(axis=0) + inside.sum(axis=1)
-    ops = [int(op) for op in order[core]]
-    cuts = [number for number in range(len(ops)) if comparable[number] == len(ops) - 1]
+    ops = _leading_to(instance, last)
+    cuts = _comparable(instance, ops)
     segments = []
     for before, cut in pairwise([-1, *cuts]):
         chosen = ops[max(before, 0) : cut + 1]
@@ -128,6 +118,37 @@ def with_traffic(instance: Instance, segments: Sequence[GraphSegment], series: S
     return replace(
         series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.routes, requests, offset))
     )
+
+
+def _leading_to(instance: Instance, last: int) -> list[int]:
+    """An op and all from which a path leads to it, sources of zero time left out, in topological order."""
+    found, pending = {last}, [last]
+    while pending:
+        for source, _ in instance.predecessors[pending.pop()]:
+            if source not in found and source not in instance.sources:
+                found.add(source)
+                pending.append(source)
+    return [op for op in instance.order if op in found]
+
+
+def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
+    """Positions of the ops that are before or after every other one, in time linear in the arcs.
+
+    Proof: let ops be numbered in topological order. If every op before number v has an arc to one of at most v, then
+    following such arcs from any of them ends at v, so all of them lead to v; and where one has none, it does not lead
+    to v, as arcs only go up. The same holds backwards for the ops after v.
+    """
+    number = {op: position for position, op in enumerate(ops)}
+    count = len(ops)
+    first_after = [
+        min((number[end] for end, _ in instance.successors[op] if end in number), default=count) for op in ops
+    ]
+    last_before = [
+        max((number[end] for end, _ in instance.predecessors[op] if end in number), default=-1) for op in ops
+    ]
+    farthest = [-1, *accumulate(first_after, max)]
+    nearest = [*accumulate(reversed(last_before), min)][::-1] + [count]
+    return [position for position in range(count) if farthest[position] <= position <= nearest[position + 1]]
 
 
 def _without_leaves(instance: Instance) -> Instance:

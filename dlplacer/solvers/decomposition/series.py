@@ -6,7 +6,7 @@ optimum. In all other cases what is put together is only a candidate, whose true
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -111,14 +111,17 @@ class SegmentChain:
         """
         head, tail = list(bounds.head), list(bounds.tail)
         end = self.segments[-1].ops[-1]
+        numbers = range(len(self.segments))
+        before, after = self._least_sums(numbers), self._least_sums(numbers[::-1])[::-1]
         for count in range(1, len(self.segments) + 1):
             cut = self.segments[count - 1].ops[-1]
-            head[cut] = max(head[cut], self._least_ticks(0, count))
-            after = self._least_ticks(count, len(self.segments)) + self.instance.shortest[end] + tail[end]
-            tail[cut] = max(tail[cut], after - self.instance.longest[cut])
+            head[cut] = max(head[cut], before[count])
+            tail[cut] = max(
+                tail[cut], after[count] + self.instance.shortest[end] + tail[end] - self.instance.longest[cut]
+            )
         return lower_bounds(self.instance, seconds, head, tail)
 
-    def candidates(self) -> list[Schedule]:
+    def candidates(self) -> Iterator[Schedule]:
         """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
         Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
@@ -130,7 +133,7 @@ class SegmentChain:
             series, first = self._position[number]
             schedule = self.incumbents[series.instance].best
             if schedule is None:
-                return []
+                return
             if series.segments[0] not in parts:
                 there = assigned[self.instance.block[segment.ops[0]]]
                 parts[series.segments[0]] = schedule, self._swap(schedule.device[first], there)
@@ -138,9 +141,9 @@ class SegmentChain:
             for position, op in enumerate(segment.ops, first):
                 if assigned[self.instance.block[op]] < 0:
                     assigned[self.instance.block[op]] = name[schedule.device[position]]
-        return self.combined([parts[series.segments[0]] for series in self.series])
+        yield from self.combined([parts[series.segments[0]] for series in self.series])
 
-    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> list[Schedule]:
+    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> Iterator[Schedule]:
         """Schedules of the whole from one for every series and new names for its devices."""
         instance = self.instance
         assigned = [-1] * len(instance.members)
@@ -162,9 +165,12 @@ class SegmentChain:
         if instance.barrier in place:
             for op in instance.order[: instance.order.index(instance.barrier)]:
                 late[op] = max(late[op], -place[instance.barrier])
-        found = [heft(instance, by_rank(instance, late), assigned)]
-        found += [list_schedule(instance, by_rank(instance, priority), assigned) for priority in (late, ranks)]
-        return [schedule for schedule in found if schedule is not None]
+        for rule, priority in ((heft, late), (list_schedule, late), (list_schedule, ranks)):
+            found = rule(instance, by_rank(instance, priority), assigned)
+            if found is not None:
+                yield found
+            if not self.budget.left_s:
+                return
 
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""
@@ -185,15 +191,22 @@ class SegmentChain:
             for number, (_, first) in zip(series.segments, self.spans(series), strict=True)
         }
 
-    def _least_ticks(self, first: int, last: int) -> int:
-        """Least sum of the makespans of the segments from number `first` to before `last`."""
-        total = 0
-        for series in self.series:
-            inside = [number for number in series.segments if first <= number < last]
-            own = sum(self.least_ticks(self.segments[number]) for number in inside)
-            whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0
-            total += max(own, whole)
-        return total
+    def _least_sums(self, numbers: Sequence[int]) -> list[int]:
+        """[count] → least sum of the makespans of the first of some segments, so many of them."""
+        sums, total = [0], 0
+        own = dict.fromkeys((series.segments for series in self.series), 0)
+        missing = {series.segments: len(series.segments) for series in self.series}
+        for number in numbers:
+            series, _ = self._position[number]
+            ticks = self.least_ticks(self.segments[number])
+            own[series.segments] += ticks
+            missing[series.segments] -= 1
+            total += ticks
+            if not missing[series.segments]:
+                # All segments of the series are among them, so what they take together counts where it is more.
+                total += max(0, self.incumbents[series.instance].bound - own[series.segments])
+            sums.append(total)
+        return sums
 
     def _swap(self, here: int, there: int) -> list[int]:
         """New names of devices that put `there` in the place of `here`, if the two can be swapped."""

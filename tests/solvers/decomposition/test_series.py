@@ -112,7 +112,7 @@ def test_the_parts_add_up_to_the_optimum(first: int) -> None:
         instance = build_instance(problem)
         chain = _chain(instance)
         bound = chain.raised(lower_bounds(instance), 1.0).makespan
-        found = chain.candidates()[0]
+        found = next(chain.candidates())
         assert not broken_rules(instance, found), seed
         assert bound == found.makespan == _whole_optimum(instance, found.makespan), seed
 
