@@ -116,15 +116,17 @@ def place(
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
     provenance = provenance_of(problem, seed=seed, workers=budget.workers)
-    if warm is not None:
-        provenance["warm_start"] = warm.note
+    provenance |= {} if warm is None else {"warm_start": warm.note}
     plan = assemble(problem, outcome, schedule, method, solve_s, provenance)
-    if warm is not None:
-        plan = warm.if_better(plan, outcome)
+    plan = plan if warm is None else warm.if_better(plan, outcome)
+    _require_rules(plan)
+    return Result(plan, single_device_s(problem), _simple_bounds(problem))
+
+
+def _require_rules(plan: Plan) -> None:
     broken = violations(plan)
     if broken:
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
-    return Result(plan, single_device_s(problem), _simple_bounds(problem))
 
 
 def single_device_s(problem: Problem) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
@@ -121,6 +122,8 @@ def print_elsewhere(plan: "Plan", answers: Mapping[str, Sequence["Elsewhere"]]) 
     print_table(table)
     if any(one.kept for found in answers.values() for one in found):
         print("kept: the devices are interchangeable, and without it all ops would just change places")
+    if any((one.makespan_s or inf) < plan.makespan_s for found in answers.values() for one in found):
+        print("longer by less than 0: the search found a plan that is better than the one at hand; solve on with it")
 
 
 def _seconds(value_s: float | None) -> str:
