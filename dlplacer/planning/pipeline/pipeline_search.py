@@ -164,7 +164,8 @@ class Search:
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)
         if key not in self._chains:
-            self._chains[key] = chains_of(self.wiring, *key, self.most_chains)
+            marks = {device: tuple(blocks) for device, blocks in self.barred.items()}
+            self._chains[key] = chains_of(self.wiring, *key, self.most_chains, marks)
         chains, all_tried = self._chains[key]
         compute = {
             kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))
