@@ -28,6 +28,8 @@ function placeColumns(schedule, entries) {
   ];
 }
 
+const movedText = (before, after) => (before === after ? "" : before === "–" || after === "–" ? "absent" : "yes");
+
 function opTable() {
   const entries = opEntries();
   const [first, ...others] = shownSchedules();
@@ -52,6 +54,7 @@ function opTable() {
       { name: "op", value: of(opName), width: 240, color: of(opColor) },
       { name: "kind", value: fixed((graph, op) => texts[graph.kind[op]]), width: 190 },
       ...placed.flat(),
+      ...(others.length ? [{ name: "moved", value: (row) => movedText(placed[0][0].value(row), placed[1][0].value(row)), width: 64 }] : []),
       ...differences,
       ...(first.ops.slack.length ? [time("slack", (row) => (entries[row].schedule === first ? first.ops.slack[entries[row].event] : null))] : []),
       { name: "output", unit: "bytes", value: fixed((graph, op) => graph.outputBytes[op]) },

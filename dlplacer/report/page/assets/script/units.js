@@ -25,7 +25,7 @@ const signedSeconds = (units) => (units > 0 ? "+" : units < 0 ? "−" : "") + se
 
 // "1.5ms" or "2 MiB" → SI; plain numbers stay; NaN for anything else.
 function parseQuantity(text) {
-  const match = /^([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµ/]*)$/i.exec(text.trim());
+  const match = /^([-+]?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµ/]*)$/i.exec(text.trim().replace("−", "-"));
   if (!match) return NaN;
   const unit = match[2].toLowerCase().replace("us", "µs");
   if (!unit) return Number(match[1]);
