@@ -57,6 +57,7 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
+        "data_parallel/ternary/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",
@@ -65,6 +66,8 @@ ONLY_HERE = {
         "cli/arguments/module_callable.py",
         "cli/arguments/model_argument.py",
     ),
+    "numba": ("data_parallel/ternary/",),
+    "triton": ("data_parallel/ternary/",),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),

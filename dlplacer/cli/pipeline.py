@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
     if arguments.csv is not None:
-        from dlplacer.files.text import write_bytes
+        from dlplacer.files.disk import write_bytes
         from dlplacer.planning.pipeline.schedule.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())

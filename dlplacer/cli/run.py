@@ -94,6 +94,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
     """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
     from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.runtime.distributed.lifeline import end_with_parent
     from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
@@ -111,6 +112,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         return done if rank == 0 else None
 
     if under_launcher():
+        end_with_parent()
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found
