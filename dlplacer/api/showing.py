@@ -72,8 +72,8 @@ def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage
     Parameters
     ----------
     subject
-        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run` returned, of which the measured step is
-        shown.
+        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run` returned, whose planned and measured
+        steps then stand on one axis.
     path
         Where to write the page too, as ``"plan.html"``.
 
@@ -96,8 +96,13 @@ def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage
 
     if path is not None:
         expect_path(path)
-    plan = subject.measured if is_run(subject) else plan_of(subject, "subject")
-    page = HtmlPage(html_page(plan), headline(plan))
+    if is_run(subject):
+        from dlplacer.measure.fidelity.run_page import page_of_run
+
+        page = HtmlPage(page_of_run(subject), headline(subject.measured))
+    else:
+        plan = plan_of(subject, "subject")
+        page = HtmlPage(html_page(plan), headline(plan))
     if path is not None:
         page.save(path)
     return page
