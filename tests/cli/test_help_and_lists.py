@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -174,6 +175,9 @@ def test_pins_are_in_the_plan_and_units_in_options(plan: Path, capsys: pytest.Ca
     assert main(["check", str(plan)]) == 0
     constraints = json.loads(plan.read_text())["problem"]["graph"]["constraints"]
     assert constraints == {"pins": {'a, "b"': "x", "c": "y"}, "colocate": []}
+    capsys.readouterr()
+    assert main(["show", str(plan)]) == 0
+    assert re.search("^pins +1 op on x, 1 op on y$", capsys.readouterr().out, re.MULTILINE)
     given = [str(plan.with_name(f"{name}.json")) for name in ("graph", "topology")]
     warm = ["--warm-start", str(plan), "--time-limit", "1min", "--gap", "1%", "--json"]
     capsys.readouterr()
