@@ -78,30 +78,32 @@ def execute(arguments: argparse.Namespace) -> int:
     warm = plan_of_option("--warm-start", arguments.warm_start)
     graph, topology = calibrated(arguments)
     graph = constrained_by(arguments, graph, topology)
-    with interruptible() as stop, progress_line(limit_s=arguments.time_limit) as report:
+    with interruptible() as stop:
         try:
-            result = place(
-                graph,
-                topology,
-                options,
-                method=arguments.method,
-                time_limit_s=arguments.time_limit,
-                gap=arguments.gap,
-                seed=arguments.seed,
-                workers=arguments.workers,
-                on_progress=report,
-                stop=stop,
-                warm_start=warm,
-            )
+            with progress_line(limit_s=arguments.time_limit) as report:
+                result = place(
+                    graph,
+                    topology,
+                    options,
+                    method=arguments.method,
+                    time_limit_s=arguments.time_limit,
+                    gap=arguments.gap,
+                    seed=arguments.seed,
+                    workers=arguments.workers,
+                    on_progress=report,
+                    stop=stop,
+                    warm_start=warm,
+                )
         except NoPlanError:
             if stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-    if warm is not None:
-        note(f"warm start: {result.plan.provenance['warm_start']}")
-    if arguments.output is not None:
-        write_plan(arguments.output, result.plan)
-        tell_written(arguments.output)
+        # A Ctrl-C that comes now is too late to cost the plan.
+        if warm is not None:
+            note(f"warm start: {result.plan.provenance['warm_start']}")
+        if arguments.output is not None:
+            write_plan(arguments.output, result.plan)
+            tell_written(arguments.output)
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)

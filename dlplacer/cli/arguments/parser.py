@@ -1,6 +1,8 @@
 """The parser of the command line: a wrong argument is reported in one message, and help ends with examples."""
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +19,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and exit with code 2."""
         self.exit(_BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""
+        with contextlib.suppress(*(() if file is sys.stdout else (OSError,))):
+            (file or sys.stderr).write(message)
 
 
 class _Help(argparse.HelpFormatter):

@@ -146,6 +146,15 @@ def count_line(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: show(f"{done} of {total}", done / total if total else None)
 
 
+@contextlib.contextmanager
+def trainings_line() -> Iterator[Callable[[int, int, int, float], None]]:
+    """A function that shows how far a training is."""
+    with progress("trainings") as show:
+        yield lambda workers, seed, epoch, metric: show(
+            f"{workers} workers, seed {seed}: epoch {epoch}" + ("" if metric != metric else f", metric {metric:.4g}")
+        )
+
+
 def _text(found: "Progress") -> str:
     best = "none yet" if found.makespan_s is None else format_seconds(found.makespan_s)
     gap = "" if found.gap is None else f"  gap {100 * found.gap:.2f} %"
