@@ -148,6 +148,8 @@ def _elsewhere(arguments: argparse.Namespace, plan: "Plan", ops: list[str], stop
         for op in ops:
             show(op)
             answers[op] = list(elsewhere(plan, op, arguments.budget / parts, workers=arguments.workers, stop=stop))
-    if not arguments.json:
+    if not arguments.json and any(answers.values()):
         print_elsewhere(plan, answers)
+    elif not arguments.json:
+        print("the machine has one device, so no op can be elsewhere")
     return [one.to_dict() for found in answers.values() for one in found]

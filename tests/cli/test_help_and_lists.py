@@ -152,7 +152,8 @@ def test_csv_has_every_op_and_every_transfer(plan: Path, capsys: pytest.CaptureF
     assert [float(row["end_s"]) for row in ops] == pytest.approx([1.0, 3.1])
     with open(plan.with_name("ops-transfers.csv"), newline="") as file:
         (sent,) = csv.DictReader(file)
-    assert (sent["source"], sent["from"], sent["target"], sent["route"]) == ('a, "b"', "x", "y", "x > y")
+    ends = sent["source"], sent["from_device"], sent["to_device"], sent["route"]
+    assert ends == ('a, "b"', "x", "y", "x → y")
     assert (sent["bytes"], float(sent["time_s"])) == ("10", pytest.approx(0.1))
 
 
