@@ -14,6 +14,7 @@ from .api.showing import violations as violations
 from .api.solving import compare as compare
 from .api.solving import pipeline as pipeline
 from .api.solving import place as place
+from .api.solving import what_would_help as what_would_help
 from .api.splitting import place_with_splits as place_with_splits
 from .check import Violation as Violation
 from .core.errors import CaptureError as CaptureError

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dlplacer.data_parallel import MeasuredEpochs
 
 HELP = "Measure how many epochs every batch needs, workers emulated on one device: the file for `dlplacer hybrid`."
+EXAMPLES = (
+    ("epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json", "until the loss is at most 0.1"),
+    ("epochs my_training:train --batches 1,4 --at-least 0.9 --seeds 3 --codecs none,ternary --jobs 2", "side by side"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
 
 HELP = "Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound."
+DESCRIPTION = (
+    f"{HELP} Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found when a "
+    "plan with it has passed every check, or, for a pipeline or data parallelism, when their models predict it. At "
+    "most: the same with a lower bound in place of the step, so no plan with the change gains more; what better search "
+    "could gain without any change is part of it. Changes are: the busiest links twice as fast, and all of them; one "
+    "more device of each type; 25 % more memory; each of the ten longest ops twice as fast, or in two halves without "
+    "the cost of cutting; other granularities; a pipeline; data parallelism."
+)
 EXAMPLES = (
     ("explain plan.json", "critical path, bounds, idle devices; then a minute of solving with one thing changed"),
     ("explain plan.json --budget 0", "the figures alone, at once"),
@@ -140,6 +148,8 @@ def _elsewhere(arguments: argparse.Namespace, plan: "Plan", ops: list[str], stop
         for op in ops:
             show(op)
             answers[op] = list(elsewhere(plan, op, arguments.budget / parts, workers=arguments.workers, stop=stop))
-    if not arguments.json:
+    if not arguments.json and any(answers.values()):
         print_elsewhere(plan, answers)
+    elif not arguments.json:
+        print("the machine has one device, so no op can be elsewhere")
     return [one.to_dict() for found in answers.values() for one in found]

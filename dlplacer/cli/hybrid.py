@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
+from dlplacer.core.units import parse_quantity
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling = parser.add_argument_group("step times of data parallelism (default: over the links of the topology)")
     scaling.add_argument("--scaling-efficiency", type=float, metavar="SE", help="a constant; the paper assumes 1")
     scaling.add_argument("--overhead-ratio", type=float, metavar="R", help="Lemma 3.1: (1 + R) / (1 + N R)")
-    scaling.add_argument("--measured", metavar="N=S,...", help="measured step seconds per device count, to be fitted")
+    scaling.add_argument(
+        "--measured", metavar="N=S,...", help="measured step times per device count, to be fitted: 1=0.5s,8=90ms"
+    )
     scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
     scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
     scaling.add_argument("--codecs", metavar="C[,C...]", help=f"some of {', '.join(CODECS)} (all)")
@@ -241,7 +245,7 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
     if arguments.overhead_ratio is not None:
         return ClosedForm(SerialOverhead(arguments.overhead_ratio)), None
     if arguments.measured is not None:
-        fits = fit_scaling(list(_pairs("--measured", arguments.measured.split(","))))
+        fits = fit_scaling(list(_pairs("--measured", arguments.measured.split(","), _seconds)))
         return ClosedForm(fits.best.model), fits
     return None, None
 
@@ -286,12 +290,16 @@ def _degrees(text: str | None) -> tuple[int, ...]:
         raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4") from None
 
 
-def _pairs(option: str, texts: list[str]) -> list[tuple[int, float]]:
+def _seconds(text: str) -> float:
+    return parse_quantity(text, "seconds")
+
+
+def _pairs(option: str, texts: list[str], read: Callable[[str], float] = float) -> list[tuple[int, float]]:
     found = []
     for text in texts:
         count, _, value = text.partition("=")
         try:
-            found.append((int(count), float(value)))
+            found.append((int(count), read(value)))
         except ValueError:
             raise InputError(f"{option} {text!r} is not understood; write devices=number, as in 2=1.32") from None
     return found

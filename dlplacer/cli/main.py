@@ -54,7 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     for name in _COMMANDS:
         module = import_module(f"dlplacer.cli.{name}")
         end = examples(getattr(module, "EXAMPLES", ()))
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP, epilog=end)
+        description = getattr(module, "DESCRIPTION", module.HELP)
+        command = commands.add_parser(name, help=module.HELP, description=description, epilog=end)
         module.configure(command)
         for inner in (command, *actions_of(command)):
             add_verbosity_options(inner)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_table, expect_text, tuple_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,17 @@ class Constraints:
 
     pins: Mapping[str, str] = field(default_factory=dict)
     colocate: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        expect_table("the constraints", pins=self.pins)
+        for op, device in self.pins.items():
+            expect_text("the constraints' pins", op=op, device=device)
+        sets = tuple_of("the constraints", "colocate", self.colocate, (tuple, list), "sets of op ids")
+        named = (
+            tuple_of("the constraints", f"colocate[{at}]", ops, str, "op ids")
+            for at, ops in enumerate(map(tuple, sets))
+        )
+        object.__setattr__(self, "colocate", tuple(named))
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
+from dlplacer.core.expect import expect, expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.core.units import format_bytes
 
@@ -240,6 +240,7 @@ class OpGraph(Saved, Shown):
         object.__setattr__(self, "edges", tuple_of("graph", "edges", self.edges, Edge, "Edge"))
         expect_text("graph", name=self.name, source=self.source)
         expect_table("graph", optional=True, capture=self.capture, known=self.known, meta=self.meta)
+        expect("graph", "constraints", self.constraints, Constraints, "dlplacer.core.constraints.Constraints(pins)")
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         if len(self.index) != len(self.ops):

@@ -47,6 +47,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "profile": (dp.profile, {"job": JOB, "devices": "abacus:0"}),
     "run": (dp.run, {"job": JOB, "plan": PLAN, "steps": 1, "warmup": 0}),
     "explain": (dp.explain, {"plan": PLAN}),
+    "what_would_help": (dp.what_would_help, {"plan": PLAN, "budget_s": 0.1, "workers": 1}),
     "show": (dp.show, {"subject": PLAN}),
     "check_plan": (dp.check_plan, {"plan": PLAN}),
     "violations": (dp.violations, {"plan": PLAN}),

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -151,7 +152,8 @@ def test_csv_has_every_op_and_every_transfer(plan: Path, capsys: pytest.CaptureF
     assert [float(row["end_s"]) for row in ops] == pytest.approx([1.0, 3.1])
     with open(plan.with_name("ops-transfers.csv"), newline="") as file:
         (sent,) = csv.DictReader(file)
-    assert (sent["source"], sent["from"], sent["target"], sent["route"]) == ('a, "b"', "x", "y", "x > y")
+    ends = sent["source"], sent["from_device"], sent["to_device"], sent["route"]
+    assert ends == ('a, "b"', "x", "y", "x → y")
     assert (sent["bytes"], float(sent["time_s"])) == ("10", pytest.approx(0.1))
 
 
@@ -174,6 +176,9 @@ def test_pins_are_in_the_plan_and_units_in_options(plan: Path, capsys: pytest.Ca
     assert main(["check", str(plan)]) == 0
     constraints = json.loads(plan.read_text())["problem"]["graph"]["constraints"]
     assert constraints == {"pins": {'a, "b"': "x", "c": "y"}, "colocate": []}
+    capsys.readouterr()
+    assert main(["show", str(plan)]) == 0
+    assert re.search("^pins +1 op on x, 1 op on y$", capsys.readouterr().out, re.MULTILINE)
     given = [str(plan.with_name(f"{name}.json")) for name in ("graph", "topology")]
     warm = ["--warm-start", str(plan), "--time-limit", "1min", "--gap", "1%", "--json"]
     capsys.readouterr()

@@ -88,6 +88,9 @@ def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.Capture
     assert "'ring' fits best" in found["scaling_fit"]["verdict"]
     assert found["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
     assert found["budgets"][7]["data_parallel"]["step_s"] == pytest.approx(0.020 * (1 + 0.5 * 7 / 8))
+    in_ms = ",".join(f"{n}={20 * (1 + 0.5 * (n - 1) / n)}ms" for n in (1, 2, 4))
+    again = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--measured", in_ms)
+    assert again["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
 
 
 def test_what_is_implausible_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +153,9 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
         (["--devices", "8", "--network", "fast", "--speedup", "2=1.5"], 2, "--network: 'fast' is not a number"),
         (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),
         (["--devices", "4", "--measured", "1=1,2=3,4=0.1", "--speedup", "2=2"], 2, "a step takes 0.1 s on 4 devices"),
+        (["--devices", "4", "--measured", "1=1 GB,2=3"], 2, "--measured '1=1 GB' is not understood"),
         (["--devices", "4", "--jobs", "0"], 2, "--jobs is 0; it must be at least 1"),
+        (["--devices", "4", "--colocate", "nothing"], 2, "no op and no module is called 'nothing'"),
     ],
 )
 def test_mistakes(

@@ -34,7 +34,7 @@ def test_lines_tell_elapsed_and_expected_time(
     monkeypatch.setattr(module, "LINE_EVERY_S", 0.02)
     written = []
     with progress("working", limit_s=90) as show:
-        for text, share in (("first", None), ("second", 0.5)):
+        for text, share in (("first", None), ("none", 0.0), ("second", 0.5)):
             show(text, share)
             until = time.monotonic() + 20
             while text not in "".join(written) and time.monotonic() < until:
@@ -42,7 +42,7 @@ def test_lines_tell_elapsed_and_expected_time(
                 written.append(capsys.readouterr().err)
     lines = "".join(written).splitlines()
     assert any(re.fullmatch(r"dlplacer: working: first \(\d+ s of about 1 min 30 s\)", line) for line in lines)
-    # Half is done at once, so the rest is expected at once too: the share tells more than the limit.
+    # Half is done in a moment, so the rest is expected in a moment too: the share tells more than the limit.
     assert any(re.fullmatch(r"dlplacer: working: second \(\d+ s of about \d+ s\)", line) for line in lines)
 
 

@@ -301,6 +301,27 @@ DATA_PARALLEL = (
 
 PLANNING = (
     Mutant(
+        "planning/constrain.py",
+        "pins of one group may contradict each other",
+        "            left = now\n",
+        "            left = left | now\n",
+        ("planning/test_constrain.py",),
+    ),
+    Mutant(
+        "planning/pipeline/device_chains.py",
+        "devices that pins tell apart are twins",
+        "if marks.get(name) == marks.get(leader) and _are_twins(wiring, name, leader, names):",
+        "if _are_twins(wiring, name, leader, names):",
+        ("planning/pipeline/test_pinned_stages.py",),
+    ),
+    Mutant(
+        "planning/placement_of_plan.py",
+        "a warm start puts ops where they may not run",
+        "if choice is not None and choice in allowed[op]:",
+        "if choice is not None:",
+        ("planning/test_warm_start.py",),
+    ),
+    Mutant(
         "planning/pipeline/stages/stage_split.py",
         "both directions of a transfer share a link for nothing",
         "return routes[0] + routes[1] if shared else np.maximum(*routes)",

@@ -46,7 +46,7 @@ def examples(rows: Sequence[tuple[str, str]]) -> str:
     rows
         (arguments of ``dlplacer``, what they do).
     """
-    return "\n".join([_HEAD, *(f"  # {comment}\n  dlplacer {command}" for command, comment in rows)]).replace("%", "%%")
+    return "\n".join([_HEAD, *(f"  # {comment}\n  dlplacer {command}" for command, comment in rows)])
 
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

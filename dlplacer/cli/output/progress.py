@@ -40,27 +40,32 @@ class _Line:
     def __init__(self, what: str, limit_s: float | None) -> None:
         self.what, self.limit_s = what, limit_s
         self.began = time.monotonic()
-        self.text, self.share = "", None
-
-    text: str
-    share: float | None
+        self.text = ""
+        self.share: float | None = None
+        self.first: tuple[float, float] | None = None
 
     def show(self, text: str, share: float | None = None) -> None:
         """Change it; with ``-v`` every change is a line of its own."""
         changed = text != self.text
         self.text, self.share = text, share
+        if share is not None and self.first is None:
+            self.first = time.monotonic(), share
         if changed and verbosity() >= VERBOSE:
             print(f"dlplacer: {self}", file=sys.stderr)
 
     def __str__(self) -> str:
-        elapsed_s = time.monotonic() - self.began
-        expected_s = self.limit_s
-        if self.share is not None and self.share >= _LEAST_SHARE:
-            expected_s = elapsed_s / min(1.0, self.share)
+        elapsed_s, expected_s = time.monotonic() - self.began, self._expected_s()
         times = format_duration(elapsed_s)
         if expected_s is not None:
             times += f" of about {format_duration(max(expected_s, elapsed_s))}"
         return ": ".join(part for part in (self.what, self.text) if part) + f" ({times})"
+
+    def _expected_s(self) -> float | None:
+        """All of it, if the rest goes on as since the first share was told; what came before tells no pace."""
+        if self.first is None or self.share is None or self.share - self.first[1] < _LEAST_SHARE:
+            return self.limit_s
+        now, (since, share) = time.monotonic(), self.first
+        return now - self.began + (now - since) * max(0.0, 1 - self.share) / (self.share - share)
 
     def __rich__(self) -> "Text":
         from rich.text import Text

@@ -1,5 +1,6 @@
 """Results as tables on a terminal."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from dlplacer.core.units import format_bytes, format_seconds
@@ -40,6 +41,7 @@ def print_plan(plan: "Plan") -> None:
             ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
             ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
             ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
+            *_constraints(plan),
             ("status", plan.status),
             ("makespan", format_seconds(plan.makespan_s)),
             ("lower bound", format_seconds(plan.lower_bound_s)),
@@ -64,6 +66,21 @@ def print_plan(plan: "Plan") -> None:
             format_bytes(received),
         )
     print_table(table)
+
+
+def _constraints(plan: "Plan") -> list[tuple[str, str]]:
+    held = plan.graph.constraints
+    rows = []
+    if held.pins:
+        counts = Counter(held.pins.values())
+        rows.append(("pins", ", ".join(f"{_ops(count)} on {device}" for device, count in counts.items())))
+    if held.colocate:
+        rows.append(("held together", ", ".join(_ops(len(ops)) for ops in held.colocate)))
+    return rows
+
+
+def _ops(count: int) -> str:
+    return f"{count} op{'' if count == 1 else 's'}"
 
 
 def print_pairs(rows: list[tuple[str, str]]) -> None:

@@ -126,6 +126,9 @@ def _medians(
         return fmean(everyone) if step is baseline else float(max(everyone))
 
     def told(number: int) -> None:
-        on_progress("warming up" if number < 0 else f"step {number + 1} of {steps}", max(0.0, number / steps) or None)
+        if number < 0:
+            on_progress("warming up", None)
+        else:
+            on_progress(f"step {number + 1} of {steps}", number / steps)
 
     return measured_medians(variants, steps, warmup, timed, untimed, told)

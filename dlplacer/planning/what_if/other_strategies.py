@@ -17,14 +17,20 @@ from dlplacer.planning.hybrid.step_workload import work_of
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.hint import pipeline_hint
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts, batch_of
+from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
 from dlplacer.planning.what_if.change import Answer
 
 _UNCOMPRESSED = ("none",)
 
 
 def strategies(plan: Plan) -> Iterator[Answer]:
-    """A pipeline over all devices, and data parallelism over all; both for training steps on several devices."""
+    """A pipeline over all devices, and data parallelism over all; both for training steps on several devices.
+
+    A step of micro-batches is a pipeline already, and its ops are not those of a batch that could be shared.
+    """
     if len(plan.topology.devices) < 2 or not any(op.phase == "backward" for op in plan.graph.ops):
+        return
+    if micro_batches_of((plan.graph.capture or {}).get("rewrites", ())) > 1:
         return
     yield _pipeline(plan)
     yield _data_parallel(plan)

@@ -70,9 +70,9 @@ class WhatWouldHelp:
         What each change brings, against `base`.
     """
 
-    base: Plan
+    base: Plan = field(repr=False)
     given_s: float
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...] = field(repr=False)
     seconds: float = field(default=0.0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,6 +85,12 @@ class WhatWouldHelp:
             "seconds": self.seconds,
             "changes": [answer.to_dict(base.makespan_s) for answer in self.answers],
         }
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for each answer and the fields of ``changes``."""
+        import pandas
+
+        return pandas.DataFrame(self.to_dict()["changes"])
 
 
 def what_would_help(

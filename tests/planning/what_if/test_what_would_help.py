@@ -194,6 +194,7 @@ def test_json_is_as_documented() -> None:
     found = asked(solved(make_graph({"a": 2, "b": 2, "c": 2}), make_machine(2)))
     value = found.to_dict()
     assert {"base_s", "base_lower_bound_s", "plan_s", "seconds", "changes"} == value.keys()
+    assert found.to_frame()["gain"].tolist() == [change["gain"] for change in value["changes"]]
     for change in value["changes"]:
         assert {
             "kind",
