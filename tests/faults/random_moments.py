@@ -221,7 +221,8 @@ def random_moments(count: int, seed: int, jobs: int, commands: Sequence[str]) ->
     """How commands ended at so many random moments."""
     chooser = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        plan = plan_file(Path(folder))
+        planned = any({"PLAN", "GRAPH"} & {*COMMANDS[command]} for command in commands)
+        plan = plan_file(Path(folder)) if planned else Path(folder) / "plan.json"
         usual_s = measured(commands, plan)
         moments = [drawn(chooser, usual_s) for _ in range(count)]
         endings = []
