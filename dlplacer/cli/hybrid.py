@@ -203,6 +203,7 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
     from dlplacer.cli.output.progress import count_line
     from dlplacer.planning.hybrid.placement_task import presolve
+    from dlplacer.planning.interrupt import leave_signals_to_parent
 
     def told(done: int, total: int, row: Any) -> None:
         if placed.stop is not None and placed.stop.is_set():
@@ -211,7 +212,8 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
     jobs = arguments.jobs if arguments.jobs is not None else 1
     spawned = multiprocessing.get_context("spawn")
-    with count_line("placements") as report, ProcessPoolExecutor(jobs, mp_context=spawned) as executor:
+    pool = ProcessPoolExecutor(jobs, mp_context=spawned, initializer=leave_signals_to_parent)
+    with count_line("placements") as report, pool as executor:
         rows = presolve(
             placed,
             topology,

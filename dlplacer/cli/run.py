@@ -107,8 +107,8 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
     """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
+    from dlplacer.planning.interrupt import end_with_parent
     from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
-    from dlplacer.runtime.distributed.lifeline import end_with_parent
     from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 

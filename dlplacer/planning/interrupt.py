@@ -1,10 +1,17 @@
-"""Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it."""
+"""Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
+
+And processes that end with the one that started them: `leave_signals_to_parent`, `end_with_parent`.
+"""
 
 import contextlib
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -40,3 +47,15 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
 def interrupts_by_exception() -> bool:
     """Whether Ctrl-C would raise KeyboardInterrupt, Python's default: nobody handles it in another way."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def leave_signals_to_parent() -> None:
+    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when its parent ends; nothing where the system does not do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -133,7 +133,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_file_and_nothing_beside_it(tmp_p
     path = tmp_path / "plan.json"
     write_json(path, {"mark": "old", "nodes": [{"id": "old"}] * 2000})
     left = 0
-    for number in range(8):
+    for number in range(4):
         process = writer(path, str(number))
         time.sleep(chooser.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)

@@ -15,6 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *running_rooms.FRONTEND_AND_MODELS,
     *running_rooms.REPORT,
     *running_rooms.RUNTIME,
+    *running_rooms.PLACED,
     *running_rooms.MEASURE,
     *running_rooms.API,
     *running_rooms.CLI,

@@ -35,10 +35,10 @@ FILES = (
         ("files/test_structure_hash.py",),
     ),
     Mutant(
-        "files/text.py",
+        "files/disk.py",
         "a temporary file stays where writing fails",
-        "        os.unlink(temporary)\n        raise",
-        "        raise",
+        "            os.unlink(temporary)\n        raise",
+        "            pass\n        raise",
         ("files/test_text.py",),
     ),
 )

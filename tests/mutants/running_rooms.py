@@ -109,6 +109,51 @@ RUNTIME = (
     ),
 )
 
+PLACED = (
+    Mutant(
+        "runtime/placed/module_snapshot.py",
+        "freezing a parameter is no edit",
+        "(one.shape, one.dtype, one.requires_grad)",
+        "(one.shape, one.dtype, True)",
+        ("runtime/placed/test_edits.py",),
+    ),
+    Mutant(
+        "runtime/placed/number_inputs.py",
+        "numbers on which a branch depends are inputs too",
+        "or not only_flow_into_ops(job, differing)",
+        "or False",
+        ("runtime/placed/test_other_sizes.py",),
+    ),
+    Mutant(
+        "runtime/placed/match.py",
+        "a parameter that appears goes to the first device",
+        "            if source not in home:\n",
+        "            if False:\n",
+        ("runtime/placed/test_placement_of_inference.py",),
+    ),
+    Mutant(
+        "runtime/placed/draws.py",
+        "the same seed once more is not seen",
+        "or seed != self._seed or self._is_fresh(state, seed)",
+        "or seed != self._seed",
+        ("runtime/placed/test_other_sizes.py",),
+    ),
+    Mutant(
+        "runtime/distributed/failure.py",
+        "a failure is believed whoever posted it",
+        "return hmac.compare_digest(posted.encode(), self._signed(posted[_SIGNATURE:]).encode())",
+        "return True",
+        ("runtime/distributed/test_processes.py",),
+    ),
+    Mutant(
+        "runtime/distributed/launch.py",
+        "whoever misses a message is blamed before the rank that is gone",
+        "LostRankError.__name__: 2",
+        "LostRankError.__name__: 0",
+        ("runtime/distributed/test_processes.py",),
+    ),
+)
+
 MEASURE = (
     Mutant(
         "measure/fidelity/medians.py",

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from dlplacer.core.errors import InputError
 
@@ -28,7 +29,10 @@ def usable_streams() -> Iterator[None]:
             stream.reconfigure(errors="replace")
     try:
         yield
-    except SystemExit:
+    except SystemExit as ending:
+        # rich ends the process with 1 where nobody reads its tables.
+        if isinstance(ending.__context__, BrokenPipeError):
+            raise SystemExit(end_of_stdout(ending.__context__)) from None
         try:
             sys.stdout.flush()
         except OSError as error:
@@ -43,9 +47,7 @@ def is_of_stdout(error: BaseException) -> bool:
 
 def end_of_stdout(error: BaseException) -> int:
     """The exit code where stdout takes no more: 0 if its reader has seen enough, else that of a file not written."""
-    # Python flushes stdout once more at exit, and would report the same error again.
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop(sys.stdout)
     if isinstance(error, OSError) and error.errno in _NOBODY_READS:
         return 0
     reason = error.strerror if isinstance(error, OSError) else error
@@ -55,5 +57,13 @@ def end_of_stdout(error: BaseException) -> int:
 
 def say(text: str) -> None:
     """Print a last word to stderr, if anybody takes it."""
-    with contextlib.suppress(OSError):
-        print(f"dlplacer: {text}", file=sys.stderr)
+    try:
+        print(f"dlplacer: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
+    """Let a stream take everything: Python flushes it once more at exit, and would report the same error again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,13 +1,10 @@
 """Processes that end with the one that started them, however that ends."""
 
 import contextlib
-import ctypes
 import os
-import signal
-import sys
 import threading
 
-_PR_SET_PDEATHSIG = 1
+from dlplacer.planning.interrupt import end_with_parent
 
 
 class Lifeline:
@@ -34,9 +31,3 @@ class Lifeline:
         with contextlib.suppress(OSError):
             os.read(self._held, 1)
         os._exit(1)
-
-
-def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends; nothing where the system does not do that."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -130,13 +130,13 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
         raise MismatchError(f"input {name} requires a gradient; a placed step has them for parameters only: detach it")
 
 
-def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Return if a parameter or buffer is a plain tensor where the plan has it.
+def require_whole(name: str, tensor: torch.Tensor) -> None:
+    """Return unless a parameter or buffer is a piece of one.
 
     Raises
     ------
     MismatchError
-        If something has moved, cut or wrapped it since the plan was applied, as FSDP does.
+        If it was cut since the plan was applied, as FSDP does.
     """
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
@@ -144,6 +144,17 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
             "so fully_shard on one never gathers it; wrap the placed module alone, fully_shard(placed), or use "
             "DistributedDataParallel(placed) or replicas"
         )
+
+
+def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Return if a parameter or buffer is a plain tensor where the plan has it.
+
+    Raises
+    ------
+    MismatchError
+        If something has moved or cut it since the plan was applied, as FSDP does.
+    """
+    require_whole(name, tensor)
     if tensor.device != device:
         raise MismatchError(
             f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "

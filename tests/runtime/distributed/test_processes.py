@@ -94,7 +94,12 @@ def ranks_of_a_parent(folder: Path, busy: str) -> Iterator[tuple["subprocess.Pop
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize(
-    ("number", "busy"), [(signal.SIGKILL, "torch"), (signal.SIGTERM, "python"), (signal.SIGHUP, "python")]
+    ("number", "busy"),
+    [
+        (signal.SIGKILL, "torch"),
+        pytest.param(signal.SIGTERM, "python", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, "python", marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_end_with_what_started_them(tmp_path: Path, number: signal.Signals, busy: str) -> None:
     with ranks_of_a_parent(tmp_path, busy) as (parent, pids):
@@ -223,7 +228,7 @@ def test_an_error_of_one_rank_is_told_before_the_end_of_another(plan) -> None:
         results_of(launch(2, work, 60))
 
 
-@pytest.mark.parametrize("moment", ["first step", "later step"])
+@pytest.mark.parametrize("moment", [pytest.param("first step", marks=pytest.mark.slow), "later step"])
 def test_ranks_with_other_batch_sizes_are_named_before_anything_is_sent(plan, moment: str) -> None:
     def work(rank: int) -> list[str]:
         job, other = mlp(batch_size=4), mlp(batch_size=3)
@@ -260,6 +265,7 @@ def test_ranks_that_freeze_other_parameters_are_named(plan) -> None:
         assert "differ in trained parameters" in text
 
 
+@pytest.mark.slow
 def test_a_gradient_that_replicas_do_not_exchange_is_refused_by_name(plan) -> None:
     shared = replicated_plan(plan, 2, AlphaBeta(1e-4, 1e-9), 40_000)
 
@@ -288,6 +294,7 @@ def test_runs_under_a_launcher_compare_their_plans_first(plan) -> None:
         assert "differ in plan file" in message
 
 
+@pytest.mark.slow
 def test_other_versions_are_named_before_plans(plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def work(rank: int) -> None:
         if rank == 1:

@@ -17,6 +17,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend import Job
+from dlplacer.runtime.placed import editions
 from dlplacer.runtime.placed.module_snapshot import ModuleSnapshot
 
 pytestmark = needs_two_cores
@@ -132,7 +133,12 @@ EDITS: dict[str, list[Callable[[Any], None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+_FAST = ("freeze, unfreeze", "swap", "new parameter", "forward hook", "weight norm", "number", "tied")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _FAST else pytest.param(name, marks=pytest.mark.slow) for name in EDITS]
+)
 def test_the_next_step_is_that_of_plain_pytorch_after_the_same_edit(name: str) -> None:
     joint = list(EDITS).index(name) % 2 == 0  # in one program, or by the autograd engine
     job, plain = build_with(layers), build_with(layers).module
@@ -247,11 +253,12 @@ def test_a_module_that_was_swapped_out_is_not_kept_alive() -> None:
         assert old() is None
 
 
-def test_an_attribute_that_changes_with_every_step_is_warned_of() -> None:
+def test_an_attribute_that_changes_with_every_step_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editions, "_SUSPICIOUS", 3)
     job = Job(Layers().first, (torch.randn(4, 8),), mode="infer")
     with placed_at_random(job) as placed, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for step in range(17):
+        for step in range(4):
             job.module.scale = float(step)
             placed(*job.args)
     (message,) = {str(warning.message) for warning in told if "captures its step again" in str(warning.message)}

@@ -20,6 +20,7 @@ from dlplacer.runtime import PlacedModule
 
 pytestmark = needs_two_cores
 
+SLOW, LARGER = pytest.mark.slow, ("convolutions", "recurrent", "transformer")
 EXACT = {"rtol": 1e-5, "atol": 1e-6}
 
 
@@ -49,7 +50,7 @@ def trains_as(placed: PlacedModule, job: Job, plain: nn.Module) -> None:
             torch.testing.assert_close(parameter.grad, theirs[name].grad, **EXACT)
 
 
-@pytest.mark.parametrize("name", ["attention", "convolutions", "recurrent", "transformer"])
+@pytest.mark.parametrize("name", ["attention", *(pytest.param(name, marks=SLOW) for name in LARGER)])
 def test_any_batch_size(name: str) -> None:
     job, plain = build(name), build(name).module.train()
     with placed_at_random(job, graph=graph_of(name)) as placed:
@@ -69,7 +70,7 @@ def test_every_family_at_batch_size_1(name: str) -> None:
         trains_as(placed, resized(job, 1), plain)
 
 
-@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("length", [1, pytest.param(5, marks=SLOW)])
 def test_another_length_of_a_recurrent_network(length: int) -> None:
     """Every step of the sequence is ops of its own: as many appear or vanish."""
     job, plain = build("recurrent"), build("recurrent").module
@@ -90,7 +91,7 @@ def test_variants_are_bounded() -> None:
     job = build("linear")
     with placed_at_random(job, graph=graph_of("linear")) as placed:
         placed._variants._found._most = 4
-        for batch in range(1, 8):
+        for batch in range(1, 6):
             placed.step(*resized(job, batch).args, *resized(job, batch).targets)
         assert len(placed._variants) == 4
         trains_as(placed, job, build("linear").module)
@@ -150,7 +151,7 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("kind", [float, int])
+@pytest.mark.parametrize("kind", [float, pytest.param(int, marks=SLOW)])
 @pytest.mark.parametrize("name", USES)
 def test_other_numbers_give_what_plain_pytorch_gives(name: str, kind: type) -> None:
     """Whatever the forward pass does with a number: also with one that comes after many."""
@@ -161,7 +162,7 @@ def test_other_numbers_give_what_plain_pytorch_gives(name: str, kind: type) -> N
             torch.testing.assert_close(placed(job.args[0], given), job.module(job.args[0], given), **EXACT)
 
 
-@pytest.mark.parametrize("kind", [float, int])
+@pytest.mark.parametrize("kind", [float, pytest.param(int, marks=SLOW)])
 def test_numbers_that_only_flow_into_ops_are_not_captured_again(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     job, plain = build_with(factored), build_with(factored).module
     job = replace(job, args=(job.args[0], kind(2)))

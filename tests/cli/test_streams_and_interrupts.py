@@ -1,0 +1,155 @@
+"""Standard streams that are full or closed, and Ctrl-C at chosen moments: each ends with a documented exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dlplacer.planning.interrupt import stop_on_interrupt
+
+DLPLACER = f"{sys.executable} -m dlplacer"
+SHOWS = "topology show cpu-2core"
+
+
+def ended(command: str, buffered: bool = True) -> "subprocess.CompletedProcess[str]":
+    """A shell command's ending."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=environment, check=False, timeout=120
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("arguments", ["--help", SHOWS, f"{SHOWS} --json"])
+def test_stdout_that_is_full_is_reported(arguments: str, buffered: bool) -> None:
+    done = ended(f"{DLPLACER} {arguments} > /dev/full", buffered)
+    assert done.returncode == 2
+    assert done.stderr.startswith("dlplacer: cannot write to stdout: No space left on device")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", ["--help", SHOWS])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments: str) -> None:
+    done = ended(f"{DLPLACER} {arguments} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("streams", "code"), [(">&-", 0), (">&- 2>&-", 0), ("2>&-", 0)])
+def test_closed_streams_take_everything(streams: str, code: int) -> None:
+    assert ended(f"{DLPLACER} {SHOWS} {streams}").returncode == code
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
+def test_a_mistake_that_cannot_be_told_keeps_its_exit_code(streams: str) -> None:
+    assert ended(f"{DLPLACER} topology show nothing {streams}").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", ".", "/dev/null"])
+@pytest.mark.parametrize(
+    "command", ["check {}", "solve {} cpu-2core", "solve inception_v3-infer {}", "topology import {}", "show {}"]
+)
+def test_what_is_no_file_is_bad_input(name: str, command: str) -> None:
+    from dlplacer.cli.main import main
+
+    assert main(command.format(name).split()) == 2
+
+
+SLOW_IMPORT = """
+import sys, time
+mark = sys.argv.pop()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            open(mark, "w").close()
+            time.sleep(30)
+sys.meta_path.insert(0, Finder())
+from dlplacer.__main__ import main
+raise SystemExit(main())
+"""
+
+
+def interrupted(process: "subprocess.Popen[str]", mark: Path, signals: int = 1) -> tuple[int, str]:
+    """Exit code and stderr of a process that gets Ctrl-C once it has written a mark."""
+    deadline = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    _, told = process.communicate(timeout=30)
+    return process.returncode, told
+
+
+def test_ctrl_c_while_torch_is_imported(tmp_path: Path) -> None:
+    mark = tmp_path / "importing"
+    command = [sys.executable, "-c", SLOW_IMPORT, "capture", "dlplacer.models:mlp", str(mark)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert interrupted(process, mark) == (130, "dlplacer: interrupted\n")
+
+
+SWALLOWS = """
+import sys, time
+from dlplacer.cli.interruption import end_on_interrupt
+end_on_interrupt()
+open(sys.argv[1], "w").close()
+while True:
+    try:
+        time.sleep(0.1)
+    except BaseException:
+        pass
+"""
+
+
+def test_ctrl_c_where_python_would_drop_an_exception(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWALLOWS, str(tmp_path / "mark")], stderr=subprocess.PIPE, text=True
+    )
+    assert interrupted(process, tmp_path / "mark") == (130, "dlplacer: interrupted\n")
+
+
+STOPS = """
+import sys, time, threading
+from dlplacer.cli.interruption import end_on_interrupt
+from dlplacer.planning.interrupt import stop_on_interrupt
+end_on_interrupt()
+stop = threading.Event()
+with stop_on_interrupt(stop, lambda: print("stopping", file=sys.stderr)):
+    open(sys.argv[1], "w").close()
+    if sys.argv[2] == "obeys":
+        stop.wait()
+    else:
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("manner", "signals", "ending"),
+    [("obeys", 1, (0, "stopping\n")), ("does not", 2, (130, "stopping\ndlplacer: interrupted\n"))],
+)
+def test_a_second_ctrl_c_ends_what_the_first_asked_to_stop(
+    tmp_path: Path, manner: str, signals: int, ending: tuple[int, str]
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPS, str(tmp_path / "mark"), manner], stderr=subprocess.PIPE, text=True
+    )
+    assert interrupted(process, tmp_path / "mark", signals) == ending
+
+
+def test_inside_python_a_second_ctrl_c_raises() -> None:
+    stop = threading.Event()
+    with stop_on_interrupt(stop):
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
