@@ -30,6 +30,7 @@ def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_ternary_gradients_are_within_one_percent_of_float32() -> None:
     runs = json.loads(run("--methods", "fp32", "ternary", "--seeds", "0", "1", "2", "--json"))
     found = {method: [one for one in runs if one["method"] == method] for method in ("fp32", "ternary")}
