@@ -32,6 +32,7 @@ _PINNING = (
     *("frontend/torch/tracing/test_micro_batches.py",),
     *("data_parallel/ternary", "examples/test_digits_example.py"),
     *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
+    "data_parallel/elastic",
 )
 
 

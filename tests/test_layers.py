@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "runtime",
     "measure",
+    "api",
     "cli",
 )
 INNER_ROOMS = {
@@ -37,7 +38,20 @@ INNER_ROOMS = {
         "default_method",
         "methods",
     ),
-    "planning": ("interrupt", "assemble", "place", "compare", "coarsen", "pipeline", "hybrid"),
+    "planning": (
+        "interrupt",
+        "assemble",
+        "constrain",
+        "placement_of_plan",
+        "schedule_of_plan",
+        "warm_start",
+        "place",
+        "compare",
+        "coarsen",
+        "pipeline",
+        "hybrid",
+        "what_if",
+    ),
     "frontend": ("torch", "onnx"),
     "runtime": (
         "devices",
@@ -57,7 +71,7 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
-        "data_parallel/ternary/",
+        "data_parallel/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",
@@ -71,7 +85,8 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/", "report/page/"),
+    "matplotlib": ("report/plot/", "api/plot.py"),
+    "jinja2": ("report/page/",),
 }
 
 

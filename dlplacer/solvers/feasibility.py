@@ -1,6 +1,6 @@
 """Why no plan can exist: each reason named with its numbers and a way out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.units import format_bytes
@@ -70,6 +70,45 @@ def explain_overflow(problem: Problem) -> InfeasibleError:
     )
 
 
+def shortage(problem: Problem) -> str | None:
+    """What is nearest to being short where no plan was found: bytes needed, bytes there, and which devices.
+
+    None where memory cannot bind, as everything fits on any device.
+    """
+    live = problem.options.memory == "live"
+    passing = sum(problem.output_bytes) + sum(problem.workspace_bytes) if live else 0
+    everything = sum(problem.footprint_bytes) + passing
+    if all(size is None or size >= everything for size in problem.capacity_bytes):
+        return None
+    parts = []
+    fullest = max(_demands(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
+    if fullest is not None:
+        name, size, room = fullest
+        kept = "weights, gradients and state" if live else "footprints"
+        parts.append(f"{kept} take {_exactly(size, room)} of the {_exactly(room, size)} that {name} have in all")
+    op, device, size = _largest_working_set(problem)
+    room = problem.capacity_bytes[device] or 0
+    if passing and room:
+        place = problem.topology.devices[device]
+        parts.append(
+            f"op {_op(problem, op)} needs {_exactly(size, room)} while it runs, and device {place.id!r} of type "
+            f"{place.type!r} has {_exactly(room, size)}"
+        )
+    return "; ".join(parts) or None
+
+
+def _demands(problem: Problem) -> Iterator[tuple[str, int, int]]:
+    """(devices, bytes that must be there, bytes that they have): all, and each type with what runs on it only."""
+    type_of = [device.type for device in problem.topology.devices]
+    for chosen in (None, *dict.fromkeys(type_of)):
+        here = [device for device, name in enumerate(type_of) if chosen in (None, name)]
+        sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
+        if len(sizes) == len(here):
+            only = [op for op, allowed in enumerate(problem.allowed) if allowed and set(allowed) <= set(here)]
+            name = "devices" if chosen is None else f"devices of type {chosen!r}"
+            yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
+
+
 def _require_working_room(problem: Problem) -> None:
     """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
     if problem.options.memory == "sum":
@@ -125,8 +164,8 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
     pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
     uses = "; ".join(f"{_op(problem, op)} may run on {_devices(problem, problem.allowed[op])}" for op in pinned[:3])
     raise InfeasibleError(
-        f"colocation group {problem.graph.ops[ops[0]].colocate!r} has no device that all its ops may use: {uses}; "
-        "change their 'devices' or take the group apart"
+        f"{_group(problem, ops)} has no device that all its ops may use: {uses}; change "
+        "their 'devices' or take the group apart"
     )
 
 
@@ -142,7 +181,7 @@ def _require_room(problem: Problem, instance: Instance, block: int) -> None:
     name = _op(problem, ops[0])
     owner, split = f"op {name}", "split the op"
     if len(ops) > 1:
-        owner = f"colocation group {problem.graph.ops[ops[0]].colocate!r} of {len(ops)} ops"
+        owner = f"{_group(problem, ops)} of {len(ops)} ops"
         split = "take the group apart"
     raise InfeasibleError(
         f"{owner} needs {_exactly(size, capacity_bytes)}; the largest device{pinned} "
@@ -228,4 +267,16 @@ def _capacities(problem: Problem, devices: Iterable[int]) -> str:
 
 
 def _groups(problem: Problem) -> str:
-    return ", ".join(repr(problem.graph.ops[group[0]].colocate) for group in problem.groups[:5])
+    return ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
+
+
+def _group(problem: Problem, ops: Sequence[int]) -> str:
+    return f"colocation group {_name_of_group(problem, ops)}"
+
+
+def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
+    """What the ops call their group; one that the constraints make is called by two of its ops."""
+    names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
+    if len(names) == 1 and None not in names:
+        return repr(next(iter(names)))
+    return "({})".format(", ".join([_op(problem, op) for op in ops[:2]] + ["…"] * (len(ops) > 2)))
