@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from statistics import fmean, median
 
 import torch
@@ -144,6 +145,7 @@ METHODS: dict[str, Callable[[Task], Run]] = {
 """Name → what trains by that method. A new one is added here; it gets the table and the picture for nothing."""
 
 
+@cache
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images and labels to train on, and to test with."""
     data = load_digits()

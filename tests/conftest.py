@@ -30,6 +30,7 @@ _PINNING = (
     *("cli/test_run_ranks_command.py", "cli/test_splitting_options.py", "cli/test_calibration_option.py"),
     *("frontend/onnx", "frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
     *("frontend/torch/tracing/test_micro_batches.py",),
+    *("data_parallel/ternary", "examples/test_digits_example.py"),
     *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
     "data_parallel/elastic",
 )

@@ -1,6 +1,6 @@
 """The mutants: small mistakes in every room, made by hand."""
 
-from mutants import planning_rooms, running_rooms
+from mutants import planning_rooms, running_rooms, ternary_gradients
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -11,6 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *planning_rooms.PROBLEM,
     *planning_rooms.SOLVERS,
     *planning_rooms.DATA_PARALLEL,
+    *ternary_gradients.TERNARY,
     *planning_rooms.PLANNING,
     *running_rooms.FRONTEND_AND_MODELS,
     *running_rooms.REPORT,

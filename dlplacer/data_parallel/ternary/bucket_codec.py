@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from dlplacer.data_parallel.ternary.counters import Counters
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels
+from dlplacer.data_parallel.ternary.kernels.random_keys import stream_keys
 from dlplacer.data_parallel.ternary.layout import BucketLayout
-from dlplacer.data_parallel.ternary.random_keys import stream_keys
 from dlplacer.data_parallel.ternary.settings import SUMS, TernarySettings
 
 

@@ -58,7 +58,8 @@ def gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[to
     exact = as_float32(flat)
     decode = _started(codec, flat, exact, step, *codec.measured(exact))
     rows = codec.buffers["gathered"]
-    sent = collectives.gather(rows, codec.buffers["message"], group=codec.group, async_op=True)
+    with collectives.naming_the_peers(codec.group, f"the all-gather of codes in step {step}"):
+        sent = collectives.gather(rows, codec.buffers["message"], group=codec.group, async_op=True)
     return sent.get_future().then(decode)
 
 
@@ -98,7 +99,8 @@ def _started(
 
     def decode(done: Future[object] | None) -> torch.Tensor:
         if done is not None:
-            done.wait()  # Raises what went wrong on the wire.
+            with collectives.naming_the_peers(codec.group, f"the all-gather of codes in step {step}"):
+                done.wait()
         rows = GatherMessage(layout, flat.dtype, gathered.view(codec.ranks, size))
         with codec.counters.decoding(exact.device, layout.coded_numel):
             codec.kernels.decode(rows.words, rows.scalers.contiguous(), layout.table, exact)

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec
 from dlplacer.data_parallel.ternary.counters import ring_bytes
 from dlplacer.data_parallel.ternary.gather_transport import gather_codes, gather_shared
@@ -42,9 +43,12 @@ def ternary_hook(
     if not codec.takes_several_collectives:
         return gather_codes(codec, flat, step)
     exchange = add_codes if codec.transport == SUMS else gather_shared
-    if state.thread is not None:
-        return state.thread.submit(lambda: exchange(codec, flat, step))
-    return _on_own_stream(lambda: exchange(codec, flat, step), flat.device)
+
+    def several() -> torch.Tensor:
+        with collectives.naming_the_peers(codec.group, f"the exchange of scalers and codes in step {step}"):
+            return exchange(codec, flat, step)
+
+    return state.thread.submit(several) if state.thread is not None else _on_own_stream(several, flat.device)
 
 
 def _all_reduced(codec: BucketCodec, flat: torch.Tensor) -> Future[torch.Tensor]:

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels
+from dlplacer.data_parallel.ternary.kernels.random_keys import stream_keys
 from dlplacer.data_parallel.ternary.layout import BucketLayout, bucket_layout, sum_bits
-from dlplacer.data_parallel.ternary.random_keys import stream_keys
 
 
 def layout_of(*sizes: int) -> BucketLayout:

@@ -1,6 +1,8 @@
 """The hook in DistributedDataParallel, over two and three gloo processes; each group is started once for all tests."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -303,3 +305,20 @@ def test_transports_of_three_ranks_are_chosen_alike(trio: Any) -> None:
 def test_mistakes_are_told(pair: Any, mistake: str, words: str) -> None:
     for rank in pair:
         assert rank["mistakes"][mistake].startswith(words)
+
+
+@pytest.mark.parametrize("name", ["default", "sums"])
+def test_a_killed_rank_ends_the_others_step_with_an_error_that_speaks(name: str) -> None:
+    def work(rank: int) -> str:
+        dist.init_process_group("gloo")
+        ddp = wrapped(network(), TernaryState(**CHOICES[name]))
+        for _ in range(2):  # In the second step buckets are rebuilt, which PyTorch does with collectives of its own.
+            ddp(torch.ones(2, 40)).sum().backward()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return told(lambda: ddp(torch.ones(2, 40)).sum().backward())
+
+    survivor, killed = run_ranks(2, work, 60, leaving=1)
+    assert killed == ("ended",)
+    assert "rank 0: the " in survivor
+    assert "in step 2 with rank 1 failed; one of them has ended" in survivor

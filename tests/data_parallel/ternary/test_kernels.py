@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dlplacer.data_parallel.ternary import kernels as kernels_module
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels, kernels_for
-from dlplacer.data_parallel.ternary.random_keys import stream_key
-from dlplacer.data_parallel.ternary.torch_kernels import TorchKernels
+from dlplacer.data_parallel.ternary.kernels.random_keys import stream_key
+from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
 
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
@@ -167,8 +167,8 @@ def test_without_numba_a_warning_says_what_to_install(monkeypatch: pytest.Monkey
 INTERPRETED = """\
 import torch
 from data_parallel.ternary.codes import decoded, encoded, layout_of
-from dlplacer.data_parallel.ternary.torch_kernels import TorchKernels
-from dlplacer.data_parallel.ternary.triton_kernels import TritonKernels
+from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
+from dlplacer.data_parallel.ternary.kernels.triton_kernels import TritonKernels
 
 torch.manual_seed(0)
 layout = layout_of(1, 15, 16, 17, 4097, 9000)

@@ -13,8 +13,8 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from dlplacer.data_parallel.ternary.numba_intrinsics import code, draw
-from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS
+from dlplacer.data_parallel.ternary.kernels.numba_intrinsics import code, draw
+from dlplacer.data_parallel.ternary.kernels.random_keys import DRAW_BITS
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

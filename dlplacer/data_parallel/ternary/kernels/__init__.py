@@ -84,14 +84,14 @@ class TernaryKernels(Protocol):
 def kernels_for(device_type: str) -> TernaryKernels:
     """The fastest kernels of this device type that can run here; warns once where these are not compiled ones."""
     if device_type == "cpu" and importlib.util.find_spec("numba"):
-        from dlplacer.data_parallel.ternary.numba_kernels import NumbaKernels
+        from dlplacer.data_parallel.ternary.kernels.numba_kernels import NumbaKernels
 
         return warmed_up(NumbaKernels())
     if device_type == "cuda" and importlib.util.find_spec("triton"):
-        from dlplacer.data_parallel.ternary.triton_kernels import TritonKernels
+        from dlplacer.data_parallel.ternary.kernels.triton_kernels import TritonKernels
 
         return TritonKernels()
-    from dlplacer.data_parallel.ternary.torch_kernels import TorchKernels
+    from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
 
     if device_type == "cpu":
         way_out = "numba is not installed: pip install 'dlplacer[ternary]'"

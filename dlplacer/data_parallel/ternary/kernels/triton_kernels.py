@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from dlplacer.data_parallel.ternary.kernels.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
+from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
 from dlplacer.data_parallel.ternary.layout import words_for
-from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
-from dlplacer.data_parallel.ternary.torch_kernels import TorchKernels
 
 _WORDS = 256
 """Words that one program makes: 16 runs of 256 gradients, each a coalesced read."""

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dlplacer.data_parallel.ternary.kernels.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
 from dlplacer.data_parallel.ternary.layout import CODES_PER_WORD, words_for
-from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
 
 _TINY = 2.0**-64
 _CACHED = 1 << 15  # Elements worked on at a time on a CPU: ten ops pass over them, and memory is ten times slower.

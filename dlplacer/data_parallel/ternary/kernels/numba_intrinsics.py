@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dlplacer.data_parallel.ternary.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
+from dlplacer.data_parallel.ternary.kernels.random_keys import DRAW_BITS, FIRST, SECOND, SPREAD
 
 
 def _draw(typing, index, key_0, key_1):  # type: ignore[no-untyped-def]
