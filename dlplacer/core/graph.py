@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.core import frames
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
@@ -335,34 +336,17 @@ class OpGraph(Saved, Shown):
 
         Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
         """
-        import pandas
-
-        return pandas.DataFrame([_row(op) for op in self.ops])
+        return frames.ops(self)
 
     def edges_frame(self) -> "pandas.DataFrame":
         """A row per edge: source, target, output, bytes, tensor."""
-        import pandas
-
-        names = ("source", "target", "output", "bytes", "tensor")
-        return pandas.DataFrame([[getattr(edge, name) for name in names] for edge in self.edges], columns=list(names))
+        return frames.edges(self)
 
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
         for edge in self.edges:
             grouped[getattr(edge, end)].append(edge)
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}
-
-
-def _row(op: Op) -> dict[str, Any]:
-    times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
-    return {
-        "op": op.id,
-        **{name: getattr(op, name) for name in ("kind", "phase", "module")},
-        **{f"time_s[{kind}]" if kind else "time_s": time_s for kind, time_s in times.items()},
-        **{name: getattr(op, name) for name in _AMOUNTS},
-        "footprint_bytes": op.footprint_bytes,
-        "colocate": op.colocate,
-    }
 
 
 def _require_amount(owner: str, name: str, value: float) -> None:
