@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -10,6 +10,10 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import brief, expect, expect_call, expect_number, expect_table, expect_text, tuple_of
+
+if TYPE_CHECKING:
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.data_parallel.groups.parameter_uses import ParameterUses
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")
@@ -125,6 +129,24 @@ class Job:
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
+
+    def capture(self) -> "OpGraph":
+        """The dataflow graph of the step: `dlplacer.capture` of this job."""
+        from dlplacer.frontend.torch.capture import capture
+
+        return capture(self)
+
+    def parameter_uses(self) -> "ParameterUses":
+        """Where the step uses its parameters, and in which order their gradients are finished.
+
+        Raises
+        ------
+        CaptureError
+            If the job does not train, or its step cannot run on tensors without data.
+        """
+        from dlplacer.frontend.torch.tracing.parameter_uses import parameter_uses
+
+        return parameter_uses(self)
 
 
 def _described(leaf: Any) -> str:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Topology
+from dlplacer.files.disk import read_bytes
 from dlplacer.files.text import read_json
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
@@ -68,12 +69,7 @@ def _of_type(device: Device, device_type: str) -> Device:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(
-                f"{path} has {path.stat().st_size} bytes; a description of a machine has at most {MAX_BYTES}"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        content = read_bytes(path, MAX_BYTES)
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text"]) from error
