@@ -1,18 +1,33 @@
 """Graph and machine in, plan out: `place`, `compare`, `pipeline`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, options_of
+from dlplacer.api.subjects import (
+    GraphLike,
+    OptionsLike,
+    PlanLike,
+    TopologyLike,
+    graph_of,
+    machine_of,
+    options_of,
+    plan_of,
+)
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_call, expect_number, expect_text, expect_whole, tuple_of
+from dlplacer.core.expect import expect, expect_call, expect_number, expect_text, expect_whole, refuse, tuple_of
 from dlplacer.core.result import Result
 
 if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.solvers.instance.outcome import Progress
+
+Pins: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Op, module or glob → name or type of a device."""
+
+Together: TypeAlias = Iterable[str | Iterable[str]]
+"""Sets of ops that run on one device, each a pattern or several."""
 
 
 def place(
@@ -27,6 +42,9 @@ def place(
     workers: int | None = None,
     on_progress: "Callable[[Progress], None] | None" = None,
     stop: Event | None = None,
+    pins: Pins = (),
+    colocate: Together = (),
+    warm_start: PlanLike | None = None,
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -52,6 +70,12 @@ def place(
     stop
         Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
         unless the caller handles SIGINT in a way of its own.
+    pins
+        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``.
+    colocate
+        Patterns, or lists of patterns, of ops that stay together: ``["Mixed_6a", "fc, head"]``.
+    warm_start
+        A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
 
     Raises
     ------
@@ -87,6 +111,9 @@ def place(
         workers=workers,
         on_progress=on_progress or _ignore,
         stop=stop,
+        pins=_pins(pins),
+        colocate=_together(colocate),
+        warm_start=None if warm_start is None else plan_of(warm_start, "warm_start"),
     )
 
 
@@ -101,6 +128,8 @@ def compare(
     workers: int | None = None,
     on_progress: "Callable[[Progress], None] | None" = None,
     stop: Event | None = None,
+    pins: Pins = (),
+    colocate: Together = (),
 ) -> "Comparison":
     """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
 
@@ -110,7 +139,7 @@ def compare(
         Names of methods, as a series or as one text: ``"heft, peft"``; None means all.
     time_limit_s
         Seconds for each method. The heuristics need far less.
-    graph, topology, options, seed, workers, on_progress, stop
+    graph, topology, options, seed, workers, on_progress, stop, pins, colocate
         As for `place`.
 
     Raises
@@ -143,6 +172,8 @@ def compare(
         workers=workers,
         on_progress=on_progress or _ignore,
         stop=stop,
+        pins=_pins(pins),
+        colocate=_together(colocate),
     )
 
 
@@ -219,6 +250,23 @@ def expect_solving(
     expect_call("", optional=True, on_progress=on_progress)
     if stop is not None:
         expect("", "stop", stop, Event, "a threading.Event or None")
+
+
+def _pins(pins: Pins) -> tuple[tuple[str, str], ...]:
+    pairs = pins.items() if isinstance(pins, Mapping) else pins
+    found = tuple_of("", "pins", tuple(pairs) if isinstance(pins, Mapping) else pairs, tuple, "(pattern, device) pairs")
+    for pair in found:
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
+    return found
+
+
+def _together(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+    entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
+    return tuple(
+        entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
+        for entry in entries
+    )
 
 
 def _ignore(progress: "Progress") -> None:

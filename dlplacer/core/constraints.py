@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_table, expect_text, tuple_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class Constraints:
 
     pins: Mapping[str, str] = field(default_factory=dict)
     colocate: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        expect_table("constraints", pins=self.pins)
+        for op, device in self.pins.items():
+            expect_text("constraints", op=op, device=device)
+        sets = tuple_of("constraints", "colocate", self.colocate, (tuple, list), "sets of op ids")
+        named = tuple(
+            tuple_of("constraints", f"colocate[{place}]", ops, str, "op ids") for place, ops in enumerate(sets)
+        )
+        object.__setattr__(self, "colocate", named)
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

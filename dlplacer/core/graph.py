@@ -11,7 +11,7 @@ from dlplacer.core import frames
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
+from dlplacer.core.expect import expect, expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.core.units import format_bytes
 
@@ -240,6 +240,7 @@ class OpGraph(Saved, Shown):
         object.__setattr__(self, "ops", tuple_of("graph", "ops", self.ops, Op, "Op"))
         object.__setattr__(self, "edges", tuple_of("graph", "edges", self.edges, Edge, "Edge"))
         expect_text("graph", name=self.name, source=self.source)
+        expect("graph", "constraints", self.constraints, Constraints, "an object of class Constraints")
         expect_table("graph", optional=True, capture=self.capture, known=self.known, meta=self.meta)
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
