@@ -14,9 +14,11 @@ from .api.showing import violations as violations
 from .api.solving import compare as compare
 from .api.solving import pipeline as pipeline
 from .api.solving import place as place
-from .api.solving import what_would_help as what_would_help
 from .api.splitting import place_with_splits as place_with_splits
+from .api.what_if import elsewhere as elsewhere
+from .api.what_if import what_would_help as what_would_help
 from .check import Violation as Violation
+from .core.constraints import Constraints as Constraints
 from .core.errors import CaptureError as CaptureError
 from .core.errors import CheckError as CheckError
 from .core.errors import DlplacerError as DlplacerError
@@ -53,5 +55,6 @@ from .measure.splitting import SplitResult as SplitResult
 from .planning.compare import Comparison as Comparison
 from .planning.hybrid.hybrid_plan import HybridPlan as HybridPlan
 from .planning.pipeline.pipeline_plan import PipelinePlan as PipelinePlan
+from .planning.what_if.what_would_help import WhatWouldHelp as WhatWouldHelp
 from .report.explanation import Explanation as Explanation
 from .runtime import PlacedModule as PlacedModule

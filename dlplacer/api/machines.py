@@ -1,5 +1,6 @@
 """Machines: `detect_topology` and `import_topology`."""
 
+import warnings
 from os import PathLike
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def detect_topology(kind: str = "auto", *, measure: bool = False) -> Topology:
         ``gpu``, ``cpu``, or ``auto`` for GPUs where there are any.
     measure
         Whether to fit latency and rate of every link to timed copies, which takes some seconds. A link whose copies
-        contradict each other keeps what was assumed, and its ``meta`` says why.
+        contradict each other keeps what was assumed, and its ``meta`` says why; a warning too.
 
     Raises
     ------
@@ -32,12 +33,21 @@ def detect_topology(kind: str = "auto", *, measure: bool = False) -> Topology:
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
-    from dlplacer.runtime.profile.detect import detected_topology
+    from dlplacer.machines.importers.detect import detected_topology
 
     expect_flag("", measure=measure)
     if kind not in _KINDS:
         raise InputError(f"kind is {kind!r}; use one of {', '.join(_KINDS)}")
-    return detected_topology(kind, measure=measure)
+    topology = detected_topology(kind)
+    if not measure:
+        return topology
+    from dlplacer.machines.importers.measured_links import doubts
+    from dlplacer.runtime.profile.detected_links import with_timed_links
+
+    timed = with_timed_links(topology)
+    for doubt in doubts(timed):
+        warnings.warn(doubt, stacklevel=2)
+    return timed
 
 
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
-from unicodedata import category
 
 from dlplacer.api.strip import strip
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
+from dlplacer.report.page.columns.texts import visible
 
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
 
 Row = Sequence[str]
@@ -189,6 +190,22 @@ def _explanation(found: "Explanation") -> str:
     return _headline("Explanation", "") + _pairs(facts) + _table(heads, rows, len(rows))
 
 
+def _what_would_help(found: "WhatWouldHelp") -> str:
+    base_s = found.base.makespan_s
+    rows = [
+        (
+            answer.text,
+            "-" if answer.makespan_s is None else format_seconds(answer.makespan_s),
+            _percent(answer.gain(base_s)),
+            _percent(answer.most(base_s)),
+            answer.status,
+        )
+        for answer in found.answers
+    ]
+    table = _table(("change", "step", "gain", "at most", ""), rows, len(rows))
+    return _headline("What would help", _subject(found.base)) + table
+
+
 _CARDS: dict[str, Callable[[Any], str]] = {
     "OpGraph": _graph,
     "Topology": _topology,
@@ -199,6 +216,7 @@ _CARDS: dict[str, Callable[[Any], str]] = {
     "PipelinePlan": _pipeline,
     "HybridPlan": _hybrid,
     "Explanation": _explanation,
+    "WhatWouldHelp": _what_would_help,
 }
 """Class → its card; by name, as loading all rooms to show a graph would take a second."""
 
@@ -276,7 +294,11 @@ def _text(text: str, limit: int = _LONGEST_NAME) -> str:
     """A name as HTML may show it: escaped, control and direction characters as codes, a long one without its middle."""
     if len(text) > limit:
         text = f"{text[: limit // 2]}…{text[limit // 2 + 1 - limit :]}"
-    return escape("".join(f"<U+{ord(one):04X}>" if category(one) in ("Cc", "Cf", "Cs") else one for one in text))
+    return escape(visible(text))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _times(value: float | None) -> str:

@@ -3,19 +3,30 @@
 import webbrowser
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dlplacer.api.subjects import PlanLike, is_run, plan_of
+from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_number, expect_path, short_name
 
 if TYPE_CHECKING:
     from dlplacer.check import Violation
+    from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.report.explanation import Explanation
 
 _FRAME_PIXELS = 720
+_PAGES = {
+    "Comparison": ("comparison_page", "comparison_page"),
+    "HybridPlan": ("hybrid_page", "hybrid_page"),
+    "PipelinePlan": ("pipeline_page", "pipeline_page"),
+}
+"""Class → module of `dlplacer.report.page` and the function in it that makes its page."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +77,28 @@ class HtmlPage:
         return Path(stream.name)
 
 
-def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage:
-    """A page about a plan: figures, schedule, placement, memory, the longest ops.
+def show(
+    subject: "PlanLike | Comparison | HybridPlan | PipelinePlan",
+    path: str | PathLike[str] | None = None,
+    *,
+    against: PlanLike | None = None,
+) -> HtmlPage:
+    """A page to walk through: schedule, memory, modules and tables of a plan; a run, a comparison, a pipeline likewise.
 
     Parameters
     ----------
     subject
-        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run` returned, whose planned and measured
-        steps then stand on one axis.
+        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run`, `compare`, `pipeline` or `hybrid`
+        returned. Of a run the predicted and the measured step are shown on one axis.
     path
         Where to write the page too, as ``"plan.html"``.
+    against
+        A second plan, beside the first one.
 
     Raises
     ------
     InputError
-        If the subject is none of these, or the file cannot be written.
+        If the subject is none of these, the file cannot be written, or `against` is given with what is no plan.
 
     Examples
     --------
@@ -96,16 +114,31 @@ def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage
 
     if path is not None:
         expect_path(path)
-    if is_run(subject):
-        from dlplacer.measure.fidelity.run_page import page_of_run
-
-        page = HtmlPage(page_of_run(subject), headline(subject.measured))
-    else:
-        plan = plan_of(subject, "subject")
-        page = HtmlPage(html_page(plan), headline(plan))
+    page = _other_page(subject)
+    if page is None:
+        plan = plan_of(cast("PlanLike", subject), "subject")
+        other = None if against is None else plan_of(against, "against")
+        title = headline(plan) if other is None else f"{headline(plan)}, against {headline(other)}"
+        page = HtmlPage(html_page(plan, other), title)
+    elif against is not None:
+        raise InputError("against is for two plans; give a plan or a result as subject, or leave it out")
     if path is not None:
         page.save(path)
     return page
+
+
+def _other_page(subject: object) -> HtmlPage | None:
+    """The page of what is no plan; None for what may be one."""
+    if is_run(subject):
+        from dlplacer.measure.fidelity.run_page import page_of_run
+
+        return HtmlPage(page_of_run(subject), f"{subject.predicted.graph.name or 'graph'}: predicted and measured")
+    kind = type(subject).__name__
+    if kind not in _PAGES:
+        return None
+    module, function = _PAGES[kind]
+    page: str = getattr(import_module(f"dlplacer.report.page.{module}"), function)(subject)
+    return HtmlPage(page, getattr(subject, "name", "") or kind)
 
 
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":

@@ -1,8 +1,8 @@
 """Graph and machine in, plan out: `place`, `compare`, `pipeline`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dlplacer.api.subjects import (
     GraphLike,
@@ -15,17 +15,19 @@ from dlplacer.api.subjects import (
     plan_of,
 )
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_call, expect_number, expect_table, expect_text, expect_whole, tuple_of
+from dlplacer.core.expect import expect, expect_call, expect_number, expect_text, expect_whole, refuse, tuple_of
 from dlplacer.core.result import Result
 
 if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.solvers.instance.outcome import Progress
 
-    Pins = Mapping[str, str]
-    Colocate = str | Sequence[str | Sequence[str]]
+Pins: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Op, module or glob → name or type of a device."""
+
+Together: TypeAlias = Iterable[str | Iterable[str]]
+"""Sets of ops that run on one device, each a pattern or several."""
 
 
 def place(
@@ -40,8 +42,8 @@ def place(
     workers: int | None = None,
     on_progress: "Callable[[Progress], None] | None" = None,
     stop: Event | None = None,
-    pins: "Pins | None" = None,
-    colocate: "Colocate | None" = None,
+    pins: Pins = (),
+    colocate: Together = (),
     warm_start: PlanLike | None = None,
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
@@ -69,18 +71,16 @@ def place(
         Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
         unless the caller handles SIGINT in a way of its own.
     pins
-        Op, module or glob → the device that runs it, by name or by type: ``{"encoder.*": "gpu0"}``.
+        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``.
     colocate
-        Sets of ops that stay together: each a glob, or a list of ops, modules and globs.
+        Patterns, or lists of patterns, of ops that stay together: ``["Mixed_6a", "fc, head"]``.
     warm_start
-        A plan to begin with, of this problem or of a similar one; the result is never worse where it is feasible.
-        ``plan.provenance["warm_start"]`` tells how much of it could be used.
+        A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
 
     Raises
     ------
     InputError
-        If an argument cannot be meant, a name is unknown, pins contradict each other, or an op has no time on an
-        allowed device.
+        If an argument cannot be meant, or an op has no time on an allowed device.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     NoPlanError
@@ -96,14 +96,10 @@ def place(
     ('feasible', 'none')
     >>> result.speedup > 1.2
     True
-    >>> pinned = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft", pins={"Mixed_7*": "gpu1"})
-    >>> pinned.plan.placement["Mixed_7b.branch1x1.conv.weight"]
-    'gpu1'
     """
     from dlplacer.planning.place import place as place_graph
 
     expect_solving(method, time_limit_s, gap, seed, workers, on_progress, stop)
-    expect_table("", optional=True, pins=pins)
     return place_graph(
         graph_of(graph),
         machine_of(topology),
@@ -116,7 +112,7 @@ def place(
         on_progress=on_progress or _ignore,
         stop=stop,
         pins=_pins(pins),
-        colocate=_sets(colocate),
+        colocate=_together(colocate),
         warm_start=None if warm_start is None else plan_of(warm_start, "warm_start"),
     )
 
@@ -132,8 +128,8 @@ def compare(
     workers: int | None = None,
     on_progress: "Callable[[Progress], None] | None" = None,
     stop: Event | None = None,
-    pins: "Pins | None" = None,
-    colocate: "Colocate | None" = None,
+    pins: Pins = (),
+    colocate: Together = (),
 ) -> "Comparison":
     """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
 
@@ -177,7 +173,7 @@ def compare(
         on_progress=on_progress or _ignore,
         stop=stop,
         pins=_pins(pins),
-        colocate=_sets(colocate),
+        colocate=_together(colocate),
     )
 
 
@@ -188,14 +184,12 @@ def pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
-    pins: "Pins | None" = None,
-    colocate: "Colocate | None" = None,
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
     Parameters
     ----------
-    graph, topology, pins, colocate
+    graph, topology
         As for `place`.
     stages
         Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
@@ -218,7 +212,6 @@ def pipeline(
     >>> len(plan.stages), plan.micro_batches
     (2, 4)
     """
-    from dlplacer.planning.constrain import constrained
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
     from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES
 
@@ -229,9 +222,9 @@ def pipeline(
     for name, count in (("stages", stages), ("micro_batches", micro_batches)):
         if count is not None and count < 1:
             raise InputError(f"{name} is {count}; it must be at least 1")
-    machine = machine_of(topology)
-    held = constrained(graph_of(graph), machine, _pins(pins), _sets(colocate))
-    return plan_pipeline(held, machine, stages=stages, micro_batches=micro_batches, schedule=schedule)
+    return plan_pipeline(
+        graph_of(graph), machine_of(topology), stages=stages, micro_batches=micro_batches, schedule=schedule
+    )
 
 
 def expect_solving(
@@ -259,65 +252,20 @@ def expect_solving(
         expect("", "stop", stop, Event, "a threading.Event or None")
 
 
-def what_would_help(
-    plan: PlanLike, budget_s: float = 60.0, *, seed: int = 0, workers: int | None = None
-) -> "WhatWouldHelp":
-    """What the step would take with one thing changed: links, devices, memory, long ops, granularity, and strategies.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    budget_s
-        Seconds for solving again, shared by all changes.
-    seed, workers
-        As for `place`.
-
-    Returns
-    -------
-    WhatWouldHelp
-        ``answers``, the largest gain first; ``to_frame()`` has a row for each, with its gain and the most that its
-        bound allows, both as shares of the step.
-
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant.
-
-    Examples
-    --------
-    >>> import dlplacer as dp
-    >>> graph = dp.OpGraph([dp.Op(name, "mm", 1e-3) for name in "abc"])
-    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1")])
-    >>> found = dp.what_would_help(dp.place(graph, machine, time_limit_s=5), budget_s=20)
-    >>> best = found.answers[0]
-    >>> best.text, best.gain(found.base.makespan_s)
-    ('one more device, joined as d0 is', 0.5)
-    """
-    from dlplacer.planning.what_if.what_would_help import what_would_help as ask
-
-    expect_number("", budget_s=budget_s)
-    expect_whole("", seed=seed)
-    expect_whole("", optional=True, workers=workers)
-    return ask(plan_of(plan), budget_s, seed=seed, workers=workers)
-
-
-def _pins(pins: object) -> Mapping[str, str]:
-    expect_table("", optional=True, pins=pins)
-    found: Mapping[str, str] = pins or {}  # type: ignore[assignment]
-    for pattern, device in found.items():
-        expect_text("pins", pattern=pattern, device=device)
+def _pins(pins: Pins) -> tuple[tuple[str, str], ...]:
+    pairs = pins.items() if isinstance(pins, Mapping) else pins
+    found = tuple_of("", "pins", tuple(pairs) if isinstance(pins, Mapping) else pairs, tuple, "(pattern, device) pairs")
+    for pair in found:
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
     return found
 
 
-def _sets(colocate: object) -> tuple[str | tuple[str, ...], ...]:
-    if colocate is None:
-        return ()
-    given: Iterable[str | Sequence[str]] = (colocate,) if isinstance(colocate, str) else colocate  # type: ignore[assignment]
-    sets = tuple_of("", "colocate", given, (str, list, tuple), "globs, and lists of ops, modules and globs")
+def _together(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+    entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
     return tuple(
-        each if isinstance(each, str) else tuple_of("", f"colocate[{at}]", each, str, "ops, modules and globs")
-        for at, each in enumerate(sets)
+        entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
+        for entry in entries
     )
 
 

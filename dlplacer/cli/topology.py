@@ -64,20 +64,26 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _detect(arguments: argparse.Namespace) -> Topology:
+    from dlplacer.machines.importers.detect import detected_topology
+
+    topology = detected_topology(arguments.kind)
+    return _with_timed_links(topology) if arguments.measure else topology
+
+
+def _with_timed_links(topology: Topology) -> Topology:
+    """The topology with its links timed; says if the machine is busy, and which links keep what was assumed."""
     from dlplacer.machines.host_load import load_note
     from dlplacer.machines.importers.measured_links import doubts
-    from dlplacer.runtime.profile.detect import detected_topology
+    from dlplacer.runtime.profile.detected_links import with_timed_links
 
-    note = load_note() if arguments.measure else None
+    note = load_note()
     if note is not None:
         print(f"dlplacer: {note}", file=sys.stderr)
     with progress("timing links") as show:
-        topology = detected_topology(
-            arguments.kind, arguments.measure, lambda source, target: show(f"{source} to {target}")
-        )
-    for doubt in doubts(topology):
+        timed = with_timed_links(topology, lambda source, target: show(f"{source} to {target}"))
+    for doubt in doubts(timed):
         print(f"dlplacer: {doubt}", file=sys.stderr)
-    return topology
+    return timed
 
 
 def _show(arguments: argparse.Namespace) -> Topology:

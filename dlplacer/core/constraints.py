@@ -25,15 +25,14 @@ class Constraints:
     colocate: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        expect_table("the constraints", pins=self.pins)
+        expect_table("constraints", pins=self.pins)
         for op, device in self.pins.items():
-            expect_text("the constraints' pins", op=op, device=device)
-        sets = tuple_of("the constraints", "colocate", self.colocate, (tuple, list), "sets of op ids")
-        named = (
-            tuple_of("the constraints", f"colocate[{at}]", ops, str, "op ids")
-            for at, ops in enumerate(map(tuple, sets))
+            expect_text("constraints", op=op, device=device)
+        sets = tuple_of("constraints", "colocate", self.colocate, (tuple, list), "sets of op ids")
+        named = tuple(
+            tuple_of("constraints", f"colocate[{place}]", ops, str, "op ids") for place, ops in enumerate(sets)
         )
-        object.__setattr__(self, "colocate", tuple(named))
+        object.__setattr__(self, "colocate", named)
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.core import frames
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
@@ -239,6 +240,7 @@ class OpGraph(Saved, Shown):
         object.__setattr__(self, "ops", tuple_of("graph", "ops", self.ops, Op, "Op"))
         object.__setattr__(self, "edges", tuple_of("graph", "edges", self.edges, Edge, "Edge"))
         expect_text("graph", name=self.name, source=self.source)
+        expect("graph", "constraints", self.constraints, Constraints, "an object of class Constraints")
         expect_table("graph", optional=True, capture=self.capture, known=self.known, meta=self.meta)
         expect("graph", "constraints", self.constraints, Constraints, "dlplacer.core.constraints.Constraints(pins)")
         if not self.ops:
@@ -360,34 +362,17 @@ class OpGraph(Saved, Shown):
 
         Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
         """
-        import pandas
-
-        return pandas.DataFrame([_row(op) for op in self.ops])
+        return frames.ops(self)
 
     def edges_frame(self) -> "pandas.DataFrame":
         """A row per edge: source, target, output, bytes, tensor."""
-        import pandas
-
-        names = ("source", "target", "output", "bytes", "tensor")
-        return pandas.DataFrame([[getattr(edge, name) for name in names] for edge in self.edges], columns=list(names))
+        return frames.edges(self)
 
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
         for edge in self.edges:
             grouped[getattr(edge, end)].append(edge)
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}
-
-
-def _row(op: Op) -> dict[str, Any]:
-    times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
-    return {
-        "op": op.id,
-        **{name: getattr(op, name) for name in ("kind", "phase", "module")},
-        **{f"time_s[{kind}]" if kind else "time_s": time_s for kind, time_s in times.items()},
-        **{name: getattr(op, name) for name in _AMOUNTS},
-        "footprint_bytes": op.footprint_bytes,
-        "colocate": op.colocate,
-    }
 
 
 def _require_amount(owner: str, name: str, value: float) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.core import frames
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, expect_figure, expect_table, expect_text, expect_whole, short_name, tuple_of
@@ -194,50 +195,15 @@ class Plan(Saved, Shown):
 
     def to_frame(self) -> "pandas.DataFrame":
         """The schedule: a row per op, by start, with device, times in seconds, kind, phase and module."""
-        import pandas
-
-        names = ("op", "device", "start_s", "end_s", "time_s", "kind", "phase", "module")
-        rows = []
-        for entry in sorted(self.ops, key=lambda entry: (entry.start_s, entry.end_s)):
-            op = self.graph.op(entry.op)
-            times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
-            rows.append((entry.op, entry.device, *times, op.kind, op.phase, op.module))
-        return pandas.DataFrame(rows, columns=list(names))
+        return frames.schedule(self)
 
     def transfers_frame(self) -> "pandas.DataFrame":
         """The transfers: a row per tensor and device that it goes to, by start; times in seconds, the route as text."""
-        import pandas
-
-        names = ("tensor", "source", "from_device", "to_device", "bytes", "start_s", "end_s", "time_s", "route")
-        rows = []
-        for entry in sorted(self.transfers, key=lambda entry: (entry.start_s, entry.end_s)):
-            hops = [hop for segment in entry.segments for hop in segment.route]
-            route = " → ".join([hops[0][0], *(end for _, end in hops)])
-            ends = (self.placement.get(entry.source), entry.target)
-            times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
-            rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, route))
-        return pandas.DataFrame(rows, columns=list(names))
+        return frames.transfers(self)
 
     def devices_frame(self) -> "pandas.DataFrame":
         """A row per device: ops, seconds busy and idle in the step, peak and capacity in bytes (None if unlimited)."""
-        import pandas
-
-        busy_s = dict.fromkeys(self.topology.device_index, 0.0)
-        for entry in self.ops:
-            busy_s[entry.device] += entry.end_s - entry.start_s
-        rows = [
-            {
-                "device": device.id,
-                "type": device.type,
-                "ops": len(self.order[device.id]),
-                "busy_s": busy_s[device.id],
-                "idle_s": max(0.0, self.makespan_s - busy_s[device.id]),
-                "peak_bytes": self.memory[device.id].peak_bytes if device.id in self.memory else None,
-                "capacity_bytes": device.memory_bytes,
-            }
-            for device in self.topology.devices
-        ]
-        return pandas.DataFrame(rows)
+        return frames.device_use(self)
 
 
 def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer]) -> float:

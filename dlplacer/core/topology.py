@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.core import frames
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
@@ -231,26 +232,11 @@ class Topology(Saved, Shown):
 
     def to_frame(self) -> "pandas.DataFrame":
         """A row per device: type, memory in bytes (None if unlimited), float32 FLOP/s and memory rate where given."""
-        import pandas
-
-        rows = [
-            {
-                "device": device.id,
-                "type": device.type,
-                "memory_bytes": device.memory_bytes,
-                "flops_per_s": rates.get("float32") if isinstance(rates := device.flops_per_s, Mapping) else rates,
-                "memory_bytes_per_s": device.memory_bytes_per_s,
-            }
-            for device in self.devices
-        ]
-        return pandas.DataFrame(rows)
+        return frames.devices(self)
 
     def links_frame(self) -> "pandas.DataFrame":
         """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
-        import pandas
-
-        names = ("source", "target", "bytes_per_s", "latency_s", "duplex", "count")
-        return pandas.DataFrame([[getattr(link, name) for name in names] for link in self.links], columns=list(names))
+        return frames.links(self)
 
     def to_networkx(self) -> Any:
         """A networkx Graph whose nodes carry their `Device` or `Router` and whose edges carry their `Link`."""

@@ -10,7 +10,13 @@ import dlplacer as dp
 
 MODULES = (
     *("dlplacer", "dlplacer.api.plot", "dlplacer.api.hybrid_planning", "dlplacer.api.machines", "dlplacer.api.running"),
-    *("dlplacer.api.showing", "dlplacer.api.solving", "dlplacer.api.splitting", "dlplacer.core.graph"),
+    *(
+        "dlplacer.api.showing",
+        "dlplacer.api.solving",
+        "dlplacer.api.splitting",
+        "dlplacer.api.what_if",
+        "dlplacer.core.graph",
+    ),
     *("dlplacer.core.options", "dlplacer.core.plan", "dlplacer.core.result", "dlplacer.core.topology"),
     *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
 )

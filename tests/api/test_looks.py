@@ -110,6 +110,16 @@ def test_notebooks_get_small_tables(result, comparison, pipeline, hybrid, run) -
     assert plan._repr_html_().count("<text") == 8
 
 
+def test_what_would_help_is_a_short_table() -> None:
+    graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
+    found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
+    assert fits(repr(found))
+    assert repr(found).splitlines()[0].startswith(f"<WhatWouldHelp: {len(found.answers)} changes of a step of 3 ms")
+    frame = found.to_frame()
+    assert frame["change"].tolist() == [answer.text for answer in found.answers]
+    assert found.answers[0].text in found._repr_html_()
+
+
 def test_names_are_escaped_and_direction_marks_are_codes() -> None:
     evil = "<img src=x onerror=alert(1)>\u202egnp.exe"
     graph = dp.OpGraph([dp.Op(evil, evil, 1.0)], name=evil)
@@ -201,6 +211,16 @@ def test_a_page_shows_saves_and_names_itself(result, run, tmp_path: Path, monkey
     path.unlink()
 
 
+def test_other_values_have_pages_too(result, comparison, pipeline, hybrid, run, tmp_path: Path) -> None:
+    for value, word in ((comparison, "heft"), (pipeline, "stage"), (hybrid, "devices"), (run, "predicted")):
+        assert word in dp.show(value, tmp_path / "page.html").html
+        assert (tmp_path / "page.html").stat().st_size > 10_000
+    both = dp.show(result, against=result.plan)
+    assert "against" in both.title
+    with pytest.raises(dp.InputError, match="against is for two plans"):
+        dp.show(comparison, against=result)
+
+
 def test_pictures_from_results_and_files(result, comparison, run, tmp_path: Path) -> None:
     from matplotlib import pyplot
 
@@ -208,7 +228,8 @@ def test_pictures_from_results_and_files(result, comparison, run, tmp_path: Path
     try:
         for subject in (result, result.plan, path):
             axes = dp.plot.gantt(subject, pyplot.figure().add_subplot())
-            assert [label.get_text().split("\n")[0] for label in axes.get_yticklabels()][:2] == ["gpu0", "gpu1"]
+            rows = {label.get_text().split("\n")[0] for label in axes.get_yticklabels()}
+            assert set(result.plan.topology.device_index) <= rows
         upper, lower = dp.plot.run(run)
         assert "predicted" in upper.get_title(loc="left")
         assert "measured" in lower.get_title(loc="left")

@@ -91,6 +91,20 @@ def test_graphs_and_topologies_save_themselves(result: dp.Result, tmp_path: Path
     assert dp.load_topology(machine.save(str(tmp_path / "t.json"))) == machine
 
 
+def test_pins_and_a_plan_to_begin_with(tmp_path: Path) -> None:
+    graph = dp.OpGraph([dp.Op(name, "mm", 1e-3, module=f"net.{name}") for name in "abcd"])
+    machine = dp.Topology([dp.Device("d0"), dp.Device("d1")], links=[dp.Link("d0", "d1", 1e9)])
+    made = dp.place(graph, machine, pins={"net.a": "d1", "b": "d1"}, colocate=["c, d"], time_limit_s=2)
+    assert made.plan.placement == {"a": "d1", "b": "d1", "c": "d0", "d": "d0"}
+    path = made.save(tmp_path / "plan.json")
+    for start in (made, made.plan, path):
+        again = dp.place(graph, machine, warm_start=start, time_limit_s=2)
+        assert again.plan.makespan_s <= made.plan.makespan_s
+        assert "warm_start" in again.plan.provenance
+    with pytest.raises(dp.InputError, match=r"pins\[0\] is 'a' \(str\); give a tuple of \(pattern, device\) pairs"):
+        dp.place(graph, machine, pins=["a"])
+
+
 def test_devices_follow_from_the_types_of_the_plan() -> None:
     def planned(*types: str) -> list[str]:
         devices = [dp.Device(f"d{place}", kind) for place, kind in enumerate(types)]

@@ -46,8 +46,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "apply": (dp.apply, {"job": JOB, "plan": PLAN}),
     "profile": (dp.profile, {"job": JOB, "devices": "abacus:0"}),
     "run": (dp.run, {"job": JOB, "plan": PLAN, "steps": 1, "warmup": 0}),
+    "what_would_help": (dp.what_would_help, {"plan": PLAN, "budget_s": 0.01}),
+    "elsewhere": (dp.elsewhere, {"plan": PLAN, "op": "a", "budget_s": 0.1}),
     "explain": (dp.explain, {"plan": PLAN}),
-    "what_would_help": (dp.what_would_help, {"plan": PLAN, "budget_s": 0.1, "workers": 1}),
     "show": (dp.show, {"subject": PLAN}),
     "check_plan": (dp.check_plan, {"plan": PLAN}),
     "violations": (dp.violations, {"plan": PLAN}),
@@ -62,6 +63,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Op": (dp.Op, {"id": "a", "kind": "mm"}),
     "Edge": (dp.Edge, {"source": "a", "target": "b", "bytes": 1}),
     "TensorSpec": (dp.TensorSpec, {"shape": (2,), "dtype": "float32", "bytes": 8}),
+    "Constraints": (dp.Constraints, {"pins": {"a": "d0"}, "colocate": (("a", "b"),)}),
     "OpGraph": (dp.OpGraph, {"ops": GRAPH.ops, "edges": GRAPH.edges}),
     "Device": (dp.Device, {"id": "d"}),
     "Router": (dp.Router, {"id": "r"}),
@@ -135,7 +137,16 @@ def close_figures() -> None:
 
 def test_every_public_function_and_class_is_called() -> None:
     called = {name.split(".")[0] for name in CALLS}
-    made_by_us = {"Comparison", "Explanation", "HybridPlan", "PipelinePlan", "PlacedModule", "Run", "RunReport"}
+    made_by_us = {
+        "Comparison",
+        "Explanation",
+        "HybridPlan",
+        "PipelinePlan",
+        "PlacedModule",
+        "Run",
+        "RunReport",
+        "WhatWouldHelp",
+    }
     made_by_us |= {"SplitResult", "Violation", "HtmlPage"}
     names = {name for name in dp.__all__ if callable(getattr(dp, name))}
     names -= {

@@ -101,7 +101,9 @@ def measured(
         their links takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
-    source = f"{topology.source}; links timed with copies of {sizes_bytes[0]} to {sizes_bytes[-1]} bytes"
+    count = sum("measured" in link.meta for link in links)
+    copies = f"copies of {format_bytes(sizes_bytes[0])} to {format_bytes(sizes_bytes[-1])}"
+    source = f"{topology.source}; {count} of {len(links)} links timed with {copies}"
     return replace(topology, links=tuple(links), source=source)
 
 

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import DlplacerError, InputError, InternalError
+from dlplacer.core.expect import printable
 from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
 from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
 from dlplacer.planning.what_if.change import Answer, Change
@@ -18,6 +21,12 @@ from dlplacer.planning.what_if.other_strategies import strategies
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import build_instance
+
+if TYPE_CHECKING:
+    import pandas
+
+_SHOWN = 16
+"""Changes that a repr lists: about a screen."""
 
 Report = Callable[[str, int, int], None]
 """Hears what is looked at, how many changes have been answered, and how many there are."""
@@ -56,8 +65,8 @@ _RELAXING = ("link", "device", "memory", "op", "split")
 """Kinds of change under which the plan as it is remains possible, and no longer."""
 
 
-@dataclass(frozen=True)
-class WhatWouldHelp:
+@dataclass(frozen=True, repr=False)
+class WhatWouldHelp(Shown):
     """The answers, the largest gain first, those without a step last.
 
     Attributes
@@ -75,6 +84,20 @@ class WhatWouldHelp:
     answers: tuple[Answer, ...] = field(repr=False)
     seconds: float = field(default=0.0, compare=False)
 
+    def __repr__(self) -> str:
+        base_s = self.base.makespan_s
+        lines = [f"<WhatWouldHelp: {len(self.answers)} changes of a step of {format_seconds(base_s)}"]
+        for answer in self.answers[:_SHOWN]:
+            gain = answer.gain(base_s)
+            lines.append(f"  {'-' if gain is None else f'{100 * gain:.1f} %':>8}  {printable(answer.text)}")
+        return "\n".join(lines) + ">"
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per change, the largest gain first: step in seconds, gain and its bound as ratios, status and note."""
+        import pandas
+
+        return pandas.DataFrame([answer.to_dict(self.base.makespan_s) for answer in self.answers])
+
     def to_dict(self) -> dict[str, Any]:
         """The field ``what_would_help`` of ``dlplacer explain --json``."""
         base = self.base
@@ -85,12 +108,6 @@ class WhatWouldHelp:
             "seconds": self.seconds,
             "changes": [answer.to_dict(base.makespan_s) for answer in self.answers],
         }
-
-    def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each answer and the fields of ``changes``."""
-        import pandas
-
-        return pandas.DataFrame(self.to_dict()["changes"])
 
 
 def what_would_help(

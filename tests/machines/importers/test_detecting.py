@@ -115,6 +115,7 @@ def test_copies_that_contradict_each_other_are_doubted() -> None:
     (link,) = found.links
     assert (link.bytes_per_s, link.latency_s, link.count) == (20e9, 2e-6, 2)
     assert "measured" not in link.meta
+    assert found.source.endswith("; 0 of 1 links timed with copies of 4 B to 64 MiB")
     (text,) = doubts(found)
     assert re.match(r"link a – b: no line explains .* keeps the assumed 20 GB/s and 2 us: measure again", text)
 

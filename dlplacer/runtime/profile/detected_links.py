@@ -1,0 +1,38 @@
+"""The links of this machine, timed on its own devices."""
+
+from collections.abc import Callable
+
+from dlplacer.core.topology import Topology
+from dlplacer.machines.importers.host import CORE
+from dlplacer.machines.importers.measured_links import measured
+from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.profile.link_times import copy_timer
+
+
+def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
+    """A detected topology with latency and rate of every link by timed copies, where these agree on them.
+
+    See `dlplacer.machines.importers.measured_links.measured`.
+
+    Parameters
+    ----------
+    topology
+        As `dlplacer.machines.importers.detect.detected_topology` finds it, its devices in this machine's order.
+    on_copy
+        Called with the ends of a link before a copy over it is timed.
+    """
+    kind = "cpu" if topology.devices[0].type == CORE else "cuda"
+    names = [f"{kind}:{place}" for place in range(len(topology.devices))]
+    opened = dict(zip(topology.device_index, open_devices(names), strict=True))
+    copy_s = copy_timer(opened)
+
+    def timed(source: str, target: str, size_bytes: int) -> float:
+        on_copy(source, target)
+        return copy_s(source, target, size_bytes)
+
+    try:
+        return measured(topology, timed, shared_memory=in_host_memory(opened.values()))
+    finally:
+        for device in opened.values():
+            device.close()
