@@ -77,7 +77,7 @@ class SegmentChain:
                 continue
             known = self.incumbents[before.instance]
             chain.bounds[part] = replace(self.bounds[before.instance], makespan=known.bound)
-            begun = chain.begin(part) if self.budget.left_s else Incumbent(self.budget)
+            begun = chain.begin(part) if self.budget.left_s else Incumbent(self.budget_of(0.0))
             chain.incumbents[part] = begun
             if known.best is not None:
                 begun.offer(compact(part, known.best.device, known.best.start))
