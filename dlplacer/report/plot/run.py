@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
 from dlplacer.core.units import format_seconds
-from dlplacer.files.text import write_bytes
+from dlplacer.files.disk import write_bytes
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
 from dlplacer.report.plot.save import figure_bytes
 from dlplacer.report.plot.style.colors import GUIDE

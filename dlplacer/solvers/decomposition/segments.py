@@ -1,10 +1,10 @@
 """Cut ops: where a graph falls into segments that run one after another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from dlplacer.problem.transfers import TransferRequest, traffic_of
+from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
 from dlplacer.solvers.instance.instance import Delay, Instance
 
 _LARGEST_SERIES = 120
@@ -96,28 +96,43 @@ def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]
     ]
 
 
-def with_traffic(instance: Instance, segments: Sequence[GraphSegment], series: Series) -> Series:
-    """A series with what is sent inside its segments.
+def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: Sequence[Series]) -> list[Series]:
+    """Series with what is sent inside their segments.
 
     What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
     still add up to a bound: other traffic on the links is left out, which lengthens nothing.
     """
     if instance.traffic is None:
-        return series
+        return list(several)
+    sent: dict[int, list[TransferRequest]] = {}
+    for request in instance.traffic.requests:
+        sent.setdefault(request.source, []).append(request)
+    return [
+        replace(series, instance=replace(series.instance, traffic=_traffic(instance.traffic, sent, segments, series)))
+        for series in several
+    ]
+
+
+def _traffic(
+    traffic: Traffic,
+    sent: Mapping[int, Sequence[TransferRequest]],
+    segments: Sequence[GraphSegment],
+    series: Series,
+) -> Traffic:
+    """The traffic of a series: what its ops send to readers in the same segment."""
     requests: list[TransferRequest] = []
     offset = 0
     for number in series.segments:
         position = {op: offset + place for place, op in enumerate(segments[number].ops)}
         last = offset + len(position) - 1
-        for request in instance.traffic.requests:
-            source = position.get(request.source, last)
-            readers = tuple(position[op] for op in request.readers if position.get(op, -1) > source)
-            if source < last and readers:
-                requests.append(TransferRequest("", source, request.size, readers, readers))
+        for op in segments[number].ops[:-1]:
+            for request in sent.get(op, ()):
+                source = position[op]
+                readers = tuple(position[reader] for reader in request.readers if position.get(reader, -1) > source)
+                if readers:
+                    requests.append(TransferRequest("", source, request.size, readers, readers))
         offset = last + 1
-    return replace(
-        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.routes, requests, offset))
-    )
+    return traffic_of(traffic.routes, requests, offset)
 
 
 def _leading_to(instance: Instance, last: int) -> list[int]:

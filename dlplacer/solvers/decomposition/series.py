@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, with_traffic
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.heft import heft
@@ -53,9 +53,8 @@ class SegmentChain:
         self.budget = Budget(0.0)
 
     @classmethod
-    def leading_to(cls, instance: Instance, last: int, budget: Budget) -> "SegmentChain":
-        """The chain of what leads to an op, with bounds of all its parts and list schedules of all its series."""
-        segments = find_segments(instance, last)
+    def of(cls, instance: Instance, segments: list[GraphSegment], budget: Budget) -> "SegmentChain":
+        """The chain of some segments, with bounds of all its parts and list schedules of all its series."""
         chain = cls(instance, segments, couple(instance, segments), {})
         chain.budget = budget
         joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
@@ -70,7 +69,7 @@ class SegmentChain:
 
     def with_traffic(self) -> "SegmentChain":
         """The same chain with series that have traffic, and begin with what is known of them without."""
-        series = [with_traffic(self.instance, self.segments, series) for series in self.series]
+        series = with_traffic(self.instance, self.segments, self.series)
         chain = SegmentChain(self.instance, self.segments, series, dict(self.bounds))
         chain.budget = self.budget
         for before, part in zip(self.series, (entry.instance for entry in series), strict=True):
@@ -183,6 +182,10 @@ class SegmentChain:
         return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
 
     @cached_property
+    def _interchangeable(self) -> list[tuple[int, ...]]:
+        return interchangeable(self.instance)
+
+    @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
         """Number of a segment → its series, and where it begins in the series' instance."""
         return {
@@ -211,7 +214,7 @@ class SegmentChain:
     def _swap(self, here: int, there: int) -> list[int]:
         """New names of devices that put `there` in the place of `here`, if the two can be swapped."""
         name = list(range(self.instance.device_count))
-        if any(here in members and there in members for members in interchangeable(self.instance)):
+        if any(here in members and there in members for members in self._interchangeable):
             name[here], name[there] = there, here
         return name
 

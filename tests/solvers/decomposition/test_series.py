@@ -25,7 +25,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain.leading_to(instance, last, one_worker())
+    chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     return chain
