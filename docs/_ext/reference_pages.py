@@ -24,6 +24,7 @@ _PACKAGES = {
     "dlplacer.report.plot": "Pictures",
     "dlplacer.planning.hybrid": "Data parallelism, model parallelism or both",
     "dlplacer.runtime.distributed": "Several processes",
+    "dlplacer.data_parallel": "Training on many devices",
 }
 
 
