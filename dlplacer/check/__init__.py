@@ -17,6 +17,8 @@ RULES: tuple[Rule, ...] = (
     placement.every_op_once,
     placement.allowed_devices,
     placement.colocation,
+    placement.pinned,
+    placement.kept_together,
     timing.durations,
     timing.one_op_at_a_time,
     timing.barrier_at_the_loss,
@@ -32,9 +34,9 @@ RULES: tuple[Rule, ...] = (
     arithmetic.makespan,
     arithmetic.bound_and_gap,
 )
-"""In the order in which they are reported. The first three make the others meaningful."""
+"""In the order in which they are reported. The first five make the others meaningful."""
 
-_STRUCTURAL = RULES[:3]
+_STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:

@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
 from dlplacer.cli.output.output_files import output_file, tell_written
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
 
 HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
+EXAMPLES = (
+    ("compare inception_v3-train dgx1-v100-2gpu --time-limit 20s", "every method"),
+    ("compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png", "some of them, with a picture"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
+    add_pin_option(parser)
+    add_colocate_option(parser)
     add_picture_options(parser, "comparison")
     parser.add_argument("--html", metavar="F", type=output_file, help="one page with the schedules of all methods")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -37,8 +44,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     graph, topology = calibrated(arguments)
+    graph = constrained_by(arguments, graph, topology)
     names = arguments.methods
-    with interruptible() as stop, progress_line() as report:
+    with interruptible() as stop, progress_line("comparing", arguments.time_limit) as report:
         comparison = compare(
             graph,
             topology,

@@ -7,9 +7,10 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from dlplacer.cli.arguments.parser import Parser
+from dlplacer.cli.arguments.parser import Parser, actions_of, examples
 from dlplacer.cli.interruption import INTERRUPTED
 from dlplacer.cli.output.streams import end_of_stdout, is_of_stdout, say, usable_streams
+from dlplacer.cli.output.verbosity import NORMAL, add_verbosity_options, set_verbosity
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.version import __version__
 
@@ -31,6 +32,8 @@ _COMMANDS = (
     "hybrid",
     "pipeline",
     "advise",
+    "list",
+    "completion",
 )
 _EPILOG = (
     "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, "
@@ -45,12 +48,16 @@ def build_parser() -> argparse.ArgumentParser:
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"dlplacer {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("-V", "--version", action="version", version=f"dlplacer {__version__}")
+    add_verbosity_options(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in _COMMANDS:
         module = import_module(f"dlplacer.cli.{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        end = examples(getattr(module, "EXAMPLES", ()))
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP, epilog=end)
         module.configure(command)
+        for inner in (command, *actions_of(command)):
+            add_verbosity_options(inner)
         command.set_defaults(action=module.execute)
     return parser
 
@@ -59,7 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     with usable_streams():
         try:
-            parsed = build_parser().parse_args(arguments)
+            parser = build_parser()
+            parsed = parser.parse_args(arguments)
+            set_verbosity(getattr(parsed, "verbosity", NORMAL))
+            if parsed.command is None:
+                # What to do next is no mistake to be scolded for.
+                parser.print_help()
+                sys.stdout.flush()
+                return 0
             code: int = parsed.action(parsed)
             sys.stdout.flush()
             return code

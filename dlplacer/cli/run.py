@@ -4,14 +4,17 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
+from dlplacer.cli.arguments.problem_options import bytes_option, seconds_option
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import picture_file
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.run_tables import print_run
 from dlplacer.core.errors import InputError
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from dlplacer.measure.fidelity.run_report import Run
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
+EXAMPLES = (
+    ("run plan.json --devices cpu:0,cpu:1 --gantt run.png", "a plan of one of dlplacer's own models, on two cores"),
+    ("run plan.json my_model:build --devices cuda:0,cuda:1", "of a model of yours, on two GPUs"),
+    ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
+)
 _OWN_MODELS = "dlplacer.models:"
 _LAUNCH_LIMIT_S = 24 * 3600.0
 
@@ -53,10 +61,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--replicas", type=int, metavar="N", help="train N copies of the plan on N parts of the batch")
     group.add_argument(
-        "--bucket-bytes", type=int, metavar="B", help="gradients are exchanged in buckets of B bytes (25 MiB)"
+        "--bucket-bytes",
+        type=bytes_option,
+        metavar="SIZE",
+        help="gradients are exchanged in buckets of this size (25 MiB)",
     )
     group.add_argument(
-        "--timeout", type=float, default=120.0, metavar="S", help="wait S seconds for another rank (120)"
+        "--timeout", type=seconds_option, default=120.0, metavar="TIME", help="wait so long for another rank (120 s)"
     )
     add_job_options(parser)
 
@@ -87,7 +98,10 @@ def execute(arguments: argparse.Namespace) -> int:
 def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
     from dlplacer.measure.fidelity.run_plan import run
 
-    return run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
+    with progress("running") as show:
+        show("capturing and compiling")
+        job, devices = build_job(arguments), arguments.devices.split(",")
+        return run(job, plan, devices, arguments.steps, arguments.warmup, on_progress=show)
 
 
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
@@ -108,7 +122,11 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
 
     def work(rank: int) -> "Run | None":
         devices = arguments.devices.split(",")
-        done = run_over_ranks(build_job(whole), plan, devices, over, arguments.steps, arguments.warmup)
+        # In the process of rank 0: a thread that writes must not be there when processes are forked.
+        with progress("running") if rank == 0 else nullcontext(lambda text, share=None: None) as show:
+            show("capturing and compiling")
+            job = build_job(whole)
+            done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
         return done if rank == 0 else None
 
     if under_launcher():

@@ -7,12 +7,18 @@ from pathlib import Path
 
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 HELP = "Detect this machine, show a topology, or import one from another tool."
+EXAMPLES = (
+    ("topology detect --measure -o box.json", "this machine, with timed links"),
+    ("topology show dgx1-v100-8gpu --picture dgx1.png", "a table and a picture"),
+    ("topology import topo.txt --type V100 -o box.json", "what nvidia-smi topo -m printed"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +71,10 @@ def _detect(arguments: argparse.Namespace) -> Topology:
     note = load_note() if arguments.measure else None
     if note is not None:
         print(f"dlplacer: {note}", file=sys.stderr)
-    topology = detected_topology(arguments.kind, arguments.measure)
+    with progress("timing links") as show:
+        topology = detected_topology(
+            arguments.kind, arguments.measure, lambda source, target: show(f"{source} to {target}")
+        )
     for doubt in doubts(topology):
         print(f"dlplacer: {doubt}", file=sys.stderr)
     return topology

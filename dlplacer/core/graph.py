@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Brief, Saved, Shown
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
@@ -214,12 +215,14 @@ class OpGraph(Saved, Shown):
         Hash over everything but costs; None if it was not captured from a model.
     known
         A known result for this graph: topology, options, makespan_s, source.
+    constraints
+        Pins and sets of ops that stay together, beside those that the ops tell of themselves.
 
     Raises
     ------
     InputError
         If an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a tensor
-        disagree, or the graph has a cycle.
+        disagree, the graph has a cycle, or the constraints name an op that is not there.
     """
 
     ops: tuple[Op, ...]
@@ -230,6 +233,7 @@ class OpGraph(Saved, Shown):
     structure_sha256: str | None = None
     known: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple_of("graph", "ops", self.ops, Op, "Op"))
@@ -252,6 +256,8 @@ class OpGraph(Saved, Shown):
         cycle = cycle_mistake(self.edges)
         if cycle is not None:
             raise InputError(cycle)
+        for name in sorted(self.constraints.names - self.index.keys()):
+            raise InputError(f"the constraints name op {name!r}, which is not there; take it out")
 
     def __repr__(self) -> str:
         count, joined = len(self.ops), len(self.edges)
@@ -264,6 +270,24 @@ class OpGraph(Saved, Shown):
     def index(self) -> Mapping[str, int]:
         """Op id → position in `ops`."""
         return {op.id: position for position, op in enumerate(self.ops)}
+
+    @cached_property
+    def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Op ids that run on one device, in file order: groups of `Op.colocate` and of the constraints, joined."""
+        from networkx.utils import UnionFind
+
+        joined = UnionFind(op.id for op in self.ops if op.colocate is not None)
+        named: dict[str, str] = {}
+        for op in self.ops:
+            if op.colocate is not None:
+                joined.union(named.setdefault(op.colocate, op.id), op.id)
+        for ops in self.constraints.colocate:
+            joined.union(*ops)
+        groups: dict[str, list[str]] = {}
+        for op in self.ops:
+            if op.id in joined.parents:
+                groups.setdefault(joined[op.id], []).append(op.id)
+        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
     def op(self, op_id: str) -> Op:
         """The op of this id.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
@@ -20,7 +20,8 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble
-from dlplacer.planning.place import place
+from dlplacer.planning.constrain import constrained
+from dlplacer.planning.place import place, single_device_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible
@@ -146,6 +147,8 @@ def compare(
     workers: int | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: Event | None = None,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    colocate: Iterable[str | Iterable[str]] = (),
 ) -> Comparison:
     """What every method makes of a graph on a machine.
 
@@ -157,7 +160,7 @@ def compare(
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
         Called with the best plan and the best bound of all methods.
-    options, seed, workers, stop
+    options, seed, workers, stop, pins, colocate
         As for `dlplacer.planning.place.place`.
 
     Raises
@@ -170,6 +173,7 @@ def compare(
     chosen = _known(methods)
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
+    graph = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)
@@ -192,7 +196,8 @@ def compare(
     for method in (name for name in chosen if name not in RULES):
         board.add(single if method == "single" else _solved(method, solve))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
-    return Comparison(board.ranked(chosen), board.lower_bound_s, single.makespan_s, name)
+    single_s = single_device_s(problem) if graph.constraints else single.makespan_s
+    return Comparison(board.ranked(chosen), board.lower_bound_s, single_s, name)
 
 
 class _Board:

@@ -161,6 +161,10 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
+    def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
+        """The route over given links, in segments from device to device, for tensors of a size."""
+        return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
+
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
         """All routes between two devices that take at most some ticks, by rising delay; None if there are too many.
 

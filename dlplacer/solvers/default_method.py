@@ -24,7 +24,7 @@ from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
@@ -92,7 +92,7 @@ class DefaultParams:
 PARAMS = DefaultParams()
 
 
-def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]]) -> Outcome:
+def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]], begin: Begin) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
     It begins with the schedules of all heuristics that fit into a tenth of the time, at least two, so that no plan is
@@ -103,6 +103,8 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     starts
         The heuristics, the quick ones first, each with its cost relative to the others: those that would not fit into
         the time are left out.
+    begin
+        Called before all else, with an incumbent that is empty: a warm start.
 
     Raises
     ------
@@ -113,7 +115,9 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     """
     instance = build_instance(problem)
     incumbent = Incumbent(budget, admission(problem, instance))
-    _run_phases(problem, instance, incumbent, list(starts))
+    begin(instance, incumbent)
+    if not incumbent.closed:
+        _run_phases(problem, instance, incumbent, list(starts))
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
