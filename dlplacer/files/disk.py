@@ -62,7 +62,7 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
             return
         _replace(path.resolve(), data)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another -o") from error
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -30,7 +30,7 @@ from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interru
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.feasibility import require_feasible, shortage
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
@@ -114,7 +114,7 @@ def place(
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
     solve = METHODS[method] if warm is None else partial(solve_from, warm.begin)
     outcome = _search(problem, solve, budget)
-    schedule = _require_schedule(outcome, method, time_limit_s)
+    schedule = _require_schedule(problem, outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
     provenance = provenance_of(problem, seed=seed, workers=budget.workers)
     provenance |= {} if warm is None else {"warm_start": warm.note}
@@ -162,11 +162,15 @@ def _search(problem: Problem, solve: Callable[[Problem, Budget], Outcome], budge
     return outcome
 
 
-def _require_schedule(outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:
+def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:
     if outcome.schedule is None:
+        short = shortage(problem)
+        reason = "" if short is None else f": {short}"
+        others = "" if method == DEFAULT_METHOD else f"use method {DEFAULT_METHOD!r}, "
+        room = "" if short is None else ", use a topology with more memory, or a smaller batch"
         raise NoPlanError(
-            f"method {method!r} found no plan within {time_limit_s:g} s; one may exist: raise --time-limit, use method "
-            "'ilp', or use a topology with more memory"
+            f"method {method!r} found no plan within {time_limit_s:g} s{reason}; one may exist: "
+            f"{others}raise --time-limit{room}"
         )
     if outcome.lower_bound > outcome.schedule.makespan:
         raise InternalError(

@@ -1,6 +1,6 @@
 """Why no plan can exist: each reason named with its numbers and a way out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.units import format_bytes
@@ -68,6 +68,45 @@ def explain_overflow(problem: Problem) -> InfeasibleError:
         f"{_exactly(size, capacity_bytes)} while it runs, and devices have "
         f"{_capacities(problem, range(problem.device_count))}; use a larger topology or a smaller batch"
     )
+
+
+def shortage(problem: Problem) -> str | None:
+    """What is nearest to being short where no plan was found: bytes needed, bytes there, and which devices.
+
+    None where memory cannot bind, as everything fits on any device.
+    """
+    live = problem.options.memory == "live"
+    passing = sum(problem.output_bytes) + sum(problem.workspace_bytes) if live else 0
+    everything = sum(problem.footprint_bytes) + passing
+    if all(size is None or size >= everything for size in problem.capacity_bytes):
+        return None
+    parts = []
+    fullest = max(_demands(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
+    if fullest is not None:
+        name, size, room = fullest
+        kept = "weights, gradients and state" if live else "footprints"
+        parts.append(f"{kept} take {_exactly(size, room)} of the {_exactly(room, size)} that {name} have in all")
+    op, device, size = _largest_working_set(problem)
+    room = problem.capacity_bytes[device] or 0
+    if passing and room:
+        place = problem.topology.devices[device]
+        parts.append(
+            f"op {_op(problem, op)} needs {_exactly(size, room)} while it runs, and device {place.id!r} of type "
+            f"{place.type!r} has {_exactly(room, size)}"
+        )
+    return "; ".join(parts) or None
+
+
+def _demands(problem: Problem) -> Iterator[tuple[str, int, int]]:
+    """(devices, bytes that must be there, bytes that they have): all, and each type with what runs on it only."""
+    type_of = [device.type for device in problem.topology.devices]
+    for chosen in (None, *dict.fromkeys(type_of)):
+        here = [device for device, name in enumerate(type_of) if chosen in (None, name)]
+        sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
+        if len(sizes) == len(here):
+            only = [op for op, allowed in enumerate(problem.allowed) if allowed and set(allowed) <= set(here)]
+            name = "devices" if chosen is None else f"devices of type {chosen!r}"
+            yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
 
 
 def _require_working_room(problem: Problem) -> None:

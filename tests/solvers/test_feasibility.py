@@ -2,11 +2,13 @@
 
 import pytest
 from solvers.helpers import make_graph, make_machine, make_problem, one_worker
+from solvers.random_problems import random_everything
 
-from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.planning.place import place
+from dlplacer.solvers.feasibility import require_feasible, shortage
 from dlplacer.solvers.methods import METHODS
 
 
@@ -106,3 +108,25 @@ def test_pins_are_blamed_beside_memory() -> None:
     problem = make_problem(graph, make_machine(2, memory=5))
     with pytest.raises(InfeasibleError, match=r"no placement of 2 ops.*; or: every placement breaks the 'devices'"):
         METHODS["ilp"](problem, one_worker())
+
+
+def test_what_is_nearest_to_being_short_where_no_plan_is_found() -> None:
+    devices = (Device("d0", "fast", memory_bytes=10), Device("d1", "slow", memory_bytes=30))
+    topology = Topology(devices, (), (Link("d0", "d1", 1.0),))
+    weights = {"a": 4, "b": 5, "c": 6}
+    anywhere = make_graph(dict.fromkeys("abc", 1), weight_bytes=weights)
+    pinned = make_graph(dict.fromkeys("abc", 1), weight_bytes=weights, devices={"a": ("fast",), "b": ("fast",)})
+    whole = "footprints take 15 B of the 40 B that devices have in all"
+    assert shortage(make_problem(anywhere, topology)) == whole
+    assert shortage(make_problem(pinned, topology)) == (
+        "footprints take 9 B of the 10 B that devices of type 'fast' have in all"
+    )
+    assert shortage(make_problem(anywhere, make_machine(2, memory=15))) is None
+
+
+def test_a_method_that_fails_tells_what_is_short_and_names_the_method_that_finds_more() -> None:
+    graph, topology, options = random_everything(101)
+    with pytest.raises(NoPlanError, match=r"weights, gradients and state take .* of type 'gpu' have in all; op 'k5'"):
+        place(graph, topology, options, method="heft", time_limit_s=5, workers=1)
+    with pytest.raises(NoPlanError, match=r"one may exist: use method 'ilp', raise --time-limit"):
+        place(graph, topology, options, method="heft", time_limit_s=5, workers=1)
