@@ -39,8 +39,8 @@ from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
 
-_FINISH_FACTOR, _FINISH_SHARE = 1.4, 0.6
-"""Time to finish ÷ time to prepare: 1.1 to 1.3 on 2,000 to 106,000 ops; and the most of what is left that it gets."""
+_FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.6
+"""Time to finish ÷ time to prepare: 1.7 to 3.6 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
 
 
 def place(
@@ -146,7 +146,7 @@ def single_device_s(problem: Problem) -> float | None:
 
 def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
     """Seconds to keep for replaying and checking the plan, which take about as long as making the problem did."""
-    # Importing libraries is part of what a small problem took; 1 ms for each op is more than any machine needs.
+    # What a small problem took is mostly the import of libraries; 1 ms for each op is enough on any machine.
     expected_s = min(_FINISH_FACTOR * prepare_s, 0.02 + 1e-3 * problem.op_count)
     return min(expected_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
 

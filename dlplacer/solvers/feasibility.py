@@ -114,9 +114,11 @@ def _require_working_room(problem: Problem) -> None:
     if problem.options.memory == "sum":
         return
     for op in range(problem.op_count):
+        if any(problem.capacity_bytes[device] is None for device in problem.allowed[op]):
+            continue
         least = {device: _working_set(problem, op, device) for device in problem.allowed[op]}
         rooms = {device: problem.capacity_bytes[device] for device in least}
-        if all(room is not None and room < least[device] for device, room in rooms.items()):
+        if all((room or 0) < least[device] for device, room in rooms.items()):
             device = max(rooms, key=lambda device: rooms[device] or 0)
             size, capacity_bytes = least[device], rooms[device] or 0
             raise InfeasibleError(

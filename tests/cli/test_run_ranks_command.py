@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from report.page.reading import ReadPage
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.cli.main import main
@@ -28,7 +29,8 @@ def test_replicas_are_forked_and_reported_once(
 ) -> None:
     picture, trace = tmp_path / "run.svg", tmp_path / "run.json"
     options = ["--devices", "rank0/cpu:0,rank0/cpu:1", "--replicas", "2", "--steps", "1", "--warmup", "0", "--json"]
-    options += ["--gantt", str(picture), "--trace", str(trace)]
+    page = tmp_path / "run.html"
+    options += ["--gantt", str(picture), "--trace", str(trace), "--html", str(page)]
     assert main(["run", plan_file, "dlplacer.models:mlp", "--batch-size", "4", *options]) == 0
     told = capfd.readouterr()
     report = json.loads(told.out)
@@ -38,7 +40,9 @@ def test_replicas_are_forked_and_reported_once(
     devices = [f"rank{rank}/{name}" for rank in range(2) for name in ("d0", "d1", "network")]
     assert [use["device"] for use in report["use"]] == devices
     assert len(report["offenders"]) == 10
-    assert told.err.count("wrote ") == 2
+    assert told.err.count("wrote ") == 3
+    rows = ReadPage(page.read_text()).data["schedules"]
+    assert [schedule["devices"]["name"] for schedule in rows] == [devices, devices]
     assert picture.read_text().count("measured: ") == 1
     events = json.loads(trace.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}

@@ -340,6 +340,14 @@ def test_two_plans_stand_side_by_side(session: Browser, pages: dict[str, Path]) 
     other = session.run("return twins(state.selected).map((twin) => opName(schedules[1], twin.index))")
     assert other == [PLAN.ops[7].op]
     assert "difference" in session.find("#tab .heads").text
+    other_plan = long_plan(600, devices=3, seed=1)
+    moved = [e.op for e in PLAN.ops if e.device == "gpu0" and other_plan.placement.get(e.op) == "gpu2"]
+    session.find("#tab input").send_keys("moved:yes device one=gpu0 device two:gpu2")
+    listed = session.run("const ops = tabs.views.get('Ops'); return ops.shown.map((row) => ops.columns[0].value(row))")
+    assert sorted(listed) == sorted(moved)
+    assert moved
+    session.find("#tab input").send_keys(" time one>soon")
+    assert "time one is a number" in session.find("#tab .status").text
     assert session.messages() == []
 
 
@@ -349,12 +357,16 @@ def test_ops_that_only_one_plan_has_are_listed(session: Browser, pages: dict[str
     assert sorted(listed) == ["p", "u", "v", "w", "x", "y", "z"]
     cells = session.run(
         "const ops = tabs.views.get('Ops');"
-        "return ops.shown.map((row) => ops.columns.slice(2, 9).map((column) => cellText(column, row)));"
+        "return ops.shown.map((row) => ops.columns.slice(2, 10).map((column) => cellText(column, row)));"
     )
     found = dict(zip(listed, cells, strict=True))
-    assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "0 s"]
-    assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "–"]
-    assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "–"]
+    assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "yes", "0 s"]
+    assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "absent", "–"]
+    assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "absent", "–"]
+    quantities = ["1.5ms", "-2 us", "3 MiB", "7", "1e3", "2x"]
+    found = session.run("return arguments[0].map((text) => String(parseQuantity(text)))", quantities)
+    assert [float(value) for value in found[:5]] == pytest.approx([1.5e-3, -2e-6, 3 * 2**20, 7, 1000])
+    assert found[5] == "NaN"
     assert session.messages() == []
 
 

@@ -67,7 +67,7 @@ function placeOf(schedule, type, index, area) {
   if (!row) return null;
   const events = schedule[type === "op" ? "ops" : "transfers"];
   const x = (time) => area.left + (time - area.begin) * area.scale;
-  return { from: x(events.start[index]), to: x(events.end[index]), y: row.top - area.scroll + row.height / 2 };
+  return { from: x(events.start[index]), to: x(events.end[index]), y: row.top - area.scroll + row.height / 2, half: row.height / 2 - 2 };
 }
 
 function drawDependencies(context, area) {
@@ -82,16 +82,26 @@ function drawDependencies(context, area) {
     : readersOf(schedule, selected.index).map((event) => ["op", event]);
   const arrow = (from, to, color) => {
     if (!from || !to) return;
-    const bend = Math.max(12, Math.min(60, Math.abs(to.from - from.to) / 2));
     context.strokeStyle = color;
     context.beginPath();
-    context.moveTo(from.to, from.y);
-    context.bezierCurveTo(from.to + bend, from.y, to.from - bend, to.y, to.from, to.y);
+    if (from.y === to.y) archOver(context, from, to);
+    else {
+      const bend = Math.max(12, Math.min(60, Math.abs(to.from - from.to) / 2));
+      context.moveTo(from.to, from.y);
+      context.bezierCurveTo(from.to + bend, from.y, to.from - bend, to.y, to.from, to.y);
+    }
     context.stroke();
   };
   context.lineWidth = 1.25;
   for (const [type, index] of before.slice(0, MOST_ARROWS)) arrow(placeOf(schedule, type, index, area), here, ink.text);
   for (const [type, index] of after.slice(0, MOST_ARROWS)) arrow(here, placeOf(schedule, type, index, area), ink.accent);
+}
+
+// On one row: over the bars between, whose names a straight line would strike out.
+function archOver(context, from, to) {
+  const top = from.y - from.half;
+  context.moveTo(from.to, top + 4);
+  context.bezierCurveTo(from.to, top - 9, to.from, top - 9, to.from, top + 4);
 }
 
 function drawOutline(context, chosen, color, width, area) {

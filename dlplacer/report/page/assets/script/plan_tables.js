@@ -28,6 +28,8 @@ function placeColumns(schedule, entries) {
   ];
 }
 
+const movedText = (before, after) => (before === after ? "" : before === "–" || after === "–" ? "absent" : "yes");
+
 function opTable() {
   const entries = opEntries();
   const [first, ...others] = shownSchedules();
@@ -40,6 +42,7 @@ function opTable() {
       return before === null || after === null ? null : after - before;
     },
   }));
+  const moved = (row) => movedText(...placed.map(([device]) => device.value(row)));
   const of = (value) => (row) => value(entries[row].schedule, entries[row].event);
   const fixed = (value) => of((schedule, event) => value(schedule.graph, schedule.ops.op[event]));
   const selected = (row) => ({ schedule: entries[row].schedule.number, type: "op", index: entries[row].event });
@@ -52,6 +55,7 @@ function opTable() {
       { name: "op", value: of(opName), width: 240, color: of(opColor) },
       { name: "kind", value: fixed((graph, op) => texts[graph.kind[op]]), width: 190 },
       ...placed.flat(),
+      ...(others.length && entries.some((_, row) => moved(row)) ? [{ name: "moved", value: moved, width: 64 }] : []),
       ...differences,
       ...(first.ops.slack.length ? [time("slack", (row) => (entries[row].schedule === first ? first.ops.slack[entries[row].event] : null))] : []),
       { name: "output", unit: "bytes", value: fixed((graph, op) => graph.outputBytes[op]) },

@@ -1,48 +1,56 @@
-// Filters of tables: words that a row must contain, and conditions such as kind:conv, time>1ms, device!=gpu0.
+// Filters of tables: words that a row must contain, and conditions on columns such as kind:conv, time>1ms, device!=gpu0.
 
-const CONDITION = /^([a-zµ ]+?)(!=|>=|<=|=|:|>|<)(.+)$/i;
+const OPERATORS = "!=|>=|<=|=|:|>|<";
 
-// The test of a row position, or an error text.
+// {test} of a row, or {error}: a text that says what is wrong.
 function compileQuery(text, columns) {
   const tests = [];
-  for (const word of text.match(/"[^"]*"|\S+/g) || []) {
-    const bare = word.replace(/"/g, "");
-    const match = CONDITION.exec(bare);
-    const column = match && columns.find((each) => each.name.toLowerCase() === match[1].toLowerCase().trim());
-    if (column) {
-      const test = condition(column, match[2], match[3]);
-      if (!test) return { error: `${column.name} ${match[2]} wants a number, as in ${column.name}${match[2]}${column.unit === "bytes" ? "1MiB" : "1ms"}` };
-      tests.push(test);
-    } else tests.push(contains(columns, bare.toLowerCase()));
-  }
-  return { test: (row) => tests.every((test) => test(row)) };
+  let error = null;
+  const escaped = columns.map(({ name }) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).sort((one, other) => other.length - one.length);
+  const conditions = new RegExp(`(^|\\s)(${escaped.join("|")})\\s*(${OPERATORS})\\s*("[^"]*"|\\S+)`, "gi");
+  const words = text.replace(conditions, (_, space, name, operator, value) => {
+    const column = columns.find((each) => each.name.toLowerCase() === name.toLowerCase());
+    const test = condition(column, operator, unquoted(value));
+    if (test) tests.push(test);
+    else error = column.unit ? `${column.name} is a number, as in ${column.name}>${example(column)}` : `${column.name} is a text, as in ${column.name}:part`;
+    return space;
+  });
+  for (const word of words.match(/"[^"]*"|\S+/g) || []) tests.push(contains(columns, unquoted(word).toLowerCase()));
+  return error ? { error } : { test: (row) => tests.every((test) => test(row)) };
 }
+
+const unquoted = (text) => text.replace(/^"(.*)"$/, "$1");
+const example = ({ unit }) => ({ time: "1ms", signed: "1ms", bytes: "1MiB" })[unit] ?? "1";
 
 function contains(columns, word) {
   const searched = columns.filter((column) => !column.unit);
   return (row) => searched.some((column) => column.value(row).toLowerCase().includes(word));
 }
 
+const TEXT_TESTS = {
+  ":": (value, wanted) => value.includes(wanted),
+  "=": (value, wanted) => value === wanted,
+  "!=": (value, wanted) => value !== wanted,
+};
+const NUMBER_TESTS = {
+  ">": (value, wanted) => value > wanted,
+  "<": (value, wanted) => value < wanted,
+  ">=": (value, wanted) => value >= wanted,
+  "<=": (value, wanted) => value <= wanted,
+  "=": (value, wanted) => value === wanted,
+  ":": (value, wanted) => value === wanted,
+  "!=": (value, wanted) => value !== wanted,
+};
+
 function condition(column, operator, text) {
   if (!column.unit) {
-    const wanted = text.toLowerCase();
-    const tests = {
-      ":": (value) => value.includes(wanted),
-      "=": (value) => value === wanted,
-      "!=": (value) => value !== wanted,
-    };
-    const test = tests[operator];
-    return test && ((row) => test(column.value(row).toLowerCase()));
+    const test = TEXT_TESTS[operator];
+    return test && ((row) => test(column.value(row).toLowerCase(), text.toLowerCase()));
   }
-  const wanted = parseQuantity(text) / (column.unit === "time" ? data.unitS : 1);
-  const tests = {
-    ">": (value) => value > wanted,
-    "<": (value) => value < wanted,
-    ">=": (value) => value >= wanted,
-    "<=": (value) => value <= wanted,
-    "=": (value) => value === wanted,
-    ":": (value) => value === wanted,
-    "!=": (value) => value !== wanted,
+  const wanted = parseQuantity(text) / (column.unit === "time" || column.unit === "signed" ? data.unitS : column.unit === "share" ? 100 : 1);
+  if (Number.isNaN(wanted)) return null;
+  return (row) => {
+    const value = column.value(row);
+    return value !== null && value !== undefined && NUMBER_TESTS[operator](value, wanted);
   };
-  return Number.isNaN(wanted) ? null : (row) => tests[operator](column.value(row));
 }

@@ -57,8 +57,8 @@ class VirtualTable {
   placeholder() {
     const text = this.columns.find((column) => !column.unit);
     const number = this.columns.find((column) => column.unit === "time") || this.columns.find((column) => column.unit === "bytes");
-    const sample = number ? `, or ${number.name}>${number.unit === "time" ? "1ms" : "1MiB"}` : "";
-    return `Filter: words, ${text?.name ?? "name"}:…${sample}`;
+    const moved = this.columns.some((column) => column.name === "moved") ? ", moved:yes" : "";
+    return `Filter: words, ${text?.name ?? "name"}:…${number ? `, ${number.name}>${example(number)}` : ""}${moved}`;
   }
 
   refresh() {

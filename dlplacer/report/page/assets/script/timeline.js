@@ -99,7 +99,7 @@ function buildLegend() {
       "aria-pressed": String(state.lit?.category === `${state.colorBy}${category}`),
     }),
   );
-  const lines = [["bound", "lower bound"], ...(schedules.some((schedule) => schedule.ops.critical.includes(1)) && state.critical ? [["critical", "critical path"]] : [])];
+  const lines = [...(schedules.some(({ bound }) => bound) ? [["bound", "lower bound"]] : []), ...(schedules.some((schedule) => schedule.ops.critical.includes(1)) && state.critical ? [["critical", "critical path"]] : [])];
   const keys = lines.map(([name, text]) => make("span", { className: `key ${name}` }, text));
   byId("legend").replaceChildren(...entries, ...keys);
 }
