@@ -26,7 +26,7 @@ def _block(translator: Any, node: nodes.math_block) -> None:
     code = node.astext()
     environment = pick_math_environment(code)
     whole = code if environment.startswith("equation") else rf"\begin{{{environment}}}{code}\end{{{environment}}}"
-    translator.body.append(f'<div class="math">{_mathml(node, whole, as_block=True)}</div>')
+    translator.body.append(f'<div class="formula">{_mathml(node, whole, as_block=True)}</div>')
     raise nodes.SkipNode
 
 

@@ -5,6 +5,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from dlplacer.cli.main import build_parser
 
@@ -14,12 +15,16 @@ _PYTHON_INTRO = """Python
 
 ``import dlplacer as dp`` loads none of the heavy packages; each name loads what it needs when it is first used.
 """
+_SUMMARY = """.. autosummary::
+   :toctree: api
+"""
 _PACKAGES = {
     "dlplacer": "The package",
     "dlplacer.models": "Models",
     "dlplacer.report.plot": "Pictures",
     "dlplacer.planning.hybrid": "Data parallelism, model parallelism or both",
     "dlplacer.runtime.distributed": "Several processes",
+    "dlplacer.data_parallel": "Training on many devices",
 }
 
 
@@ -44,14 +49,27 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 def write_python(path: Path) -> None:
     """A page per public name, grouped by package; autosummary and numpydoc make them from the docstrings."""
     parts = [_PYTHON_INTRO]
-    for package, title in _PACKAGES.items():
+    pending, stubs = list(_PACKAGES.items()), set()
+    while pending:
+        package, title = pending.pop(0)
         module = importlib.import_module(package)
-        names = sorted(name for name in module.__all__ if not name.startswith("__"))
-        parts.append(
-            f"{title}\n{'-' * len(title)}\n\n.. currentmodule:: {package}\n\n.. autosummary::\n   :toctree: api\n"
-        )
-        parts.append("".join(f"   {name}\n" for name in names))
+        found = {name: getattr(module, name) for name in sorted(_public(module)) if not name.startswith("__")}
+        below = {name: value for name, value in found.items() if isinstance(value, ModuleType)}
+        pending[:0] = [(value.__name__, f"dp.{name}") for name, value in below.items()]
+        rows = "".join(f"   {name}\n" for name in found if name not in below)
+        stubs |= {f"{package}.{name}.rst" for name in found if name not in below}
+        parts.append(f"{title}\n{'-' * len(title)}\n\n.. currentmodule:: {package}\n\n{_SUMMARY}\n{rows}")
     _write(path, "\n".join(parts))
+    # autosummary never removes the page of a name that is gone, and a page that nothing lists is a warning.
+    for stub in (path.parent / "api").glob("*.rst"):
+        if stub.name not in stubs:
+            stub.unlink()
+
+
+def _public(module: ModuleType) -> list[str]:
+    """What a module exports, or the functions that it defines."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
 
 
 def _write(path: Path, text: str) -> None:
