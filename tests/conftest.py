@@ -31,6 +31,7 @@ _PINNING = (
     *("frontend/onnx", "frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
     *("frontend/torch/tracing/test_micro_batches.py",),
     *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
+    "data_parallel/elastic",
 )
 
 

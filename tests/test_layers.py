@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "runtime",
     "measure",
+    "api",
     "cli",
 )
 INNER_ROOMS = {
@@ -37,7 +38,20 @@ INNER_ROOMS = {
         "default_method",
         "methods",
     ),
-    "planning": ("interrupt", "assemble", "place", "compare", "coarsen", "pipeline", "hybrid"),
+    "planning": (
+        "interrupt",
+        "assemble",
+        "constrain",
+        "placement_of_plan",
+        "schedule_of_plan",
+        "warm_start",
+        "place",
+        "compare",
+        "coarsen",
+        "pipeline",
+        "hybrid",
+        "what_if",
+    ),
     "frontend": ("torch", "onnx"),
     "runtime": (
         "devices",
@@ -66,10 +80,13 @@ ONLY_HERE = {
         "cli/arguments/module_callable.py",
         "cli/arguments/model_argument.py",
     ),
+    "numba": ("data_parallel/ternary/",),
+    "triton": ("data_parallel/ternary/",),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/", "report/page/"),
+    "matplotlib": ("report/plot/", "api/plot.py"),
+    "jinja2": ("report/page/",),
 }
 
 

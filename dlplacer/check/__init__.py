@@ -6,7 +6,7 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 from collections.abc import Callable, Iterator
 
 from dlplacer.check import arithmetic, memory, placement, routing, shortest, timing
-from dlplacer.check.memory import live_bytes
+from dlplacer.check.memory import LiveTensor, live_bytes, live_tensors, resident_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
 from dlplacer.core.plan import Plan
@@ -17,6 +17,8 @@ RULES: tuple[Rule, ...] = (
     placement.every_op_once,
     placement.allowed_devices,
     placement.colocation,
+    placement.pinned,
+    placement.kept_together,
     timing.durations,
     timing.one_op_at_a_time,
     timing.barrier_at_the_loss,
@@ -32,9 +34,9 @@ RULES: tuple[Rule, ...] = (
     arithmetic.makespan,
     arithmetic.bound_and_gap,
 )
-"""In the order in which they are reported. The first three make the others meaningful."""
+"""In the order in which they are reported. The first five make the others meaningful."""
 
-_STRUCTURAL = RULES[:3]
+_STRUCTURAL = RULES[:5]
 
 
 def violations(plan: Plan) -> tuple[Violation, ...]:
@@ -64,4 +66,13 @@ def _broken(plan: Plan, rules: tuple[Rule, ...]) -> Iterator[Violation]:
         yield from rule(plan)
 
 
-__all__ = ["RULES", "Violation", "check_plan", "live_bytes", "violations"]
+__all__ = [
+    "RULES",
+    "LiveTensor",
+    "Violation",
+    "check_plan",
+    "live_bytes",
+    "live_tensors",
+    "resident_bytes",
+    "violations",
+]

@@ -53,3 +53,28 @@ def colocation(plan: Plan) -> Iterator[Violation]:
                 f"group {op.colocate!r} is torn apart: op {leader!r} on {plan.placement[leader]!r}, op {op.id!r} on "
                 f"{device!r}",
             )
+
+
+def pinned(plan: Plan) -> Iterator[Violation]:
+    """A pinned op runs on the device that the graph's constraints name, by name or by type."""
+    for op, pin in plan.graph.constraints.pins.items():
+        where = plan.placement.get(op)
+        if (
+            where is not None
+            and where in plan.topology.device_index
+            and pin not in (where, plan.topology.device(where).type)
+        ):
+            yield Violation("eq. 7 pins", f"op {op!r} is on {where!r}; it is pinned to {pin!r}")
+
+
+def kept_together(plan: Plan) -> Iterator[Violation]:
+    """Each set of ops that the graph's constraints hold together shares a device."""
+    for ops in plan.graph.constraints.colocate:
+        first = plan.placement.get(ops[0])
+        for op in ops[1:]:
+            where = plan.placement.get(op)
+            if None not in (first, where) and where != first:
+                yield Violation(
+                    "eq. 7 colocation",
+                    f"ops {ops[0]!r} on {first!r} and {op!r} on {where!r} must share a device",
+                )

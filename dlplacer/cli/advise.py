@@ -8,12 +8,18 @@ from dataclasses import asdict
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, given_options, quantity_of
+from dlplacer.cli.output.progress import count_line
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device
 from dlplacer.core.units import format_bytes, format_seconds
 
 HELP = "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation."
+EXAMPLES = (
+    ("advise gpus --overhead 0.10 --speedup 3", "GPUs for a speedup of 3 at 10 % overhead"),
+    ("advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'", "servers that hide behind it"),
+    ("advise minibatch inception_v3-train dgx1-v100-2gpu", "what fits, and what to recompute"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +80,13 @@ def _minibatch(arguments: argparse.Namespace) -> None:
     if device.memory_bytes is None:
         raise InputError(f"device {device.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     steps: dict[int, StepChoices] = {}
-    for batch in _batches(arguments):
-        arguments.batch_size = batch
-        graph = with_times(graph_of(arguments), topology)
-        steps[batch or work_of(graph, device.type).mini_batch or 1] = step_choices(graph, device.type)
+    batches = _batches(arguments)
+    with count_line("mini-batches") as report:
+        for number, batch in enumerate(batches):
+            report(number, len(batches))
+            arguments.batch_size = batch
+            graph = with_times(graph_of(arguments), topology)
+            steps[batch or work_of(graph, device.type).mini_batch or 1] = step_choices(graph, device.type)
     epochs = _epochs(arguments.epochs)
     plans = plan_batches(steps, device.memory_bytes, arguments.dataset_size, epochs)
     if arguments.json:

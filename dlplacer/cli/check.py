@@ -7,6 +7,7 @@ from pathlib import Path
 from dlplacer.core.errors import CheckError
 
 HELP = "Check a plan against every rule of the problem."
+EXAMPLES = (("check plan.json", "exit code 5 if it breaks a rule"),)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

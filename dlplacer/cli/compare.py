@@ -5,9 +5,10 @@ import json
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
 
 HELP = "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time."
+EXAMPLES = (
+    ("compare inception_v3-train dgx1-v100-2gpu --time-limit 20s", "every method"),
+    ("compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png", "some of them, with a picture"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
+    add_pin_option(parser)
+    add_colocate_option(parser)
     add_picture_options(parser, "comparison")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with the schedules of all methods")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -36,8 +44,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     graph, topology = calibrated(arguments)
+    graph = constrained_by(arguments, graph, topology)
     names = arguments.methods
-    with interruptible() as stop, progress_line() as report:
+    with interruptible() as stop, progress_line("comparing", arguments.time_limit) as report:
         comparison = compare(
             graph,
             topology,
@@ -49,7 +58,12 @@ def execute(arguments: argparse.Namespace) -> int:
             on_progress=report,
             stop=stop,
         )
-    tell_written(*save_pictures(arguments, "comparison", comparison))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.comparison_page import comparison_page
+
+        write_text(arguments.html, comparison_page(comparison))
+    tell_written(*save_pictures(arguments, "comparison", comparison), arguments.html)
     if arguments.json:
         print(json.dumps(comparison.to_dict()))
     else:

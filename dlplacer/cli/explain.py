@@ -3,18 +3,32 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.arguments.problem_options import quantity_of
-from dlplacer.cli.output.tables import new_table, print_pairs, print_table
-from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option
+from dlplacer.cli.arguments.problem_options import quantity_of, seconds_option
+from dlplacer.cli.output.explanation_tables import (
+    print_elsewhere,
+    print_explanation,
+    print_pinned,
+    print_what_would_help,
+)
+from dlplacer.cli.output.progress import interruptible, progress
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from dlplacer.core.plan import Plan
-    from dlplacer.report.explanation import Explanation
+    from threading import Event
 
-HELP = "Say why a plan takes as long as it does: critical path, what limits its bound, idle devices, large transfers."
-_LONGEST = 12
+    from dlplacer.core.plan import Plan
+    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
+
+HELP = "Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound."
+EXAMPLES = (
+    ("explain plan.json", "critical path, bounds, idle devices; then a minute of solving with one thing changed"),
+    ("explain plan.json --budget 0", "the figures alone, at once"),
+    ("explain plan.json --why fc --budget 20s", "what the step would take with an op elsewhere"),
+    ("explain plan.json --pin 'encoder.*=gpu0'", "what moves, and what it costs, when a module is pinned"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,63 +38,108 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--dispatch",
         metavar="TIME",
         default="0 s",
-        help="seconds in which one process issues an op for any of the devices, as 8us (0: each is fed for itself)",
+        help="time in which one process issues an op for any of the devices, as 8us (0: each is fed for itself)",
     )
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=seconds_option,
+        default=60.0,
+        help="time for solving again with one thing changed, shared by all changes (60 s; 0: none)",
+    )
+    parser.add_argument(
+        "--why",
+        action="append",
+        default=[],
+        metavar="OP|MODULE",
+        help="say what the step would take with this op, or the longest of this module, on other devices, in place of "
+        "what would help; repeat for several",
+    )
+    add_pin_option(parser)
+    add_colocate_option(parser)
+    parser.add_argument("--workers", type=int, metavar="N", help="solver threads (the cores)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Explain and print."""
+    from dlplacer.cli.arguments.constraint_options import plan_of_option
     from dlplacer.files.load import load_plan
     from dlplacer.report.explanation import explain
 
     dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
-    plan = load_plan(arguments.plan)
+    if arguments.budget < 0:
+        raise InputError(f"--budget is {arguments.budget:g} s; it must be at least 0, where 0 solves nothing")
+    asked = bool(arguments.why or arguments.pin or arguments.colocate)
+    # Solving again begins with the plan, so it must keep the rules; the figures alone say what any plan does.
+    solves = asked or arguments.budget > 0
+    plan = plan_of_option("PLAN", arguments.plan) if solves else load_plan(arguments.plan)
+    assert plan is not None
+    whys = _ops(plan, arguments.why)
     explanation = explain(plan, dispatch_s)
+    if not arguments.json:
+        print_explanation(plan, explanation)
+    found: dict[str, Any] = {}
+    with interruptible("stopping with the answers so far; once more to give up") as stop:
+        if arguments.pin or arguments.colocate:
+            found["pinned"] = _pinned(arguments, plan, stop, 1 + len(whys))
+        if whys:
+            found["elsewhere"] = _elsewhere(arguments, plan, whys, stop)
+        if not asked and solves:
+            found["what_would_help"] = _what_would_help(arguments, plan, stop)
     if arguments.json:
-        print(json.dumps(explanation.to_dict()))
-    else:
-        _print(plan, explanation)
+        print(json.dumps({**explanation.to_dict(), **found}))
     return 0
 
 
-def _print(plan: "Plan", found: "Explanation") -> None:
-    from dlplacer.core.plan import Transfer
-    from dlplacer.report.explanation import REASONS
+def _ops(plan: "Plan", patterns: list[str]) -> list[str]:
+    """The op of each pattern that takes longest."""
+    from dlplacer.planning.constrain import matching
 
-    bound_s = max(found.limits_s.values())
-    limits = ", ".join(f"{name} {format_seconds(limit_s)}" for name, limit_s in found.limits_s.items())
-    print_pairs(
-        [
-            (
-                "makespan",
-                f"{format_seconds(plan.makespan_s)}, {plan.makespan_s / bound_s if bound_s else 1:.3f}x the bound",
-            ),
-            ("bounds", limits),
-            ("limited by", f"{found.limited_by}: {REASONS[found.limited_by]}"),
-            (
-                "critical path",
-                f"{len(found.path)} steps: ops {format_seconds(found.path_ops_s)}, transfers "
-                f"{format_seconds(found.path_transfers_s)}, waiting {format_seconds(found.path_waits_s)}",
-            ),
-            ("on it", ", ".join(f"{kind} {format_seconds(s)}" for kind, s in list(found.path_kinds_s.items())[:5])),
-        ]
-    )
-    table = new_table("device", "ops", "busy", "idle", "on the critical path")
-    for share in found.devices:
-        times = map(format_seconds, (share.busy_s, share.idle_s, share.on_path_s))
-        table.add_row(share.device, str(share.ops), *times)
-    print_table(table)
-    table = new_table("longest on the critical path", "where", "start", "time", names=2)
-    longest = sorted(found.path, key=lambda step: step.start_s - step.end_s)[:_LONGEST]
-    for step in sorted(longest, key=lambda step: step.start_s):
-        name = f"tensor {step.tensor}" if isinstance(step, Transfer) else step.op
-        where = f"to {step.target}" if isinstance(step, Transfer) else step.device
-        table.add_row(name, where, format_seconds(step.start_s), format_seconds(step.end_s - step.start_s))
-    print_table(table)
-    if found.transfers:
-        table = new_table("longest transfers", "to", "bytes", "time", names=2)
-        for entry in found.transfers:
-            lasts_s = entry.end_s - entry.start_s
-            table.add_row(entry.tensor, entry.target, format_bytes(entry.bytes), format_seconds(lasts_s))
-        print_table(table)
+    times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
+    return [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in patterns]
+
+
+def _what_would_help(arguments: argparse.Namespace, plan: "Plan", stop: "Event") -> dict[str, Any]:
+    from dlplacer.planning.what_if.what_would_help import what_would_help
+
+    with progress("what would help", limit_s=arguments.budget) as show:
+        found = what_would_help(
+            plan,
+            arguments.budget,
+            workers=arguments.workers,
+            on_progress=lambda what, done, total: show(what),
+            stop=stop,
+        )
+    if not arguments.json:
+        print_what_would_help(found)
+    return found.to_dict()
+
+
+def _pinned(arguments: argparse.Namespace, plan: "Plan", stop: "Event", parts: int) -> dict[str, Any]:
+    from dlplacer.planning.constrain import parsed_pin
+    from dlplacer.planning.what_if.elsewhere import pinned_plan
+
+    pins = [parsed_pin(text, plan.topology) for text in arguments.pin or ()]
+    seconds = max(arguments.budget / parts, 0.1)
+    with progress("solving with the pins", limit_s=seconds):
+        found: PinnedPlan = pinned_plan(
+            plan, pins, arguments.colocate or (), seconds, workers=arguments.workers, stop=stop
+        )
+    if not arguments.json:
+        print_pinned(plan, found)
+    return found.to_dict()
+
+
+def _elsewhere(arguments: argparse.Namespace, plan: "Plan", ops: list[str], stop: "Event") -> list[dict[str, Any]]:
+    from dlplacer.planning.what_if.elsewhere import elsewhere
+
+    parts = len(ops) + bool(arguments.pin or arguments.colocate)
+    answers: dict[str, list[Elsewhere]] = {}
+    with progress("moving ops", limit_s=arguments.budget * len(ops) / parts) as show:
+        for op in ops:
+            show(op)
+            answers[op] = list(elsewhere(plan, op, arguments.budget / parts, workers=arguments.workers, stop=stop))
+    if not arguments.json:
+        print_elsewhere(plan, answers)
+    return [one.to_dict() for found in answers.values() for one in found]

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices."
+EXAMPLES = (
+    ("groups inception_v3-train pcie-4gpu --direction backward", "buckets of gradients"),
+    ("groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'", "none larger than 25 MiB"),
+)
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 

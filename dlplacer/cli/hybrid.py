@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.hybrid_table import print_hybrid
-from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.step_workload import Work
 
 HELP = "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy."
+EXAMPLES = (
+    (
+        "hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network '100 Gbit/s'",
+        "up to 64 GPUs in boxes of eight; epochs.json: epochs per batch, format dlplacer.epochs/1",
+    ),
+    (
+        "hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --epochs epochs.json --scaling-efficiency 1 "
+        "--speedup 2=1.32",
+        "the paper's assumptions",
+    ),
+)
 _MOST_DEVICES = 65536
 
 
@@ -63,7 +76,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
+    add_colocate_option(parser)
+    # Taken only to say why not: other commands have it.
+    parser.add_argument("--pin", action="append", help=argparse.SUPPRESS)
     add_picture_options(parser, "hybrid plan")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with every budget")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -74,6 +91,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.planning.hybrid.hybrid import plan_hybrid
     from dlplacer.planning.hybrid.plan_notes import plan_notes
 
+    if arguments.pin:
+        raise InputError("--pin: each worker of a hybrid gets devices of its own; use --colocate, or pin in `solve`")
     if arguments.devices < 1:
         raise InputError(f"--devices is {arguments.devices}; it must be at least 1")
     if arguments.devices > _MOST_DEVICES:
@@ -87,7 +106,12 @@ def execute(arguments: argparse.Namespace) -> int:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
     warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
-    tell_written(*save_pictures(arguments, "hybrid plan", plan))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.hybrid_page import hybrid_page
+
+        write_text(arguments.html, hybrid_page(plan, [("warning", warning) for warning in warnings]))
+    tell_written(*save_pictures(arguments, "hybrid plan", plan), arguments.html)
     if arguments.json:
         extra: dict[str, Any] = {"warnings": list(warnings)}
         if fits is not None:
@@ -105,7 +129,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
-    from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
@@ -116,8 +139,8 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
 
     epochs = read_epochs(arguments.epochs)
     measured = NOTHING_MEASURED if arguments.measurements is None else read_measurements(arguments.measurements)
-    box = load_topology(arguments.topology)
-    graph = with_times(graph_of(arguments), box)
+    box = topology_to_plan_for(arguments.topology)
+    graph = with_times(constrained_by(arguments, graph_of(arguments), box), box)
     step_times, fits = _closed_form(arguments)
     topology = box if step_times is not None else _machine(arguments, box, measured)
     work = fastest_work(graph, box)

@@ -6,21 +6,29 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.module_callable import is_entry
-from dlplacer.cli.arguments.problem_options import add_subject_arguments
+from dlplacer.cli.arguments.problem_options import add_subject_arguments, seconds_option
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
+from dlplacer.cli.output.progress import count_line, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from dlplacer.core.constraints import Constraints
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Topology
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 HELP = "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup."
+EXAMPLES = (
+    ("pipeline dlplacer.models:gnmt dgx1-v100-4gpu", "the best stages, micro-batches and schedule"),
+    ("pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b", "one of them"),
+    ("pipeline my_model:build pcie-4gpu -o plan.json", "a plan for dlplacer run"),
+)
 _SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
@@ -34,9 +42,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
     parser.add_argument("-o", "--output", metavar="PLAN", type=output_file, help="plan file to write, for dlplacer run")
     parser.add_argument(
-        "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
+        "--time-limit",
+        type=seconds_option,
+        default=10.0,
+        metavar="TIME",
+        help="time for op placement, to compare with (10 s; 0: none)",
     )
+    add_pin_option(parser)
+    add_colocate_option(parser)
     add_picture_options(parser, "pipeline plan")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with the schedule and its stages")
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
     )
@@ -57,18 +72,21 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         _require_capturable(arguments)
     graph, topology = calibrated(arguments)
-    plan = plan_pipeline(
-        graph,
-        topology,
-        stages=arguments.stages,
-        micro_batches=arguments.parts,
-        schedule=arguments.schedule,
-    )
+    graph = constrained_by(arguments, graph, topology)
+    with count_line("pipelines tried") as report:
+        plan = plan_pipeline(
+            graph,
+            topology,
+            stages=arguments.stages,
+            micro_batches=arguments.parts,
+            schedule=arguments.schedule,
+            on_progress=report,
+        )
     for warning in plan.warnings:
         print(f"dlplacer: {warning}", file=sys.stderr)
     _write(arguments, plan)
     if arguments.output is not None:
-        _write_plan(arguments, plan)
+        _write_plan(arguments, plan, graph.constraints)
     placed = _op_placement(graph, topology, arguments.time_limit) if arguments.time_limit else None
     if arguments.json:
         print(json.dumps({**plan.to_dict(), "op_placement": placed}))
@@ -79,11 +97,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
     if arguments.csv is not None:
-        from dlplacer.files.text import write_bytes
+        from dlplacer.files.disk import write_bytes
         from dlplacer.planning.pipeline.schedule.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
-    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.pipeline_page import pipeline_page
+
+        write_text(arguments.html, pipeline_page(plan))
+    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan), arguments.html)
 
 
 def _require_capturable(arguments: argparse.Namespace) -> None:
@@ -97,14 +120,14 @@ def _require_capturable(arguments: argparse.Namespace) -> None:
         raise InputError(f"-o writes a plan of ATen calls; drop --granularity {arguments.granularity}")
 
 
-def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan") -> None:
+def _write_plan(arguments: argparse.Namespace, pipeline: "PipelinePlan", held: "Constraints") -> None:
     from dlplacer.files import write_plan
-    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     count = pipeline.micro_batches
     rewritten = argparse.Namespace(**vars(arguments), micro_batches=count if count > 1 else None)
     graph, topology = calibrated(rewritten)
-    write_plan(arguments.output, placed_pipeline(pipeline, graph, topology))
+    write_plan(arguments.output, placed_pipeline(pipeline, with_copies_held(graph, held), topology))
     tell_written(arguments.output)
 
 
@@ -113,7 +136,8 @@ def _op_placement(graph: "OpGraph", topology: "Topology", time_limit_s: float) -
     from dlplacer.planning.place import place
 
     try:
-        result = place(graph, topology, time_limit_s=time_limit_s)
+        with progress_line("op placement, to compare with", time_limit_s) as report:
+            result = place(graph, topology, time_limit_s=time_limit_s, on_progress=report)
     except DlplacerError as error:
         print(f"dlplacer: no op placement to compare with: {error}", file=sys.stderr)
         return None

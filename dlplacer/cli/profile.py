@@ -5,12 +5,18 @@ import argparse
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job, capture_of
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx, profile_onnx_file
+from dlplacer.cli.arguments.problem_options import seconds_option
 from dlplacer.cli.arguments.split_option import add_split_options, profile_with_splits, refuse_without_split
 from dlplacer.cli.output.output_files import output_file
 from dlplacer.cli.output.profile_summary import tell_profile
+from dlplacer.cli.output.progress import progress
 from dlplacer.core.errors import InputError
 
 HELP = "Time every op of a model on devices of this machine."
+EXAMPLES = (
+    ("profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json", "two busy cores"),
+    ("profile my_model:build --device cuda:0 --calibration v100.json", "keep the times for other models"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--search", type=float, metavar="S", help="with --split: seconds for choosing what to split (30)"
+        "--search", type=seconds_option, metavar="TIME", help="with --split: time for choosing what to split (30 s)"
     )
     add_job_options(parser)
     add_split_options(parser)
@@ -63,10 +69,19 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     devices = open_devices(arguments.device.split(","))
     try:
-        job = build_job(arguments)
-        captured = capture_of(arguments, job)
-        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-        times = profile_ops(job, captured, devices, arguments.steps, arguments.warmup)
+        with progress("profiling") as show:
+            show("capturing")
+            job = build_job(arguments)
+            captured = capture_of(arguments, job)
+            reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
+            times = profile_ops(
+                job,
+                captured,
+                devices,
+                arguments.steps,
+                arguments.warmup,
+                lambda done, total: show(f"step {done + 1} of {total}", done / total),
+            )
         if arguments.calibration is not None:
             calibrate(arguments.calibration, captured.graph, times, devices)
     finally:

@@ -4,14 +4,17 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.onnx_argument import is_onnx_plan, run_onnx_plan
+from dlplacer.cli.arguments.problem_options import bytes_option, seconds_option
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import picture_file
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.run_tables import print_run
 from dlplacer.core.errors import InputError
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from dlplacer.measure.fidelity.run_report import Run
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
+EXAMPLES = (
+    ("run plan.json --devices cpu:0,cpu:1 --gantt run.png", "a plan of one of dlplacer's own models, on two cores"),
+    ("run plan.json my_model:build --devices cuda:0,cuda:1", "of a model of yours, on two GPUs"),
+    ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
+)
 _OWN_MODELS = "dlplacer.models:"
 _LAUNCH_LIMIT_S = 24 * 3600.0
 
@@ -44,16 +52,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="F", type=output_file, help="Chrome trace (JSON) of the predicted and the measured step"
     )
+    parser.add_argument(
+        "--html", metavar="F", type=output_file, help="one page: the predicted and the measured step to walk through"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group(
         "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
     )
     group.add_argument("--replicas", type=int, metavar="N", help="train N copies of the plan on N parts of the batch")
     group.add_argument(
-        "--bucket-bytes", type=int, metavar="B", help="gradients are exchanged in buckets of B bytes (25 MiB)"
+        "--bucket-bytes",
+        type=bytes_option,
+        metavar="SIZE",
+        help="gradients are exchanged in buckets of this size (25 MiB)",
     )
     group.add_argument(
-        "--timeout", type=float, default=120.0, metavar="S", help="wait S seconds for another rank (120)"
+        "--timeout", type=seconds_option, default=120.0, metavar="TIME", help="wait so long for another rank (120 s)"
     )
     add_job_options(parser)
 
@@ -84,13 +98,17 @@ def execute(arguments: argparse.Namespace) -> int:
 def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
     from dlplacer.measure.fidelity.run_plan import run
 
-    return run(build_job(arguments), plan, arguments.devices.split(","), arguments.steps, arguments.warmup)
+    with progress("running") as show:
+        show("capturing and compiling")
+        job, devices = build_job(arguments), arguments.devices.split(",")
+        return run(job, plan, devices, arguments.steps, arguments.warmup, on_progress=show)
 
 
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
     """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
     from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.runtime.distributed.lifeline import end_with_parent
     from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
@@ -104,10 +122,15 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
 
     def work(rank: int) -> "Run | None":
         devices = arguments.devices.split(",")
-        done = run_over_ranks(build_job(whole), plan, devices, over, arguments.steps, arguments.warmup)
+        # In the process of rank 0: a thread that writes must not be there when processes are forked.
+        with progress("running") if rank == 0 else nullcontext(lambda text, share=None: None) as show:
+            show("capturing and compiling")
+            job = build_job(whole)
+            done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
         return done if rank == 0 else None
 
     if under_launcher():
+        end_with_parent()
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found
@@ -134,18 +157,21 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         from dlplacer.report.trace import run_trace
 
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
-    tell_written(arguments.gantt, arguments.trace)
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.measure.fidelity.run_page import page_of_run
+
+        write_text(arguments.html, page_of_run(done))
+    tell_written(arguments.gantt, arguments.trace, arguments.html)
 
 
 def _warn_if_busy() -> None:
     """Timings on a machine that does something else say little; better said before than wondered at after."""
-    cores = os.cpu_count() or 1  # all of the machine, as the load average counts all of its processes
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > cores / 2:
-        print(
-            f"dlplacer: this machine is busy (load {load:.1f} on {cores} cores); its timings will say little",
-            file=sys.stderr,
-        )
+    from dlplacer.machines.host_load import load_note
+
+    note = load_note()
+    if note is not None:
+        print(f"dlplacer: {note}", file=sys.stderr)
 
 
 def _complete(arguments: argparse.Namespace, plan: "Plan") -> None:

@@ -5,6 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from dlplacer.measure.fidelity.self_checks import Build, Selftest
 
 HELP = "Try the runtime on devices of this machine: numbers, races, link speeds, predictions."
+EXAMPLES = (
+    ("selftest --devices cpu:0,cpu:1 --no-predictions", "numbers, races and links: less than a minute"),
+    ("selftest --devices cuda:0,cuda:1", "everything, on two GPUs"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +47,15 @@ def execute(arguments: argparse.Namespace) -> int:
             "than 0 are needed"
         )
     small, timed = _models()
-    done = selftest(
-        small,
-        {} if arguments.no_predictions else timed,
-        arguments.devices.split(","),
-        repeats=arguments.repeats,
-        largest_error=arguments.largest_error,
-        seed=arguments.seed,
-    )
+    with progress("trying the runtime"):
+        done = selftest(
+            small,
+            {} if arguments.no_predictions else timed,
+            arguments.devices.split(","),
+            repeats=arguments.repeats,
+            largest_error=arguments.largest_error,
+            seed=arguments.seed,
+        )
     if arguments.json:
         print(json.dumps(done.to_dict()))
     else:

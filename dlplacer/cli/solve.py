@@ -2,18 +2,43 @@
 
 import argparse
 import json
-import sys
+from pathlib import Path
 
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
+from dlplacer.cli.arguments.constraint_options import (
+    add_colocate_option,
+    add_pin_option,
+    constrained_by,
+    plan_of_option,
+)
 from dlplacer.cli.arguments.model_argument import add_job_options
-from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.arguments.problem_options import (
+    add_problem_arguments,
+    add_solver_arguments,
+    options_of,
+    share_option,
+)
 from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import print_result
+from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import NoPlanError
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
+EXAMPLES = (
+    ("solve inception_v3-train dgx1-v100-2gpu -o plan.json", "a graph and a machine that ship; see dlplacer list"),
+    (
+        "solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json",
+        "a model and a box of yours",
+    ),
+    ("solve model.onnx pcie-4gpu --dim batch=8", "an ONNX file"),
+    (
+        "solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json",
+        "hold ops in place",
+    ),
+    ("solve graph.json pcie-4gpu --warm-start plan.json -o better.json", "go on from a plan"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +49,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method", default="ilp", metavar="NAME", help="ilp (default) or one that `dlplacer compare` lists"
     )
     add_solver_arguments(parser, "the whole solve")
-    parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="stop at this gap: 0.01 is one percent (0)")
+    parser.add_argument(
+        "--gap", type=share_option, default=0.0, metavar="G", help="stop at this gap: 0.01 and 1%% are one percent (0)"
+    )
+    add_pin_option(parser)
+    add_colocate_option(parser)
+    parser.add_argument(
+        "--warm-start",
+        metavar="PLAN",
+        type=Path,
+        help="begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -40,28 +75,35 @@ def execute(arguments: argparse.Namespace) -> int:
         return solve_with_splits(arguments)
     refuse_without_split(arguments)
     options = options_of(arguments)
+    warm = plan_of_option("--warm-start", arguments.warm_start)
     graph, topology = calibrated(arguments)
-    with interruptible() as stop, progress_line() as report:
+    graph = constrained_by(arguments, graph, topology)
+    with interruptible() as stop:
         try:
-            result = place(
-                graph,
-                topology,
-                options,
-                method=arguments.method,
-                time_limit_s=arguments.time_limit,
-                gap=arguments.gap,
-                seed=arguments.seed,
-                workers=arguments.workers,
-                on_progress=report,
-                stop=stop,
-            )
+            with progress_line(limit_s=arguments.time_limit) as report:
+                result = place(
+                    graph,
+                    topology,
+                    options,
+                    method=arguments.method,
+                    time_limit_s=arguments.time_limit,
+                    gap=arguments.gap,
+                    seed=arguments.seed,
+                    workers=arguments.workers,
+                    on_progress=report,
+                    stop=stop,
+                    warm_start=warm,
+                )
         except NoPlanError:
             if stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-    if arguments.output is not None:
-        write_plan(arguments.output, result.plan)
-        tell_written(arguments.output)
+        # A Ctrl-C that comes now is too late to cost the plan.
+        if warm is not None:
+            note(f"warm start: {result.plan.provenance['warm_start']}")
+        if arguments.output is not None:
+            write_plan(arguments.output, result.plan)
+            tell_written(arguments.output)
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)
@@ -70,5 +112,5 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print_result(result)
     if hint is not None and hint.is_faster:
-        print(f"dlplacer: {hint}", file=sys.stderr)
+        note(str(hint))
     return 0

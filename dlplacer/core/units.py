@@ -18,11 +18,11 @@ _MAX_COMMON_UNIT_VALUES = 20_000
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _SIZES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
 # Networks are sold in bits per second; prefixes are decimal there.
-_RATES |= {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()}
+_RATES |= {f"{prefix}{bits}": factor / 8 for prefix, factor in _DECIMAL.items() for bits in ("bit/s", "bps")}
 
 UNITS: dict[str, dict[str, float]] = {
     "seconds": _SECONDS,
@@ -86,6 +86,15 @@ def format_seconds(value_s: float) -> str:
         if abs(value_s) >= factor:
             return f"{value_s / factor:.4g} {unit}"
     return "0 s" if value_s == 0 else f"{value_s / 1e-9:.4g} ns"
+
+
+def format_duration(value_s: float) -> str:
+    """A time to wait for, in whole seconds: ``42 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    seconds = round(value_s)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def format_bytes(value_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""What data parallelism adds to a step: which parameters travel together.
+"""Training on many devices: gradients in groups and in two bits, workers that synchronise now and then.
 
 >>> import dlplacer as dp
 >>> from dlplacer.data_parallel import plan_groups

@@ -4,9 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
+from pydantic import Field
+
+from dlplacer.core.constraints import Constraints
+from dlplacer.core.expect import expect, expect_path
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,
@@ -74,6 +79,14 @@ class EdgeModel(FileModel):
     meta: Table
 
 
+class ConstraintsModel(FileModel):
+    pins: Annotated[dict[str, Name], Field(default_factory=dict)]
+    colocate: ListOf[Annotated[list[Name], Field(min_length=2)]]
+
+    def to_constraints(self) -> Constraints:
+        return Constraints(self.pins, tuple(map(tuple, self.colocate)))
+
+
 class GraphModel(FileModel):
     format: str
     name: str = ""
@@ -86,6 +99,7 @@ class GraphModel(FileModel):
     capture: dict[str, Any] | None = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
+    constraints: ConstraintsModel | None = None
     meta: Table
 
     def mistakes(self) -> Iterator[str]:
@@ -105,6 +119,10 @@ class GraphModel(FileModel):
             yield f"edges[{position}].{name}: {mistake}"
         if self.capture is not None:
             yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
+        if self.constraints is not None:
+            known = {node.id for node in self.nodes}
+            for name in sorted(self.constraints.to_constraints().names - known):
+                yield f"constraints: op {name!r} is not among the nodes"
         cycle = cycle_mistake(edges)
         if cycle is not None:
             yield f"edges: {cycle}"
@@ -133,6 +151,7 @@ class GraphModel(FileModel):
             self.structure_sha256,
             self.known,
             self.meta,
+            Constraints() if self.constraints is None else self.constraints.to_constraints(),
         )
 
 
@@ -153,7 +172,15 @@ def graph_from_dict(value: Any, where: str) -> OpGraph:
 
 
 def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
-    """Write a graph file atomically."""
+    """Write a graph file atomically.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or an argument is of a wrong type.
+    """
+    expect_path(path)
+    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
     write_json(path, graph_to_dict(graph))
 
 
@@ -167,6 +194,9 @@ def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
             head[name] = dict(value) if name != "structure_sha256" else value
     if graph.meta:
         head["meta"] = dict(graph.meta)
+    if graph.constraints:
+        sets = [list(ops) for ops in graph.constraints.colocate]
+        head["constraints"] = {"pins": dict(graph.constraints.pins), "colocate": sets}
     numbers = _numbers((edge.source, edge.target) for edge in graph.edges)
     return head | {
         "nodes": [_node_to_dict(op) for op in graph.ops],

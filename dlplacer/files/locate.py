@@ -29,6 +29,11 @@ def shipped_folder(folder: str) -> Path:
     return installed if installed.is_dir() else package.parent / folder
 
 
+def shipped_names(folder: str) -> tuple[str, ...]:
+    """The bare names of the files that ship in a folder, sorted."""
+    return tuple(sorted(entry.stem for entry in shipped_folder(folder).glob("*.json")))
+
+
 def _locate(name: str, folder: str, kind: str) -> Path:
     path = Path(name)
     if os.path.exists(path) and not os.path.isdir(path):
@@ -37,5 +42,5 @@ def _locate(name: str, folder: str, kind: str) -> Path:
     for candidate in (shipped / f"{name}.json", shipped / name, shipped / path.name):
         if os.path.isfile(candidate) and path.parent in (Path("."), Path(folder)):
             return candidate
-    names = ", ".join(sorted(entry.stem for entry in shipped.glob("*.json"))) or "none"
+    names = ", ".join(shipped_names(folder)) or "none"
     raise InputError(f"there is no {kind} file {name!r}; give a path, or the name of one that ships: {names}")

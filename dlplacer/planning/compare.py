@@ -2,22 +2,26 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlplacer.check import violations
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.expect import expect, printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble
-from dlplacer.planning.place import place
+from dlplacer.planning.constrain import constrained
+from dlplacer.planning.place import place, single_device_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible
@@ -26,6 +30,9 @@ from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
+
+if TYPE_CHECKING:
+    import pandas
 
 _BOUND_SHARE = 0.05
 """Share of the time limit for the bound that all heuristics are judged by: 0.3 s suffice for 2,000 ops."""
@@ -59,8 +66,8 @@ class MethodResult:
     plan: Plan | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """The results of several methods on one problem.
 
     Attributes
@@ -80,14 +87,28 @@ class Comparison:
     single_device_s: float | None
     name: str = ""
 
+    def __repr__(self) -> str:
+        lines = [f"<Comparison {printable(self.name)}: lower bound {format_seconds(self.lower_bound_s)}"]
+        for row in self.rows:
+            speedup, gap = self.speedup(row), self.gap(row)
+            cells = (
+                row.status if row.makespan_s is None else format_seconds(row.makespan_s),
+                "" if speedup is None else f"{speedup:.3f}x",
+                "" if gap is None else f"gap {100 * gap:.2f} %",
+            )
+            lines.append(f"  {row.method:<10} {cells[0]:>10} {cells[1]:>8} {cells[2]:>12}")
+        return "\n".join(lines) + ">"
+
     def speedup(self, row: MethodResult) -> float | None:
         """Best single device ÷ makespan; None where one of them is missing, or the plan takes no time."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s
 
     def gap(self, row: MethodResult) -> float | None:
         """(makespan − lower bound) ÷ makespan; None without a plan."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if row.makespan_s is None:
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
@@ -108,8 +129,8 @@ class Comparison:
         ]
         return {"methods": rows}
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame with a row per method and the columns of `to_dict`."""
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per method, the best first: times in seconds, speedup and gap as ratios, as in `to_dict`."""
         import pandas
 
         return pandas.DataFrame(self.to_dict()["methods"])
@@ -126,6 +147,8 @@ def compare(
     workers: int | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: Event | None = None,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    colocate: Iterable[str | Iterable[str]] = (),
 ) -> Comparison:
     """What every method makes of a graph on a machine.
 
@@ -137,7 +160,7 @@ def compare(
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
         Called with the best plan and the best bound of all methods.
-    options, seed, workers, stop
+    options, seed, workers, stop, pins, colocate
         As for `dlplacer.planning.place.place`.
 
     Raises
@@ -148,8 +171,9 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = _known(methods)
-    if not time_limit_s > 0:
-        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 < time_limit_s < math.inf:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
+    graph = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)
@@ -172,7 +196,8 @@ def compare(
     for method in (name for name in chosen if name not in RULES):
         board.add(single if method == "single" else _solved(method, solve))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
-    return Comparison(board.ranked(chosen), board.lower_bound_s, single.makespan_s, name)
+    single_s = single_device_s(problem) if graph.constraints else single.makespan_s
+    return Comparison(board.ranked(chosen), board.lower_bound_s, single_s, name)
 
 
 class _Board:

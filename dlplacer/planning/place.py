@@ -2,16 +2,21 @@
 
 import hashlib
 import json
+import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any
 
 from dlplacer.check import violations
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
@@ -20,17 +25,22 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
+from dlplacer.planning.constrain import constrained
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
+
+_FINISH_FACTOR, _FINISH_SHARE = 1.4, 0.6
+"""Time to finish ÷ time to prepare: 1.1 to 1.3 on 2,000 to 106,000 ops; and the most of what is left that it gets."""
 
 
 def place(
@@ -38,13 +48,16 @@ def place(
     topology: Topology,
     options: Options | None = None,
     *,
-    method: str = "ilp",
+    method: str = DEFAULT_METHOD,
     time_limit_s: float = 60.0,
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop: Event | None = None,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    colocate: Iterable[str | Iterable[str]] = (),
+    warm_start: Plan | None = None,
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -63,6 +76,13 @@ def place(
     stop
         Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
         unless the caller handles SIGINT in a way of its own.
+    pins, colocate
+        Op, module or glob → device, and sets of ops that stay together: see `dlplacer.planning.constrain.constrained`.
+        Speedups refer to the best single device without them.
+    warm_start
+        A plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with
+        ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
+        ``provenance["warm_start"]`` tells what that was.
 
     Raises
     ------
@@ -77,7 +97,10 @@ def place(
     """
     began = time.monotonic()
     _require_arguments(method, time_limit_s, gap, workers)
-    problem = build_problem(with_times(graph, topology), topology, options or Options())
+    if warm_start is not None and method != DEFAULT_METHOD:
+        raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
+    held = constrained(graph, topology, pins, colocate)
+    problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)
     tick_s = float(problem.tick_s)
 
@@ -86,26 +109,54 @@ def place(
         on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
 
     stop = stop if stop is not None else Event()
-    budget = Budget(began + time_limit_s, gap, seed, workers or len(usable_cores()), stop, report)
-    outcome = _search(problem, method, budget)
+    deadline = began + time_limit_s - _finish_s(problem, time.monotonic() - began, time_limit_s)
+    budget = Budget(deadline, gap, seed, workers or len(usable_cores()), stop, report)
+    warm = None if warm_start is None else warm_start_of(problem, warm_start)
+    solve = METHODS[method] if warm is None else partial(solve_from, warm.begin)
+    outcome = _search(problem, solve, budget)
     schedule = _require_schedule(outcome, method, time_limit_s)
     solve_s = time.monotonic() - began
-    plan = assemble(
-        problem, outcome, schedule, method, solve_s, provenance_of(problem, seed=seed, workers=budget.workers)
-    )
+    provenance = provenance_of(problem, seed=seed, workers=budget.workers)
+    provenance |= {} if warm is None else {"warm_start": warm.note}
+    plan = assemble(problem, outcome, schedule, method, solve_s, provenance)
+    plan = plan if warm is None else warm.if_better(plan, outcome)
+    _require_rules(plan)
+    return Result(plan, single_device_s(problem), _simple_bounds(problem))
+
+
+def _require_rules(plan: Plan) -> None:
     broken = violations(plan)
     if broken:
         raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
-    single = best_single(problem)
-    return Result(plan, None if single is None else _seconds(problem, single.device[0]), _simple_bounds(problem))
 
 
-def _search(problem: Problem, method: str, budget: Budget) -> Outcome:
+def single_device_s(problem: Problem) -> float | None:
+    """Seconds of all ops on the best single device, wherever the user pins them; None where they fit on none."""
+    free = problem
+    if problem.graph.constraints:
+        unpinned = replace(problem.graph, constraints=Constraints())
+        try:
+            free = build_problem(with_times(unpinned, problem.topology), problem.topology, problem.options)
+        except InputError:
+            # An op that is pinned needs a time on its own device alone.
+            return None
+    single = best_single(free)
+    return None if single is None else _seconds(free, single.device[0])
+
+
+def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
+    """Seconds to keep for replaying and checking the plan, which take about as long as making the problem did."""
+    # Importing libraries is part of what a small problem took; 1 ms for each op is more than any machine needs.
+    expected_s = min(_FINISH_FACTOR * prepare_s, 0.02 + 1e-3 * problem.op_count)
+    return min(expected_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
+
+
+def _search(problem: Problem, solve: Callable[[Problem, Budget], Outcome], budget: Budget) -> Outcome:
     if not interrupts_by_exception():
-        return METHODS[method](problem, budget)
+        return solve(problem, budget)
     interrupted = Event()
     with stop_on_interrupt(budget.stop, interrupted.set):
-        outcome = METHODS[method](problem, budget)
+        outcome = solve(problem, budget)
     if outcome.schedule is None and interrupted.is_set():
         raise KeyboardInterrupt
     return outcome
@@ -138,8 +189,8 @@ def _seconds(problem: Problem, device: int) -> float:
 def _require_arguments(method: str, time_limit_s: float, gap: float, workers: int | None) -> None:
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
-    if not time_limit_s > 0:
-        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 < time_limit_s < math.inf:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:
         raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
     if workers is not None and workers < 1:

@@ -15,7 +15,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import choose_tick, exact, ticks
+from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
 from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.routes import RoutesByPair, least_delay_routes
 
@@ -29,7 +29,7 @@ class Arc:
     size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Problem:
     """The integer problem of one solve.
 
@@ -81,6 +81,10 @@ class Problem:
     workspace_bytes: tuple[int, ...]
     capacity_bytes: tuple[int | None, ...]
     groups: tuple[tuple[int, ...], ...]
+
+    def __repr__(self) -> str:
+        ticks = "exact" if self.exact else "rounded"
+        return f"<Problem: {self.graph!r} on {self.topology!r}, {ticks} ticks of {format_seconds(float(self.tick_s))}>"
 
     @property
     def op_count(self) -> int:
@@ -154,7 +158,8 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     _require_known_names(graph, topology)
     if options.step == "autograd":
         _require_acyclic(graph)
-    durations = [_durations(op, topology) for op in graph.ops]
+    pins = [graph.constraints.pins.get(op.id) for op in graph.ops]
+    durations = [_durations(op, pin, topology) for op, pin in zip(graph.ops, pins, strict=True)]
     sizes = tuple(sorted({edge.bytes for edge in graph.edges}))
     tables = least_delay_routes(topology, sizes, options.delay)
     routes = tuple(tables[size] for size in sizes)
@@ -175,7 +180,10 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         tick_s=tick_s,
         exact=all((value / tick_s).denominator == 1 for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
-        duration=tuple(_in_ticks(op, times, topology, tick_s) for op, times in zip(graph.ops, durations, strict=True)),
+        duration=tuple(
+            _in_ticks(op, pin, times, topology, tick_s)
+            for op, pin, times in zip(graph.ops, pins, durations, strict=True)
+        ),
         arcs=tuple(
             Arc(graph.index[edge.source], graph.index[edge.target], size_position[edge.bytes]) for edge in graph.edges
         ),
@@ -209,13 +217,21 @@ def _require_known_names(graph: OpGraph, topology: Topology) -> None:
                 f"op {op.id!r} may run on {', '.join(op.devices) or 'nothing'}; the topology has devices and types "
                 f"{', '.join(sorted(known))}; change the op's 'devices'"
             )
+    for name, pin in graph.constraints.pins.items():
+        if not any(_may_run(graph.op(name), pin, device) for device in topology.devices):
+            own = graph.op(name).devices
+            limits = "" if own is None else f", and the op itself may run on {', '.join(own)}"
+            raise InputError(
+                f"op {name!r} is pinned to {pin!r}; the topology has devices and types "
+                f"{', '.join(sorted(known))}{limits}; change the pin"
+            )
 
 
-def _durations(op: Op, topology: Topology) -> dict[str, Fraction]:
+def _durations(op: Op, pin: str | None, topology: Topology) -> dict[str, Fraction]:
     """Type of the devices that may run an op → its time there."""
     found: dict[str, Fraction] = {}
     for device in topology.devices:
-        if device.type not in found and _may_run(op, device):
+        if device.type not in found and _may_run(op, pin, device):
             time_s = op.time_on(device.type)
             if time_s is None:
                 raise InputError(
@@ -226,13 +242,16 @@ def _durations(op: Op, topology: Topology) -> dict[str, Fraction]:
     return found
 
 
-def _may_run(op: Op, device: Device) -> bool:
-    return op.devices is None or device.id in op.devices or device.type in op.devices
+def _may_run(op: Op, pin: str | None, device: Device) -> bool:
+    names = device.id, device.type
+    return (pin is None or pin in names) and (op.devices is None or any(name in op.devices for name in names))
 
 
-def _in_ticks(op: Op, times: dict[str, Fraction], topology: Topology, tick_s: Fraction) -> tuple[int | None, ...]:
+def _in_ticks(
+    op: Op, pin: str | None, times: dict[str, Fraction], topology: Topology, tick_s: Fraction
+) -> tuple[int | None, ...]:
     by_type = {name: ticks(value, tick_s) for name, value in times.items()}
-    return tuple(by_type[device.type] if _may_run(op, device) else None for device in topology.devices)
+    return tuple(by_type[device.type] if _may_run(op, pin, device) else None for device in topology.devices)
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
@@ -255,8 +274,4 @@ def _horizon(
 
 
 def _groups(graph: OpGraph) -> tuple[tuple[int, ...], ...]:
-    members: dict[str, list[int]] = {}
-    for position, op in enumerate(graph.ops):
-        if op.colocate is not None:
-            members.setdefault(op.colocate, []).append(position)
-    return tuple(tuple(group) for group in members.values() if len(group) > 1)
+    return tuple(tuple(graph.index[name] for name in group) for group in graph.colocation_groups)

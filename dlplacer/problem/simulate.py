@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
@@ -169,6 +170,9 @@ def replay_plan(
     missing = [scheduled.op for scheduled in plan.ops if scheduled.op not in graph.index]
     if missing or len(graph.ops) != len(plan.ops):
         raise MismatchError(f"the plan's ops are not those of the graph; the first that differs is {missing[:1]}")
+    if topology.device_index != plan.topology.device_index:
+        # Pins name the plan's devices; its placement keeps them, whatever the machine calls its own.
+        graph = replace(graph, constraints=Constraints())
     problem = build_problem(graph, topology, plan.options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]

@@ -125,8 +125,8 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
     pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
     uses = "; ".join(f"{_op(problem, op)} may run on {_devices(problem, problem.allowed[op])}" for op in pinned[:3])
     raise InfeasibleError(
-        f"colocation group {problem.graph.ops[ops[0]].colocate!r} has no device that all its ops may use: {uses}; "
-        "change their 'devices' or take the group apart"
+        f"{_group(problem, ops)} has no device that all its ops may use: {uses}; change "
+        "their 'devices' or take the group apart"
     )
 
 
@@ -142,7 +142,7 @@ def _require_room(problem: Problem, instance: Instance, block: int) -> None:
     name = _op(problem, ops[0])
     owner, split = f"op {name}", "split the op"
     if len(ops) > 1:
-        owner = f"colocation group {problem.graph.ops[ops[0]].colocate!r} of {len(ops)} ops"
+        owner = f"{_group(problem, ops)} of {len(ops)} ops"
         split = "take the group apart"
     raise InfeasibleError(
         f"{owner} needs {_exactly(size, capacity_bytes)}; the largest device{pinned} "
@@ -228,4 +228,16 @@ def _capacities(problem: Problem, devices: Iterable[int]) -> str:
 
 
 def _groups(problem: Problem) -> str:
-    return ", ".join(repr(problem.graph.ops[group[0]].colocate) for group in problem.groups[:5])
+    return ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
+
+
+def _group(problem: Problem, ops: Sequence[int]) -> str:
+    return f"colocation group {_name_of_group(problem, ops)}"
+
+
+def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
+    """What the ops call their group; one that the constraints make is called by two of its ops."""
+    names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
+    if len(names) == 1 and None not in names:
+        return repr(next(iter(names)))
+    return "({})".format(", ".join([_op(problem, op) for op in ops[:2]] + ["…"] * (len(ops) > 2)))

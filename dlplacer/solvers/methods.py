@@ -19,6 +19,7 @@ from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import first_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
@@ -28,10 +29,16 @@ _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
 
 
-def _ilp(problem: Problem, budget: Budget) -> Outcome:
+def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
+    """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    return solve_ilp(problem, budget, [(cost, partial(_start, method)) for method, cost in _STARTS.items()])
+    starts = [(cost, partial(_start, method)) for method, cost in _STARTS.items()]
+    return solve_ilp(problem, budget, starts, begin)
+
+
+def _ilp(problem: Problem, budget: Budget) -> Outcome:
+    return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
 def _start(method: str, problem: Problem, instance: Instance) -> Schedule | None:
@@ -85,12 +92,32 @@ _STARTS = {
 }
 """Heuristic that the default method starts from → about how long it takes, in list schedules."""
 
+DEFAULT_METHOD = "ilp"
+
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
-    "ilp": _ilp,
+    DEFAULT_METHOD: _ilp,
     **{method: partial(_heuristic, method=method) for method in RULES},
     "single": _single,
 }
 """Method → solver; the first is the default."""
+
+
+SUMMARIES = {
+    DEFAULT_METHOD: "all heuristics, then bounds, segments, windows and the integer program (default)",
+    "list": "list scheduling by upward rank; no device idles while an op could run on it",
+    "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
+    "cpop": "critical path on a processor (Topcuoglu, Hariri and Wu 2002)",
+    "peft": "predict earliest finish time (Arabnejad and Barbosa 2014)",
+    "etf": "earliest task first (Hwang et al. 1989)",
+    "m-etf": "earliest task first within memory (Baechi: Jeon et al. 2020)",
+    "m-sct": "small communication times within memory (Baechi: Jeon et al. 2020)",
+    "m-topo": "topological order, device after device (Baechi: Jeon et al. 2020)",
+    "min-cut": "balanced partition of least cut (METIS)",
+    "sequential": "modules in order, device after device, as a Hugging Face device_map",
+    "contiguous": "one run of consecutive layers for each device (Tarnawski et al. 2020)",
+    "single": "all on the best single device",
+}
+"""Method → what it does, in a line."""
 
 
 def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Schedule | None:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from check import plans
 from check.broken import CROSSING, ROUTED, SERIAL, SINGLE, TRAINED, Broken, alone, circle
-from check.plans import changed, with_op, with_ops
+from check.plans import changed, constrained, with_op, with_ops
 
 from dlplacer.check import placement, timing
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.plan import ScheduledOp
 
 PLACED = {
@@ -57,6 +58,18 @@ PLACED = {
         with_ops(CROSSING, colocate="g"),
         "eq. 7 colocation",
         "group 'g' is torn apart: op 'x' on 'a', op 'y' on 'b'",
+    ),
+    "pinned elsewhere": Broken(
+        placement.pinned,
+        constrained(CROSSING, Constraints(pins={"x": "gpu", "y": "a"})),
+        "eq. 7 pins",
+        "op 'y' is on 'b'; it is pinned to 'a'",
+    ),
+    "constraint torn apart": Broken(
+        placement.kept_together,
+        constrained(CROSSING, Constraints(colocate=(("x", "y"),))),
+        "eq. 7 colocation",
+        "ops 'x' on 'a' and 'y' on 'b' must share a device",
     ),
 }
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
@@ -81,6 +82,11 @@ def with_op(plan: Plan, name: str, **changes: Any) -> Plan:
     """A plan for a graph in which one op has other values in some fields."""
     ops = tuple(replace(op, **changes) if op.id == name else op for op in plan.graph.ops)
     return replace(plan, graph=replace(plan.graph, ops=ops))
+
+
+def constrained(plan: Plan, constraints: Constraints) -> Plan:
+    """A plan for a graph with these constraints."""
+    return replace(plan, graph=replace(plan.graph, constraints=constraints))
 
 
 def single() -> Plan:

@@ -57,6 +57,7 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 
 INFER = ["solve", "inception_v3-infer", "cpu-2core"]
+HYBRID = ["hybrid", "inception_v3-train", "cpu-2core", "--devices", "2", "--epochs", "epochs.json"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,10 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         ([*INFER, "--splits-of", "x.json"], "--splits-of says how to capture"),
         ([*INFER, "--micro-batches", "2"], "--micro-batches says how to capture"),
         ([*INFER, "--times", "x.json"], "--times is read by --split alone"),
-        ([*INFER, "--time-limit", "soon"], "argument --time-limit: invalid float value: 'soon'; see dlplacer solve"),
+        (
+            [*INFER, "--time-limit", "soon"],
+            "argument --time-limit: 'soon' is not a number with a unit",
+        ),
         ([*INFER, "-o", "missing/plan.json"], "cannot write missing/plan.json: there is no folder"),
         ([*INFER, "-o", "folder"], "cannot write folder: it is a folder; name a file in it"),
         ([*INFER, "-o", ""], "the path is empty; name a file to write"),
@@ -90,7 +94,19 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         ),
         ([*INFER, "--workers", "20000"], "workers is 20000; at most 10000 threads"),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
-        ([], "the following arguments are required: COMMAND; see dlplacer --help"),
+        ([*INFER, "--time-limit", "5 GiB"], "argument --time-limit: '5 GiB' has unit 'GiB'; use one of h, min, ms"),
+        ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a share; write for example 0.01 or 1%"),
+        ([*INFER, "--pin", "Conv2d_1a"], "pin 'Conv2d_1a' is not understood; write OP=DEVICE or MODULE=DEVICE"),
+        ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
+        ([*INFER, "--pin", "Mixed_5b=gpu0"], "there is no device 'gpu0', the nearest is 'cpu0'; the topology has"),
+        ([*INFER, "--colocate", "Mixed_5b.nothing*"], "no op and no module is called 'Mixed_5b.nothing*'"),
+        ([*INFER, "--warm-start", "plan.json"], "there is no plan file 'plan.json'"),
+        ([*INFER, "--split", "--pin", "x=cpu0"], "--split chooses splits and devices together and takes no --pin"),
+        ([*HYBRID, "--pin", "x=y"], "--pin: each worker of a hybrid gets devices of its own; use --colocate"),
+        (["explain", "plan.json", "--budget", "-1"], "--budget is -1 s; it must be at least 0"),
+        (["list", "plans"], "argument what: invalid choice: 'plans'"),
+        (["completion", "fish"], "argument shell: invalid choice: 'fish'"),
+        (["-v", "-q", "check", "plan.json"], "argument -q/--quiet: not allowed with argument -v/--verbose"),
     ],
 )
 def test_wrong_arguments_are_told_in_one_message(

@@ -258,7 +258,7 @@ import contextlib, sys
 from dlplacer.cli import main, solve
 
 @contextlib.contextmanager
-def telling():
+def telling(limit_s):
     yield lambda progress: None if progress.makespan_s is None else print("planned", flush=True)
 
 solve.progress_line = telling

@@ -16,6 +16,7 @@ from dlplacer.core.units import (
     exact,
     format_bytes,
     format_bytes_per_s,
+    format_duration,
     format_seconds,
     parse_quantity,
     ticks,
@@ -40,6 +41,9 @@ TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFL
         ("3 ns", "seconds", 3e-9),
         ("0.25 ms", "seconds", 2.5e-4),
         (".5 s", "seconds", 0.5),
+        ("1min", "seconds", 60.0),
+        ("1.5 h", "seconds", 5400.0),
+        ("10 Gbps", "bytes_per_s", 1.25e9),
         ("5. s", "seconds", 5.0),
         ("80 GiB", "bytes", 80 * 2**30),
         ("16 GB", "bytes", 16e9),
@@ -84,7 +88,7 @@ def test_what_is_no_number_is_refused_with_an_example(text: str, dimension: str)
     ("text", "dimension", "known"),
     [
         ("25 Gb/s", "bytes_per_s", "GB/s"),
-        ("1 min", "seconds", "ms"),
+        ("1 week", "seconds", "min"),
         ("25 GB/s", "bytes", "GiB"),
         ("1 S", "seconds", "s"),
     ],
@@ -237,3 +241,18 @@ def test_ticks_round_down() -> None:
 )
 def test_rates_are_decimal(value: float, text: str) -> None:
     assert format_bytes_per_s(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (7384, "2 h 03 min"),
+    ],
+)
+def test_durations_are_told_in_whole_units(value_s: float, text: str) -> None:
+    assert format_duration(value_s) == text

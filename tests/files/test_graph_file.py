@@ -1,6 +1,7 @@
 """Graph files: what is written reads back, and every mistake is listed with its path."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from files.junk import read_or_refused, spoiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import PHASES, Edge, Op, OpGraph, TensorSpec
 from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph, write_graph
+from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.files.text import render_json
 
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
@@ -269,3 +272,16 @@ def test_junk_anywhere_reads_or_is_refused_in_plain_words(seed: int) -> None:
     value = spoiled(WHOLE, seed)
     graph = read_or_refused(lambda: graph_from_dict(value, "it.json"))
     assert graph is None or graph_from_dict(graph_to_dict(graph), "it.json") == graph
+
+
+def test_constraints_round_trip_and_leave_the_structure_alone() -> None:
+    graph = OpGraph((Op("a", "x", 1.0), Op("b", "x", 1.0)), (Edge("a", "b", 1),))
+    held = replace(graph, constraints=Constraints({"a": "gpu0"}, (("a", "b"),)))
+    value = graph_to_dict(held)
+    assert value["constraints"] == {"pins": {"a": "gpu0"}, "colocate": [["a", "b"]]}
+    assert graph_from_dict(value, "file") == held
+    assert "constraints" not in graph_to_dict(graph)
+    assert structure_sha256(held) == structure_sha256(graph)
+    value["constraints"]["pins"]["c"] = "gpu1"
+    with pytest.raises(FileFormatError, match="constraints: op 'c' is not among the nodes"):
+        graph_from_dict(value, "file")

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files import locate_graph, locate_topology, write_json, write_text
-from dlplacer.files.text import field_path, read_json, render_json, write_bytes
+from dlplacer.files.disk import write_bytes
+from dlplacer.files.field_path import field_path
+from dlplacer.files.text import read_json, render_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -172,7 +174,7 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(
     path = tmp_path / "it.txt"
     path.write_text("old")
     monkeypatch.setattr(os, step, failing)
-    with pytest.raises(InputError, match=r"cannot write .*it\.txt: No space left on device; choose another -o"):
+    with pytest.raises(InputError, match=r"cannot write .*it\.txt: No space left on device; choose another path"):
         write_text(path, "new")
     monkeypatch.undo()
     assert path.read_text() == "old"
@@ -196,7 +198,7 @@ def test_an_interrupt_keeps_the_old_file_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("name", [".", "missing/it.txt", "x" * 256])
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"cannot write .*: [A-Z].*; choose another -o"):
+    with pytest.raises(InputError, match=r"cannot write .*: [A-Z].*; choose another path"):
         write_text(tmp_path / name, "new")
     assert list(tmp_path.iterdir()) == []
 

@@ -54,7 +54,7 @@ CHECK = (
     Mutant(
         "check/memory.py",
         "workspace is no live memory",
-        "            alive(entry.start_s, entry.end_s, op.workspace_bytes)\n",
+        '            found.append(LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))\n',
         "",
         ("check", "problem"),
     ),
@@ -89,6 +89,20 @@ CHECK = (
 )
 
 MACHINES = (
+    Mutant(
+        "machines/importers/measured_links.py",
+        "copies that were delayed take part in the least squares",
+        "if _error(rough, size, time_s) <= _ON_THE_LINE / 2",
+        "if True",
+        ("machines/importers/test_detecting.py",),
+    ),
+    Mutant(
+        "machines/importers/measured_links.py",
+        "a rate that a copy contradicts is written",
+        "if len(off) > (1 - _LEAST_EXPLAINED) * len(times_s):",
+        "if len(off) == len(times_s):",
+        ("machines/importers/test_detecting.py",),
+    ),
     Mutant(
         "machines/costs/gradient_codecs.py",
         "ternary gradients have twice their bytes",

@@ -9,6 +9,7 @@ from runtime.random_graphs import random_graph
 from runtime.random_plans import machine, random_schedule, with_unit_times
 
 from dlplacer.check import violations
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
@@ -143,6 +144,18 @@ def test_a_replayed_plan_keeps_all_rules_and_its_order(seed: int, devices: int) 
     computing = {name for name, op in ((op.id, op) for op in slower.ops) if op.time_s}
     for device, ops in plan.order.items():
         assert [op for op in again.order[device] if op in computing] == [op for op in ops if op in computing]
+
+
+def test_pins_name_the_devices_of_the_plan_not_those_of_the_machine_it_runs_on() -> None:
+    held = replace(DIAMOND, constraints=Constraints({"b": "d1"}, (("a", "c"),)))
+    problem = build_problem(held, PAIR, PAPER)
+    schedule = ProblemSchedule(problem, (0, 1, 0, 0), tuple(int(start / problem.tick_s) for start in (0, 3.5, 1, 7)))
+    plan = assemble(problem, Outcome(schedule, 0), schedule, "by hand", 0.0, {})
+    renamed = Topology((Device("cpu:0"), Device("cpu:1")), (), (Link("cpu:0", "cpu:1", 10.0, 0.5),))
+    again = replay_plan(plan, held, renamed)
+    assert (again.placement["b"], again.makespan_s) == ("cpu:1", plan.makespan_s)
+    assert violations(replace(again, memory={})) == ()
+    assert replay_plan(plan, held, PAIR).graph.constraints == held.constraints
 
 
 # Twice the time for c and half the rate: b waits for x until 1 + 20/5 + 0.5 = 5.5, its y arrives at 7.5 + 2.5 = 10,

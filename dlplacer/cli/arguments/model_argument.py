@@ -9,6 +9,7 @@ from dlplacer.cli.arguments.module_callable import UserCodeError, build_entry, i
 from dlplacer.cli.arguments.onnx_argument import add_dim_option, graph_of_onnx, is_onnx
 from dlplacer.cli.arguments.problem_options import CAPTURE_OPTIONS, given_options
 from dlplacer.cli.arguments.recorded_splits import splits_in
+from dlplacer.cli.output.progress import progress
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     if is_onnx(arguments.model):
         return coarsen(graph_of_onnx(arguments), arguments.granularity)
     if is_entry(arguments.model):
-        return coarsen(capture_of(arguments, build_fake_job(arguments)).graph, arguments.granularity)
+        with progress("capturing"):
+            return coarsen(capture_of(arguments, build_fake_job(arguments)).graph, arguments.granularity)
     from dlplacer.files.load import load_graph
 
     given = given_options(arguments, (*CAPTURE_OPTIONS, "dim"))

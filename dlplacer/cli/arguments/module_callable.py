@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import DlplacerError, InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
 _MOST = 2**31
 _LONGEST_MESSAGE = 200
+_TOLD: set[str] = set()
 
 
 class UserCodeError(InputError):
@@ -49,6 +51,7 @@ def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str]
     made = _called(imported(entry), entry, batch_size)
     if isinstance(made, nn.Module):
         _require_inputs(made, entry, inputs)
+        _tell_inference(made, entry)
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
         raise InputError(f"--input is for callables that return a bare module; {entry!r} returned a Job")
@@ -103,6 +106,16 @@ def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> An
         given["batch_size"] = batch_size
     with user_code(f"{entry!r} cannot be built"):
         return build(**given)
+
+
+def _tell_inference(module: Any, entry: str) -> None:
+    """A bare module has no loss, so its training step is not known; said once for each entry."""
+    if entry not in _TOLD:
+        _TOLD.add(entry)
+        note(
+            f"{entry!r} returned a bare {type(module).__name__}, captured as inference: forward alone; to train "
+            "it, return dlplacer.Job(module, args, targets, loss)"
+        )
 
 
 def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:

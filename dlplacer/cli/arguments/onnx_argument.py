@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.problem_options import CAPTURE_OPTIONS, given_options
 from dlplacer.cli.output.profile_summary import tell_profile
+from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 
@@ -64,7 +65,8 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
             raise InputError(f"device {device!r}: ONNX files are timed on CPU cores here; write cpu:0")
     file = read_onnx(arguments.model, _dims(arguments.dim))
     graph = graph_of_onnx(arguments)
-    times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
+    with progress("profiling"):
+        times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
     tell_profile(arguments, with_measured_times(graph, times), times)
     return 0
 
@@ -74,14 +76,15 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     from dlplacer.frontend.onnx.onnx_file import read_onnx
     from dlplacer.runtime.onnx.run_cut_model import run_onnx
 
-    for option in given_options(arguments, ("gantt", "trace", "replicas")):
+    for option in given_options(arguments, ("gantt", "trace", "html", "replicas")):
         raise InputError(f"{option} is for models in torch; leave it out, the plan is of an ONNX file")
 
     described = plan.graph.capture or {}
     bound = {**described["onnx"].get("dims", {}), **_dims(arguments.dim)}
     path = Path(arguments.model or described["entry"])
     cores = _cores(arguments.devices, [device.id for device in plan.topology.devices])
-    report = run_onnx(read_onnx(path, bound), plan, arguments.steps, arguments.warmup, cores)
+    with progress("running"):
+        report = run_onnx(read_onnx(path, bound), plan, arguments.steps, arguments.warmup, cores)
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0

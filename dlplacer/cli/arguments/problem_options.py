@@ -46,7 +46,11 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
 def add_solver_arguments(parser: argparse.ArgumentParser, limit: str, default_s: float = 60.0) -> None:
     """What a solve may spend; `limit` says what the time limit holds for."""
     parser.add_argument(
-        "--time-limit", type=float, default=default_s, metavar="S", help=f"seconds for {limit} ({default_s:g})"
+        "--time-limit",
+        type=seconds_option,
+        default=default_s,
+        metavar="TIME",
+        help=f"time for {limit}, as 30, 90s or 5min ({default_s:g} s)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (0)")
     parser.add_argument("--workers", type=int, metavar="N", help="solver threads (the cores)")
@@ -87,6 +91,38 @@ def quantity_of(option: str, text: str, dimension: str) -> float:
     if value < 0:
         raise InputError(f"{option} is {text!r}; it must not be negative")
     return value
+
+
+def seconds_option(text: str) -> float:
+    """The seconds of an option such as ``--time-limit 1min``, for `argparse`; a plain number is seconds."""
+    return _typed(text, "seconds", "60 s, 1min or 1.5 h")
+
+
+def bytes_option(text: str) -> int:
+    """The bytes of an option such as ``--bucket-bytes "25 MiB"``, for `argparse`; a plain number is bytes."""
+    return int(_typed(text, "bytes", "25 MiB or 1 GB"))
+
+
+def rate_option(text: str) -> float:
+    """The bytes per second of an option such as ``--network "10 Gbit/s"``, for `argparse`."""
+    return _typed(text, "bytes_per_s", "12.5 GB/s or 100 Gbit/s")
+
+
+def share_option(text: str) -> float:
+    """The share of an option such as ``--gap 1%``, for `argparse`; a plain number is the share itself."""
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write for example 0.01 or 1%") from None
+    return value / 100 if percent else value
+
+
+def _typed(text: str, dimension: str, example: str) -> float:
+    try:
+        return parse_quantity(text, dimension)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write for example {example}") from error
 
 
 def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:

@@ -2,15 +2,15 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.model_argument import build_fake_job, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import given_options, options_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.output_files import tell_written
-from dlplacer.cli.output.progress import interruptible
+from dlplacer.cli.output.progress import interruptible, progress
 from dlplacer.cli.output.tables import print_pairs, print_result
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
@@ -46,14 +46,14 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
 def solve_with_splits(arguments: argparse.Namespace) -> int:
     """Solve without and with splits, write the better plan, and print both."""
     from dlplacer.files import write_plan
-    from dlplacer.files.load import load_graph, load_topology
+    from dlplacer.files.load import load_graph
     from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting.place_with_splits import place_with_splits
 
     _require_alone(arguments)
-    options, topology = options_of(arguments), load_topology(arguments.topology)
+    options, topology = options_of(arguments), topology_to_plan_for(arguments.topology)
     times = None if arguments.times is None else load_graph(arguments.times)
-    with interruptible() as stop:
+    with interruptible() as stop, progress("solving with splits", arguments.time_limit):
         result = place_with_splits(
             build_fake_job(arguments),
             topology,
@@ -105,12 +105,13 @@ def profile_with_splits(arguments: argparse.Namespace) -> int:
         raise InputError(f"--search is {search_s:g} s; it must be positive and finite")
     devices = open_devices(arguments.device.split(","))
     try:
-        step = TracedStep.of(build_job(arguments), default_rewrites(arguments.whole_backward))
-        times = None if arguments.times is None else load_graph(arguments.times)
-        whole = whole_graph(step, times, devices, arguments.steps, arguments.warmup)
-        evaluate = evaluator(step, whole, measured_topology(devices), Options(), parts_of(arguments.split))
-        with interruptible() as stop:
-            choice = chosen(evaluate, devices, search_s, stop, _told)
+        with interruptible() as stop, progress("choosing splits") as show:
+            show("profiling the step without splits")
+            step = TracedStep.of(build_job(arguments), default_rewrites(arguments.whole_backward))
+            times = None if arguments.times is None else load_graph(arguments.times)
+            whole = whole_graph(step, times, devices, arguments.steps, arguments.warmup)
+            evaluate = evaluator(step, whole, measured_topology(devices), Options(), parts_of(arguments.split))
+            choice = chosen(evaluate, devices, search_s, stop, lambda found: show(_text(found)))
     finally:
         for device in devices:
             device.close()
@@ -145,6 +146,8 @@ def parts_of(split: str) -> int | None:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    for option in given_options(arguments, ("pin", "colocate", "warm_start")):
+        raise InputError(f"--split chooses splits and devices together and takes no {option}; solve again with it")
     if arguments.calibration:
         raise InputError("--split measures or estimates its own times and reads no --calibration; give one of them")
     if arguments.micro_batches is not None:
@@ -161,6 +164,5 @@ def _require_alone(arguments: argparse.Namespace) -> None:
         raise InputError(f"--split works on ATen calls; drop --granularity {arguments.granularity}")
 
 
-def _told(prospect: "Prospect") -> None:
-    if sys.stderr.isatty():
-        print(f"{len(prospect.ops)} ops split: {format_seconds(prospect.makespan_s)}", file=sys.stderr)
+def _text(prospect: "Prospect") -> str:
+    return f"{len(prospect.ops)} ops split: {format_seconds(prospect.makespan_s)}"

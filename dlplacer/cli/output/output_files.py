@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from dlplacer.cli.output.verbosity import QUIET, verbosity
+
 
 def output_file(text: str) -> Path:
     """The path that an option such as ``-o`` names, for `argparse`: what a command would find after minutes of work.
@@ -30,7 +32,7 @@ def output_file(text: str) -> Path:
 
 
 def tell_written(*paths: Path | None) -> None:
-    """Report on stderr what was written; None for what was not requested."""
+    """Report on stderr what was written, unless it shall be quiet; None for what was not requested."""
     for path in paths:
-        if path is not None:
+        if path is not None and verbosity() > QUIET:
             print(f"wrote {path}", file=sys.stderr)

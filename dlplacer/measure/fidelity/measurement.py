@@ -18,12 +18,25 @@ from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 
+StepReport = Callable[[str, float | None], None]
+"""Hears between steps what is done, and which share of all steps has been taken, where that is known."""
+
 _MAIN = "placed"
 _RECORDED = 5
 
 
+def silent(what: str, share: float | None) -> None:
+    """A `StepReport` to nobody."""
+
+
 def measure(
-    main: PlacedJob, others: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, steps: int, warmup: int
+    main: PlacedJob,
+    others: Mapping[str, PlacedJob],
+    reference: nn.Module,
+    group: OneProcess,
+    steps: int,
+    warmup: int,
+    on_progress: StepReport = silent,
 ) -> Run:
     """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
 
@@ -39,9 +52,10 @@ def measure(
     if in_host_memory(main.devices.values()):
         reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
+    on_progress("numbers against plain PyTorch", None)
     differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
     eager = EagerStep([main.job], reference, device)
-    medians = _medians(candidates, predictors, eager, group, steps, warmup)
+    medians = _medians(candidates, predictors, eager, group, steps, warmup, on_progress)
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
@@ -92,6 +106,7 @@ def _medians(
     group: OneProcess,
     steps: int,
     warmup: int,
+    on_progress: StepReport,
 ) -> dict[str, float]:
     """Seconds of a step of plain PyTorch (``baseline``) and of every candidate, alternating with those that predict."""
     baseline = eager.step
@@ -110,4 +125,7 @@ def _medians(
         everyone = group.gathered(time.perf_counter() - begin)
         return fmean(everyone) if step is baseline else float(max(everyone))
 
-    return measured_medians(variants, steps, warmup, timed, untimed)
+    def told(number: int) -> None:
+        on_progress("warming up" if number < 0 else f"step {number + 1} of {steps}", max(0.0, number / steps) or None)
+
+    return measured_medians(variants, steps, warmup, timed, untimed, told)

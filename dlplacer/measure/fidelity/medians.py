@@ -16,6 +16,7 @@ def measured_medians(
     warmup: int,
     timed: Callable[[Callable[[], object]], float],
     before: Mapping[str, Callable[[], object]],
+    on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, float]:
     """Name → median seconds of a step; the variants alternate, and so does their order.
 
@@ -29,11 +30,15 @@ def measured_medians(
         Runs a step and returns its seconds.
     before
         Name → what to run as the untimed step, if not the step itself.
+    on_round
+        Called with -1 ahead of warming up, then with the number of each round, in which every variant is timed once.
     """
+    on_round(-1)
     short = {name for name, step in steps.items() if _warm_up(step, warmup, timed) < _SHORT_S}
     untimed = {**steps, **before}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(count):
+        on_round(number)
         names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
             if name in short:

@@ -12,11 +12,11 @@ from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.measurement import measure
+from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
-from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas
+from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
@@ -50,6 +50,7 @@ def run(
     steps: int = 10,
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
+    on_progress: StepReport = silent,
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -61,6 +62,8 @@ def run(
     ----------
     beside
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
+    on_progress
+        Called between steps.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def run(
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
         }
         main = placed(job, plan)
-        return measure(main, others, reference, OneProcess(main.devices), steps, warmup)
+        return measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
 
 
 def run_over_ranks(
@@ -90,6 +93,7 @@ def run_over_ranks(
     over: OverRanks = OverRanks(),
     steps: int = 10,
     warmup: int = 3,
+    on_progress: StepReport = silent,
 ) -> Run:
     """On every process of a group: as `run`, for a plan over ranks; the same on all of them.
 
@@ -111,6 +115,7 @@ def run_over_ranks(
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
+        group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
         parts = [part_of(job, number, over.replicas) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
@@ -120,7 +125,7 @@ def run_over_ranks(
         with closing(apply_in_group(parts[group.replica], planned, group, opened)) as module:
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
-            return measure(placed, {}, reference, processes, steps, warmup)
+            return measure(placed, {}, reference, processes, steps, warmup, on_progress)
 
 
 def _require_steps(steps: int, warmup: int) -> None:

@@ -48,7 +48,9 @@ def contract(graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str) -> 
     names = _free_names(ops)
     renamed = [replace(op, id=names[op.id]) if op.id in names else op for op in ops]
     edges = tuple(_edges(graph, owner, outputs, names))
-    return replace(graph, ops=tuple(renamed), edges=edges, structure_sha256=None)
+    final = {op_id: names[key] for op_id, key in owner.items()}
+    constraints = graph.constraints.renamed(final)
+    return replace(graph, ops=tuple(renamed), edges=edges, structure_sha256=None, constraints=constraints)
 
 
 def members_of(op: Op) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Device
@@ -50,11 +51,13 @@ class DeviceChain:
         return frozenset(tuple(numbers) for numbers in users.values() if len(numbers) > 1)
 
 
-def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) -> tuple[list[DeviceChain], bool]:
+def chains_of(
+    wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS, marks: Mapping[str, object] = MappingProxyType({})
+) -> tuple[list[DeviceChain], bool]:
     """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
 
-    Of two sequences with the same types and memories, one whose routes are all at least as cheap and share no link
-    directions that those of the other do not makes every split at least as good, so the other is left out.
+    Of two sequences with the same types, memories and marks, one whose routes are all at least as cheap and share no
+    link directions that those of the other do not makes every split at least as good, so the other is left out.
 
     Parameters
     ----------
@@ -62,6 +65,8 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
         Whether a stage on the last device hands over to one on the first.
     most
         Sequences to look at.
+    marks
+        Device → what else tells it apart, such as the blocks that it may not run.
 
     Raises
     ------
@@ -74,11 +79,11 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
     found: dict[tuple[object, ...], DeviceChain] = {}
-    sequences = list(islice(_sequences(wiring, ranks), most + 1))
+    sequences = list(islice(_sequences(wiring, ranks, marks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            found.setdefault((chain._kind, chain.routes(wraps), chain.shared(wraps)), chain)
+            found.setdefault((_marked(chain, marks), chain.routes(wraps), chain.shared(wraps)), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
     best = sorted(found.values(), key=lambda chain: (sum(chain.routes(wraps)), len(chain.shared(wraps))))
@@ -86,13 +91,17 @@ def chains_of(wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS) 
     for chain in best:
         routes, shared = chain.routes(wraps), chain.shared(wraps)
         if not any(
-            other._kind == chain._kind
+            _marked(other, marks) == _marked(chain, marks)
             and other.shared(wraps) <= shared
             and all(a <= b for a, b in zip(other.routes(wraps), routes, strict=True))
             for other in kept
         ):
             kept.append(chain)
     return kept[:MOST_KEPT], len(sequences) <= most and len(kept) <= MOST_KEPT
+
+
+def _marked(chain: DeviceChain, marks: Mapping[str, object]) -> tuple[object, ...]:
+    return chain._kind, *(marks.get(device.id) for device in chain.devices)
 
 
 def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
@@ -107,10 +116,10 @@ def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
     return DeviceChain(tuple(map(wiring.topology.device, names)), forward, backward, there, back)
 
 
-def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
+def _sequences(wiring: Wiring, ranks: int, marks: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     """All sequences of different devices; of devices that nothing tells apart the first unused one stands for all."""
     names = [device.id for device in wiring.topology.devices]
-    group = _twins(wiring, names)
+    group = _twins(wiring, names, marks)
 
     def extend(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if len(chosen) == ranks:
@@ -125,13 +134,13 @@ def _sequences(wiring: Wiring, ranks: int) -> Iterator[tuple[str, ...]]:
     return extend(())
 
 
-def _twins(wiring: Wiring, names: list[str]) -> dict[str, int]:
-    """Device → number of its group: equal type and memory, and equal routes to all others over the same links."""
+def _twins(wiring: Wiring, names: list[str], marks: Mapping[str, object]) -> dict[str, int]:
+    """Device → number of its group: equal type, memory and mark, and equal routes to all others over the same links."""
     group: dict[str, int] = {}
     leaders: list[str] = []
     for name in names:
         for number, leader in enumerate(leaders):
-            if _are_twins(wiring, name, leader, names):
+            if marks.get(name) == marks.get(leader) and _are_twins(wiring, name, leader, names):
                 group[name] = number
                 break
         else:

@@ -53,12 +53,13 @@ def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> di
     """
     graph = work.graph
     stage_of: dict[int, int] = {}
+    held = graph.constraints.names
     home = {op: stage for ops, stage in zip(work.blocks.backward, stage_of_block, strict=True) for op in ops}
     for name in graph.topological_order:
         op = graph.index[name]
         if op in home:
             read = [graph.index[edge.source] for edge in graph.edges_into[name]]
-            free = graph.ops[op].colocate is None
+            free = graph.ops[op].colocate is None and name not in held
             stage_of[op] = min([home[op], *(stage_of[at] for at in read if free and at in stage_of)])
     return stage_of
 

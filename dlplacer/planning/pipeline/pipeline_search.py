@@ -1,6 +1,6 @@
 """The front door of pipelining: graph and machine in, the best pipeline out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -33,6 +33,7 @@ def plan_pipeline(
     micro_batches: int | None = None,
     schedule: str | None = None,
     most_cuts: int = MOST_CUTS,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PipelinePlan:
     """The pipeline of least predicted step time.
 
@@ -46,6 +47,8 @@ def plan_pipeline(
         A key of `dlplacer.planning.pipeline.schedule.schedules.SCHEDULES`; None tries all.
     most_cuts
         Beyond this many cuts, not all are searched.
+    on_progress
+        Called with how many choices of stages, micro-batches and schedule have been tried, and of how many.
 
     Raises
     ------
@@ -69,7 +72,9 @@ def plan_pipeline(
     ]
     best: PipelinePlan | None = None
     reason: InfeasibleError | None = None
-    for choice in [choice for choice in choices if _has_order(*choice)] or choices[:1]:
+    tried = [choice for choice in choices if _has_order(*choice)] or choices[:1]
+    for number, choice in enumerate(tried):
+        on_progress(number, len(tried))
         try:
             found = search.plan(*choice)
         except InfeasibleError as error:
@@ -147,7 +152,7 @@ class Search:
         splits.sort(key=lambda pair: (_estimate_s(pair[1], micro_batches), len(pair[0].chain.shared(wraps))))
         name = schedule if self.trains else "forward"
         plans = [evaluated(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
-        fitting = [plan for plan in plans if self._fits(plan)]
+        fitting = [plan for plan in plans if self._fits(plan) and self._keeps_constraints(plan)]
         if not fitting:
             raise InfeasibleError(self._no_room(problems))
         best = min(fitting, key=lambda plan: plan.step_s)
@@ -159,14 +164,41 @@ class Search:
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)
         if key not in self._chains:
-            self._chains[key] = chains_of(self.wiring, *key, self.most_chains)
+            marks = {device: tuple(blocks) for device, blocks in self.barred.items()}
+            self._chains[key] = chains_of(self.wiring, *key, self.most_chains, marks)
         chains, all_tried = self._chains[key]
         compute = {
             kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))
             for kind in self.topology.device_types
         }
         holds = [held[stage] for stage in range(len(held))]
-        return [SplitProblem(self.cuts, chain, compute, micro_batches, holds) for chain in chains], all_tried
+        problems = [SplitProblem(self.cuts, chain, compute, micro_batches, holds, self.barred) for chain in chains]
+        return problems, all_tried
+
+    @cached_property
+    def barred(self) -> Mapping[str, Sequence[int]]:
+        """Device → blocks of the cuts that hold an op pinned elsewhere."""
+        pins, ops = self.graph.constraints.pins, self.graph.ops
+        blocks = self.cuts.blocks
+        found: dict[str, list[int]] = {}
+        for block, members in enumerate(zip(blocks.members, blocks.backward, strict=True)):
+            wanted = {pins[ops[op].id] for part in members for op in part if ops[op].id in pins}
+            for device in self.topology.devices if wanted else ():
+                if not wanted <= {device.id, device.type}:
+                    found.setdefault(device.id, []).append(block)
+        return found
+
+    def _keeps_constraints(self, plan: PipelinePlan) -> bool:
+        """Backward ops may be in an earlier stage than their block, so pins and colocation are looked at in the end."""
+        held = self.graph.constraints
+        device = {
+            op: self.topology.device(stage.device)
+            for stage in plan.stages
+            for ops in (stage.ops, *stage.later)
+            for op in ops
+        }
+        kept = all(pin in (device[op].id, device[op].type) for op, pin in held.pins.items() if op in device)
+        return kept and all(len({device[op].id for op in ops if op in device}) < 2 for ops in held.colocate)
 
     def _fits(self, plan: PipelinePlan) -> bool:
         """A device with several stages needs room for all of them."""
@@ -178,6 +210,11 @@ class Search:
 
     def _no_room(self, problems: Sequence[SplitProblem]) -> str:
         problem = problems[0]
+        if self.graph.constraints:
+            return (
+                f"no split into {problem.stages} contiguous stages keeps the memory and all pins and colocated ops; "
+                "pin ops that follow each other to devices that do, or drop a pin"
+            )
         need = format_bytes(min(map(least_memory_bytes, problems)))
         largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
         return (

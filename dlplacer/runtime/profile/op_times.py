@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -79,14 +79,24 @@ class Profiler:
 
 
 def profile_ops(
-    job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int = 7, warmup: int = 2
+    job: Job,
+    captured: Captured,
+    devices: Sequence[RuntimeDevice],
+    steps: int = 7,
+    warmup: int = 2,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, float]]:
-    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`."""
+    """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`.
+
+    `on_step` hears before each step how many have been taken, warm-up among them, and how many there are.
+    """
     profiler = Profiler(job, captured, devices)
-    for _ in range(warmup):
+    for number in range(warmup):
+        on_step(number, warmup + steps)
         profiler.step()
     found: dict[str, list[OpTimes]] = defaultdict(list)
-    for _ in range(steps):
+    for number in range(steps):
+        on_step(warmup + number, warmup + steps)
         for device, sample in zip(devices, profiler.step(), strict=True):
             found[device.type].append(sample.op_times_s)
     return {kind: typical(samples) for kind, samples in found.items()}

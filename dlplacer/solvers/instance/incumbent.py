@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dlplacer.core.errors import InternalError
-from dlplacer.solvers.instance.instance import FAR
+from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
 
@@ -67,3 +67,7 @@ class Incumbent:
                 "schedule; please report this graph and topology"
             )
         self.budget.report(None if self.best is None else self.best.makespan, self.bound)
+
+
+Begin = Callable[[Instance, Incumbent], None]
+"""What a solve begins with: it offers schedules of the problem's instance to the incumbent, and may raise the bound."""

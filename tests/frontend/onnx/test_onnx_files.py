@@ -173,7 +173,7 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes, message: str) 
 
 def test_invalid_models_name_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot read"):
         read_onnx(path)
     save(path, [helper.make_node("Frobnicate", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
     with pytest.raises(FileFormatError, match="Frobnicate"):
@@ -230,9 +230,16 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["max_abs_error"] == 0
     assert main(["profile", path, "--dim", "batch=2", "--device", "cpu:0", "--steps", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["serial_s"]["cpu-core"] > 0
+    graph = str(tmp_path / "graph.json")
+    assert main(["capture", path, "--dim", "batch=2", "--device-type", "V100", "-o", graph, "--json"]) == 0
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["ops"] == len(dp.load_graph(graph).ops)
+    assert main(["solve", graph, "dgx1-v100-2gpu", "--time-limit", "3"]) == 0
+    capsys.readouterr()
     for arguments, message in (
         (["solve", path, "cpu-2core", "--dim", "batch"], "--dim 'batch' is not understood"),
         (["solve", path, "cpu-2core", "--batch-size", "2"], "an ONNX file takes --dim"),
+        (["capture", path], "--dim batch=1"),
         (["run", plan, "--devices", "cpu:0"], "the plan has 2 devices"),
         (["run", plan, "--devices", "cpu:0,cpu:0"], "given twice"),
         (["profile", path, "--device", "cuda:0"], "timed on CPU cores"),

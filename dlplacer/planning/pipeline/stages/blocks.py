@@ -126,12 +126,10 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
 
 
 def _join_groups(graph: OpGraph, joined: "UnionFind") -> None:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for at, op in enumerate(graph.ops):
-        if op.colocate is not None and at in joined.parents:
-            groups[op.colocate].append(at)
-    for group in groups.values():
-        joined.union(*group)
+    for group in graph.colocation_groups:
+        ahead = [at for name in group if (at := graph.index[name]) in joined.parents]
+        if ahead:
+            joined.union(*ahead)
 
 
 def _join_fills(graph: OpGraph, joined: "UnionFind") -> None:
@@ -181,7 +179,10 @@ def _ordered(graph: OpGraph, joined: "UnionFind") -> tuple[tuple[tuple[int, ...]
 
 def _backward(graph: OpGraph, block_of: Mapping[int, int], count: int) -> tuple[tuple[int, ...], ...]:
     """[block] → its backward and update ops."""
-    groups = {graph.ops[op].colocate: block for op, block in block_of.items() if graph.ops[op].colocate is not None}
+    groups: dict[str, int] = {}
+    for group in graph.colocation_groups:
+        held = next((block_of[at] for name in group if (at := graph.index[name]) in block_of), None)
+        groups |= {} if held is None else dict.fromkeys(group, held)
     modules: dict[str, Counter[int]] = defaultdict(Counter)
     for at, op in enumerate(graph.ops):
         if op.module and at in block_of:
@@ -201,16 +202,16 @@ def _home(
     graph: OpGraph,
     op: Op,
     block_of: Mapping[int, int],
-    groups: Mapping[str | None, int],
+    groups: Mapping[str, int],
     modules: Mapping[str, Counter[int]],
     home: Mapping[int, int],
 ) -> int:
-    if op.colocate in groups:
-        return groups[op.colocate]
+    if op.id in groups:
+        return groups[op.id]
     for edge in graph.edges_from[op.id]:
         target = graph.op(edge.target)
-        if target.kind == "gradient" and target.colocate in groups:
-            return groups[target.colocate]
+        if target.kind == "gradient" and target.id in groups:
+            return groups[target.id]
     read = [graph.index[edge.source] for edge in graph.edges_into[op.id]]
     gradients = [home[at] for at in read if at in home]
     is_saved = [block_of[at] for at in read if at in block_of]

@@ -1,7 +1,7 @@
 """The exact contiguous split: cuts chosen so that the slowest stage, or link, is as fast as it can be."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class SplitProblem:
         Device type → [cut] → seconds, forward and backward, of one micro-batch in all blocks before the cut.
     held
         [stage] → micro-batches in flight there.
+    barred
+        Device → blocks that pins keep from it.
     """
 
     cuts: Cuts
@@ -49,6 +51,7 @@ class SplitProblem:
     compute_s: Mapping[str, Any]
     micro_batches: int
     held: Sequence[int]
+    barred: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -60,13 +63,16 @@ class SplitProblem:
         return self.chain.devices[stage % len(self.chain.devices)].type
 
     def stage_s(self, stage: int) -> Any:
-        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite where memory does not allow."""
+        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite where it may not be."""
         total_s = self.compute_s[self.device_type(stage)]
         seconds = total_s[None, :] - total_s[:, None]
         allowed = self.cuts.nested
-        capacity = self.chain.devices[stage % len(self.chain.devices)].memory_bytes
-        if capacity is not None:
-            allowed = allowed & (self.memory_bytes(stage) <= capacity)
+        device = self.chain.devices[stage % len(self.chain.devices)]
+        if device.memory_bytes is not None:
+            allowed = allowed & (self.memory_bytes(stage) <= device.memory_bytes)
+        if self.barred.get(device.id):
+            inside = self.cuts.inside[:, list(self.barred[device.id])].astype(np.float32)
+            allowed = allowed & ((1 - inside) @ inside.T == 0)
         return np.where(allowed, seconds, np.inf)
 
     def memory_bytes(self, stage: int) -> Any:

@@ -1,0 +1,298 @@
+"""Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from dlplacer.core.errors import InputError
+from dlplacer.data_parallel.elastic.centre import Centre
+from dlplacer.data_parallel.elastic.outer_rules import OuterRule
+from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
+from dlplacer.data_parallel.elastic.worker_group import WorkerGroup
+
+Overlap = bool | Literal["sync1", "sync2", "sync3"]
+
+
+class OuterOptimizer:
+    """Synchronises the workers' weights every so many steps of their own optimizers, while its context is open.
+
+    Every rank trains with an optimizer of its own and without averaging gradients. The steps of that optimizer are
+    counted by its hooks; every `sync_every` of them one all-reduce of one packed vector carries the differences of all
+    weights and buffers to the centre, which every rank keeps (masterless form of You, Buluç and Demmel 2017, section
+    5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
+    local (eq. 5 and 6).
+
+    At the first forward pass all ranks take the first rank's values, unless a state has been loaded; where none is seen
+    before the first step, as in a placed module's ``step``, they must be equal.
+
+    Parameters
+    ----------
+    model
+        A module, also one that is placed, compiled, or wrapped by DistributedDataParallel or fully_shard over groups
+        other than `process_group`.
+    inner
+        Any torch optimizer of the model's parameters.
+    rule
+        `easgd`, `local_sgd` or `diloco`.
+    sync_every
+        Steps from one synchronisation to the next. All ranks must take the same number of steps.
+    overlap
+        True (the paper's Sync EASGD 3): the all-reduce runs during the `delay` steps that the rule waits anyway, one
+        for elastic averaging. False (Sync EASGD 2): it is waited for where it is needed. ``"sync1"``: as False, with
+        the centre in the host's memory. All three give the same numbers.
+    process_group
+        The ranks that synchronise: None for all, or for this process alone where torch.distributed is not in use.
+    timeout_s
+        After how long a rank counts as lost.
+
+    Raises
+    ------
+    InputError
+        If the inner optimizer does not train this model, the rule diverges for every curvature, or ranks disagree on
+        model or settings.
+    RunError
+        If a rank is lost.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inner: torch.optim.Optimizer,
+        rule: OuterRule,
+        sync_every: int = 1,
+        overlap: Overlap = True,
+        process_group: dist.ProcessGroup | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        if sync_every < 1 or rule.delay > sync_every:
+            raise InputError(
+                f"sync_every is {sync_every}; it must be at least 1, and at least the rule's delay of {rule.delay}"
+            )
+        if overlap not in (True, False, "sync1", "sync2", "sync3"):
+            raise InputError(f"overlap is {overlap!r}; use True, False, 'sync1', 'sync2' or 'sync3'")
+        self.model = model
+        self.inner = inner
+        self.rule = rule
+        self.sync_every = sync_every
+        self.steps = 0
+        self.synchronisations = 0
+        self._overlaps = overlap in (True, "sync3")
+        self._ranks = WorkerGroup(process_group, timeout_s)
+        if overlap == "sync1" and not self._ranks.sums_host_memory:
+            raise InputError("overlap='sync1' sums in the host's memory, which nccl cannot; use 'sync2', or gloo")
+        self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
+        _require_trains(inner, model)
+        if rule.pull is not None:
+            require_stable(_recursion(rule, sync_every, inner, self._ranks.size), rule.eta_h)
+        self._centre = Centre(rule, self._packed)
+        self._total = self._packed.empty()
+        # What averaging at once needs not: workers take the centre's values whatever they had.
+        keeps_own = rule.pull is not None or rule.delay > 0
+        self._own = self._packed.empty() if keeps_own else None
+        self._counted: list[Tensor] = []
+        self._waiting = False
+        self._started = False
+        self._steps_before = 0
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        self._steps_before = self.steps
+        if self._handles:
+            raise InputError("this outer optimizer's context is open already; open it once")
+        self._handles = [
+            self.inner.register_step_pre_hook(self._before_step),
+            self.inner.register_step_post_hook(self._after_step),
+        ]
+        if not self._started:
+            # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
+            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
+        self._send_again()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if error is None:
+            self._ranks.end_sum("the end of training")
+            if self.steps == self._steps_before:
+                warnings.warn(
+                    "the inner optimizer took no step while the outer optimizer's context was open, so nothing was "
+                    "synchronised; a placed module that was captured with an optimizer updates without one: capture "
+                    "it without",
+                    stacklevel=2,
+                )
+        else:
+            # Where one rank fails the others may never answer.
+            self._ranks.forget()
+
+    def centre_state_dict(self) -> dict[str, Tensor]:
+        """The centre's weights and float buffers by name: the outcome of elastic averaging.
+
+        Raises
+        ------
+        InputError
+            Before the first forward pass or step.
+        """
+        self._require_started()
+        return self._packed.named(self._centre.vector)
+
+    @contextmanager
+    def at_centre(self) -> Iterator[nn.Module]:
+        """The model with the centre's weights and float buffers, for evaluation; its own are back afterwards."""
+        self._require_started()
+        own = self._packed.pack(self._packed.empty(self._packed.float_count), with_integers=False)
+        with torch.no_grad():
+            self._packed.assign(self._centre.vector)
+        try:
+            yield self.model
+        finally:
+            with torch.no_grad():
+                self._packed.assign(own)
+
+    def stats(self) -> dict[str, int]:
+        """Steps, synchronisations, and bytes of the vectors that were summed."""
+        return {
+            "steps": self.steps,
+            "synchronisations": self.synchronisations,
+            "summed_bytes": self.synchronisations * self._packed.bytes,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on to the bit, with the states of its model and its inner optimizer."""
+        state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
+        if self._started:
+            waiting = self._own.clone() if self._waiting and self._own is not None else None
+            state.update(centre=self._centre.state(), differences=waiting)
+            state["counted"] = [each.clone() for each in self._counted] if self._waiting else []
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; the model and the inner optimizer load theirs, of the same rank, before the next step.
+
+        Raises
+        ------
+        InputError
+            If the state is of another model.
+        """
+        self._ranks.end_sum("loading a state")
+        self.steps, self.synchronisations = state["steps"], state["synchronisations"]
+        self._started = state["centre"] is not None
+        self._waiting = self._started and state["differences"] is not None and self._own is not None
+        if self._started:
+            self._centre.load(state["centre"])
+        if self._waiting:
+            assert self._own is not None
+            self._own.copy_(state["differences"])
+            self._counted = [each.clone() for each in state["counted"]]
+        if self._handles:
+            self._send_again()
+
+    def _require_started(self) -> None:
+        if not self._started:
+            raise InputError("there is no centre before the first forward pass or step of this outer optimizer")
+
+    def _forward_hook(self) -> Callable[..., None]:
+        # A function, as copies of a module copy the objects of bound methods: a copied model would take this one along.
+        def start(model: nn.Module, *_: Any) -> None:
+            if model is self.model and not self._started and model.training and torch.is_grad_enabled():
+                self._start()
+
+        return start
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._started:
+            # Gradients are there already: they would belong to other weights than those that a rank were to take.
+            digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
+            self._ranks.require_equal(
+                {"set of first weights": f"sha256 {digest.hexdigest()[:16]}"}, self._packed.device
+            )
+            self._start()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
+        self._ranks.require_equal({"model": self._packed.layout, "rule": settings}, self._packed.device)
+        self._packed.pack(self._total, with_integers=True)
+        for tensor in (self._total, *self._packed.frozen):
+            self._ranks.copy_from_first(tensor)
+        self._packed.assign(self._total)
+        self._packed.set_integers(self._packed.integer_values(self._total))
+        self._centre.vector.copy_(self._total[: self._packed.float_count])
+        self._started = True
+        for handle in self._handles[2:]:
+            handle.remove()
+        self._take_differences_if_due()
+
+    @torch.no_grad()
+    def _after_step(self, *_: Any) -> None:
+        self.steps += 1
+        if self.rule.is_due(self.steps, self.sync_every):
+            self._synchronise()
+        self._take_differences_if_due()
+
+    def _take_differences_if_due(self) -> None:
+        if self.rule.delay and not self._waiting and self.rule.is_due(self.steps + self.rule.delay, self.sync_every):
+            self._take_differences()
+
+    def _take_differences(self) -> None:
+        """This worker's differences to the centre, and the beginning of their sum."""
+        self._packed.pack(self._total, with_integers=self._ranks.rank == 0)
+        self._total[: self._packed.float_count] -= self._centre.vector
+        if self._own is not None:
+            self._own.copy_(self._total)
+        if self.rule.delay:
+            self._counted = [part.tensor.clone() for part in self._packed.integers]
+            self._waiting = True
+        self._send()
+
+    def _send_again(self) -> None:
+        """Differences that were taken in another context, or another run."""
+        if self._waiting and self._own is not None:
+            self._total.copy_(self._own)
+            self._send()
+
+    def _send(self) -> None:
+        if self._overlaps:
+            self._ranks.begin_sum(self._total)
+
+    def _synchronise(self) -> None:
+        if not self.rule.delay:
+            self._take_differences()
+        if not self._overlaps:
+            self._ranks.begin_sum(self._total)
+        self._ranks.end_sum(f"synchronisation {self.synchronisations + 1}, after step {self.steps}")
+        self._waiting = False
+        self._centre.move(self._total, self._own, self._ranks.size)
+        values = self._packed.integer_values(self._total)
+        self._packed.set_integers(values, self._counted if self.rule.delay else None)
+        self.synchronisations += 1
+
+
+def _recursion(rule: OuterRule, period: int, inner: torch.optim.Optimizer, workers: int) -> ElasticRecursion:
+    """Other optimizers than SGD are judged as SGD without momentum."""
+    group = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
+    momentum, nesterov = float(group.get("momentum", 0.0)), bool(group.get("nesterov", False))
+    return ElasticRecursion(rule.pull or 0.0, workers, momentum, period, rule.delay, nesterov)
+
+
+def _require_trains(inner: torch.optim.Optimizer, model: nn.Module) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [parameter for group in inner.param_groups for parameter in group["params"]]
+    strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in own]
+    if strange:
+        raise InputError(
+            f"the inner optimizer trains {len(strange)} parameters that are not {type(model).__name__}'s, the first of "
+            f"shape {strange[0]}; make it of the parameters of the model as it is given here"
+        )

@@ -1,0 +1,109 @@
+"""What a synchronisation does to workers and centre: elastic averaging, local SGD, DiLoCo."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dlplacer.core.errors import InputError
+
+OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class OuterRule:
+    """How workers and centre pull each other.
+
+    With differences d_i = W_i − C from values taken `delay` steps earlier, P workers: elastic averaging moves a worker
+    by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
+    by an outer optimizer whose gradient is −Σ d_i ÷ P, and workers to the centre.
+
+    Attributes
+    ----------
+    pull
+        a of elastic averaging; None for workers that take the centre's values.
+    outer
+        The optimizer of the centre, or what makes one of its parameters; None for the workers' mean.
+    delay
+        How many steps of the inner optimizer pass between taking the differences and applying them. An exchange can
+        overlap with these steps.
+    start
+        Number of first steps after each of which workers synchronise, whatever the period.
+    eta_h
+        Least and greatest η·h, learning rate times curvature, that the training will see; None if not known.
+    """
+
+    name: str
+    pull: float | None = None
+    outer: OptimizerFactory | torch.optim.Optimizer | None = None
+    delay: int = 0
+    start: int = 0
+    eta_h: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pull is not None and not 0 <= self.pull < float("inf"):
+            raise InputError(f"{self.name}: pull is {self.pull:g}; it must be finite and at least 0")
+        if self.delay < 0 or self.start < 0:
+            raise InputError(f"{self.name}: delay {self.delay} and start {self.start}; they must be at least 0")
+        if self.delay and self.start:
+            raise InputError(
+                f"{self.name}: delay {self.delay} with start {self.start}; steps that are all synchronised leave "
+                "nothing to delay: use one of the two"
+            )
+        if self.eta_h is not None and not 0 <= self.eta_h[0] <= self.eta_h[1] < float("inf"):
+            raise InputError(f"{self.name}: eta_h is {self.eta_h}; give (least, greatest), both at least 0")
+
+    def is_due(self, step: int, period: int) -> bool:
+        """Whether workers and centre pull each other after so many steps."""
+        return step > 0 and (step <= self.start or (step - self.start) % period == 0)
+
+
+def easgd(pull: float = 0.1, delay: int = 1, eta_h: tuple[float, float] | None = None) -> OuterRule:
+    """Elastic averaging (Zhang, Choromanska and LeCun 2015): workers and centre pull each other by a share of their
+    difference.
+
+    Parameters
+    ----------
+    pull
+        a = η·ρ: the share of its difference to the centre that a worker gives up. Per synchronisation the centre
+        closes P · a of its distance to the workers' mean; `OuterOptimizer` refuses what diverges.
+    delay
+        1 is the paper's rule: gradient and differences are of the same weights (eq. 1 and 2), so the exchange can run
+        while forward and backward pass do.
+    eta_h
+        Least and greatest learning rate × curvature expected; warns if some of it diverges.
+    """
+    return OuterRule("easgd", pull=pull, delay=delay, eta_h=eta_h)
+
+
+def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
+    """Local SGD (Stich 2019): workers take their mean.
+
+    Parameters
+    ----------
+    start
+        Post-local SGD (Lin et al. 2020): for so many steps workers take their mean after every step, which is
+        data parallelism for SGD with or without momentum.
+    delay
+        Apply the mean so many steps later, on top of what a worker has learned since (Wang et al. 2020, overlap local
+        SGD): the exchange overlaps with these steps, and the result differs.
+    """
+    return OuterRule("local_sgd", start=start, delay=delay)
+
+
+def diloco(outer_optimizer: OptimizerFactory | torch.optim.Optimizer | None = None, delay: int = 0) -> OuterRule:
+    """DiLoCo (Douillard et al. 2023): an outer optimizer moves the centre towards the workers' mean.
+
+    Parameters
+    ----------
+    outer_optimizer
+        What makes an optimizer of given parameters, such as ``functools.partial(torch.optim.SGD, lr=0.7)``, or an
+        optimizer of the model's own parameters: it is then given the centre's instead. None for the paper's SGD with
+        Nesterov momentum 0.9 and learning rate 0.7.
+    delay
+        As in `local_sgd`.
+    """
+    outer = outer_optimizer or partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
+    return OuterRule("diloco", outer=outer, delay=delay)

@@ -1,0 +1,209 @@
+"""The trainable parameters and the buffers of a module as one vector, so that one message carries them all.
+
+Layout: parameters, then float buffers, then the bytes of integer buffers. A byte is a number of its own there: sums in
+which one rank gives bytes and the others zeros are exact, so integers travel in the same all-reduce as the weights.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dlplacer.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """One tensor of the vector.
+
+    Attributes
+    ----------
+    owner, attribute
+        Where the tensor is found: modules may put another one in a buffer's place.
+    start, stop
+        Its elements, or its bytes if it is of integers.
+    """
+
+    name: str
+    owner: nn.Module
+    attribute: str
+    start: int
+    stop: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor as it is now: the local part of a sharded one, real and imaginary parts of a complex one."""
+        tensor: Tensor = getattr(self.owner, self.attribute).detach()
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return torch.view_as_real(local) if local.is_complex() else local
+
+
+class PackedWeights:
+    """A module's trainable parameters and persistent buffers as parts of one vector.
+
+    Frozen parameters and buffers that are not part of the state dict are left out. The vector is of float64 if one of
+    the tensors is, else of float32, also for weights of half precision: a centre that moves by small fractions of
+    differences would stand still in them.
+
+    Parameters
+    ----------
+    device
+        Where vectors are; None for the device of the first parameter.
+    frozen
+        Whether frozen parameters are parts too.
+
+    Attributes
+    ----------
+    frozen
+        The other parameters, which never change.
+    parameter_count, float_count, count
+        How many elements are parameters; those and float buffers; all, with the bytes of integers.
+
+    Raises
+    ------
+    InputError
+        If no parameter is trainable.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
+        parameters = _members(module, "parameters")
+        trainable = [entry for entry in parameters if frozen or getattr(*entry[1:]).requires_grad]
+        if not trainable:
+            raise InputError(f"{type(module).__name__} has no trainable parameter; there is nothing to average")
+        kept = set(module.state_dict())
+        buffers = [entry for entry in _members(module, "buffers") if entry[0] in kept]
+        floats = [entry for entry in buffers if not _is_integer(getattr(*entry[1:]))]
+        integers = [entry for entry in buffers if _is_integer(getattr(*entry[1:]))]
+        self.parameters = self._placed(trainable, 0)
+        self.parameter_count = self.parameters[-1].stop
+        self.float_buffers = self._placed(floats, self.parameter_count)
+        self.floats = (*self.parameters, *self.float_buffers)
+        self.float_count = self.floats[-1].stop
+        self.integers = self._placed(integers, self.float_count)
+        self.count = (*self.floats, *self.integers)[-1].stop
+        self.frozen = [part.tensor for part in self._placed([each for each in parameters if each not in trainable], 0)]
+        self.device = device or self.parameters[0].tensor.device
+        wide = any(part.tensor.dtype == torch.float64 for part in self.floats)
+        self.dtype = torch.float64 if wide else torch.float32
+
+    @property
+    def bytes(self) -> int:
+        """Of one message."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def layout(self) -> str:
+        """Sizes, and a digest of names, shapes and dtypes: equal where vectors fit together."""
+        parts = [
+            f"{part.name} {tuple(part.tensor.shape)} {part.tensor.dtype}" for part in (*self.floats, *self.integers)
+        ]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return f"{len(parts)} tensors, {self.count} elements, sha256 {digest[:16]}"
+
+    def empty(self, count: int | None = None) -> Tensor:
+        """A vector without values."""
+        return torch.empty(self.count if count is None else count, dtype=self.dtype, device=self.device)
+
+    def pack(self, out: Tensor, with_integers: bool) -> Tensor:
+        """`out`, filled with the tensors' values.
+
+        Parameters
+        ----------
+        with_integers
+            Whether integers are written as they are, or as zeros.
+        """
+        pieces = [part.tensor.reshape(-1) for part in self.floats]
+        if with_integers:
+            pieces += [part.tensor.reshape(-1).view(torch.uint8) for part in self.integers]
+        filled = out[: self.count if with_integers else self.float_count]
+        if all(piece.dtype == out.dtype and piece.device == out.device for piece in pieces):
+            torch.cat(pieces, out=filled)
+        else:
+            first = pieces[0].device
+            filled.copy_(torch.cat([piece.to(first, self.dtype) for piece in pieces]))
+        out[len(filled) :] = 0
+        return out
+
+    def assign(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None) -> None:
+        """Give the float tensors a vector's values."""
+        for part in self.floats if parts is None else parts:
+            part.tensor.copy_(vector[part.start : part.stop].view(part.tensor.shape))
+
+    def add(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None, factor: float = 1.0) -> None:
+        """Add a vector, times a factor, to the float tensors."""
+        for part in self.floats if parts is None else parts:
+            tensor = part.tensor
+            change = vector[part.start : part.stop].view(tensor.shape)
+            tensor.add_(change.to(tensor.device), alpha=factor)
+
+    def integer_values(self, vector: Tensor) -> list[Tensor]:
+        """The integers that a vector holds."""
+        return [
+            vector[part.start : part.stop].to(torch.uint8).view(part.tensor.dtype).view(part.tensor.shape)
+            for part in self.integers
+        ]
+
+    def set_integers(self, values: Sequence[Tensor], before: Sequence[Tensor] | None = None) -> None:
+        """Give integer buffers these values.
+
+        Parameters
+        ----------
+        before
+            What stood in the buffers when the values were sent: what was counted here since then is added.
+        """
+        for index, (part, value) in enumerate(zip(self.integers, values, strict=True)):
+            tensor = part.tensor
+            new = value.to(tensor.device)
+            if before is not None and tensor.dtype == torch.bool:
+                new = new ^ before[index] ^ tensor
+            elif before is not None:
+                new = new + (tensor - before[index])
+            tensor.copy_(new)
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Copies of the float tensors' values in a vector, by name, in the vector's dtype."""
+        return {part.name: vector[part.start : part.stop].view(part.tensor.shape).clone() for part in self.floats}
+
+    def from_named(self, values: dict[str, Tensor], out: Tensor) -> Tensor:
+        """`out`, filled with values by name.
+
+        Raises
+        ------
+        InputError
+            If a tensor is missing, or of another size.
+        """
+        for part in self.floats:
+            value = values.get(part.name)
+            if value is None or value.numel() != part.stop - part.start:
+                found = "is missing" if value is None else f"has {value.numel()} elements"
+                raise InputError(
+                    f"the state of the centre does not fit this model: {part.name} {found}; the model has "
+                    f"{part.stop - part.start}"
+                )
+            out[part.start : part.stop] = value.reshape(-1)
+        return out
+
+    @staticmethod
+    def _placed(entries: Sequence[tuple[str, nn.Module, str]], start: int) -> tuple[PackedTensor, ...]:
+        parts = []
+        for name, owner, attribute in entries:
+            part = PackedTensor(name, owner, attribute, start, start)
+            tensor = part.tensor
+            size = tensor.numel() * (tensor.element_size() if _is_integer(tensor) else 1)
+            parts.append(PackedTensor(name, owner, attribute, start, start + size))
+            start += size
+        return tuple(parts)
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _members(module: nn.Module, kind: str) -> list[tuple[str, nn.Module, str]]:
+    """(name, owner, attribute) of all parameters or buffers; shared ones once."""
+    modules = dict(module.named_modules())
+    named = module.named_parameters() if kind == "parameters" else module.named_buffers()
+    return [(name, modules[path], leaf) for name, _ in named for path, _, leaf in [name.rpartition(".")]]

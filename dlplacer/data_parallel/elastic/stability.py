@@ -1,0 +1,166 @@
+"""Whether elastic averaging can converge: the spectral radius of its linear recursion on a quadratic loss.
+
+On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. For all
+workers at once it splits into the map of their mean with the centre, and that of differences between workers, which sum
+to zero and so do not move the centre. One worker after the other, it is a product of as many maps as there are workers.
+"""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlplacer.core.errors import InputError
+
+Array = NDArray[np.float64]
+
+_SCANNED = 160
+_SMALLEST_ETA_H = 1e-4
+_TOLERANCE = 1e-9
+_BISECTIONS = 30
+
+
+@dataclass(frozen=True)
+class ElasticRecursion:
+    """What decides stability besides η·h.
+
+    Attributes
+    ----------
+    pull
+        a = η·ρ.
+    momentum, nesterov
+        Of the workers' SGD.
+    period
+        Steps from one synchronisation to the next.
+    delay
+        Steps from taking differences to applying them.
+    in_turn
+        Whether workers exchange one after the other, each after `period` steps of its own: the round robin, by which
+        asynchronous orders are judged too.
+    """
+
+    pull: float
+    workers: int
+    momentum: float = 0.0
+    period: int = 1
+    delay: int = 1
+    nesterov: bool = False
+    in_turn: bool = False
+
+    def __str__(self) -> str:
+        momentum = f", momentum {self.momentum:g}" if self.momentum else ""
+        return f"pull {self.pull:g} with {self.workers} workers{momentum} and period {self.period}"
+
+
+def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
+    """By how much errors grow in a period, for every η·h given; below 1 they shrink."""
+    shrink = np.atleast_1d(np.asarray(eta_h, dtype=np.float64))
+    local = _powers(_local_step(shrink, recursion), (recursion.period, recursion.period - recursion.delay))
+    if recursion.in_turn:
+        return _radius(_one_turn(*local, recursion)) ** recursion.workers
+    mean = _radius(_pulled(*local, recursion.pull, recursion.workers * recursion.pull))
+    if recursion.workers == 1:
+        return mean
+    differences = _pulled(*local, recursion.pull, 0.0)[:, :2, :2]
+    return np.maximum(mean, _radius(differences))
+
+
+def require_stable(recursion: ElasticRecursion, eta_h: tuple[float, float] | None = None) -> None:
+    """Refuse what diverges for every curvature; warn if some of the given range of η·h diverges.
+
+    Raises
+    ------
+    InputError
+        Names the largest pull that some curvature allows.
+    """
+    if not recursion.pull:
+        return
+    if not _some_curvature_converges(recursion):
+        limit = largest_pull(recursion)
+        raise InputError(
+            f"elastic averaging with {recursion} diverges whatever the learning rate and the loss: pull must be below "
+            f"{limit:.4g}; lower it"
+        )
+    if eta_h is None:
+        return
+    scanned = np.linspace(*eta_h, _SCANNED) if eta_h[1] > eta_h[0] else np.array(eta_h[:1])
+    radius = spectral_radius(scanned, recursion)
+    wrong = (radius >= 1 + _TOLERANCE) if eta_h[0] == 0 else (radius >= 1)
+    if wrong.any():
+        first, worst = int(np.argmax(wrong)), int(np.argmax(radius))
+        warnings.warn(
+            f"elastic averaging with {recursion} diverges where learning rate × curvature is {scanned[first]:.3g} "
+            f"(spectral radius {radius[worst]:.3g} at {scanned[worst]:.3g}); lower the learning rate or pull",
+            stacklevel=3,
+        )
+
+
+def largest_pull(recursion: ElasticRecursion) -> float:
+    """The pull from which on everything diverges, whatever η·h; 2 ÷ (workers + 1) without momentum at period 1."""
+    low, high = 0.0, 2.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if _some_curvature_converges(replace(recursion, pull=middle)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
+    # SGD alone diverges from 2 (1 + μ) on, and being pulled to a centre that lags behind does not help.
+    top = 2 * (1 + recursion.momentum)
+    scanned = np.concatenate([np.geomspace(_SMALLEST_ETA_H, 0.1, 20), np.linspace(0.1, top, _SCANNED)])
+    return bool((spectral_radius(scanned, recursion) < 1 - _TOLERANCE).any())
+
+
+def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
+    """[n, 2, 2]: weight and velocity after a step of SGD (eq. 3 and 4)."""
+    momentum = recursion.momentum
+    step = np.empty((len(shrink), 2, 2))
+    step[:, 1, 0], step[:, 1, 1] = -shrink, momentum
+    # Nesterov: the step is −η·g + μ·v with the new velocity.
+    again = momentum if recursion.nesterov else 1.0
+    step[:, 0, 0] = 1 - shrink * (again + recursion.nesterov)
+    step[:, 0, 1] = momentum * again
+    return step
+
+
+def _powers(step: Array, exponents: tuple[int, int]) -> tuple[Array, Array]:
+    whole, taken = (np.linalg.matrix_power(step, exponent) for exponent in exponents)
+    return whole, taken[:, 0, :]
+
+
+def _pulled(whole: Array, taken: Array, worker: float, centre: float) -> Array:
+    """[n, 3, 3]: weight, velocity and centre after a period in which they pull each other by a weight taken before.
+
+    Parameters
+    ----------
+    whole, taken
+        The worker's steps [n, 2, 2], and the weight [n, 2] as it was when differences were taken.
+    worker, centre
+        Their shares of the difference.
+    """
+    period = np.zeros((len(whole), 3, 3))
+    period[:, :2, :2] = whole
+    period[:, 0, :2] -= worker * taken
+    period[:, 0, 2] = worker
+    period[:, 2, :2] = centre * taken
+    period[:, 2, 2] = 1 - centre
+    return period
+
+
+def _one_turn(whole: Array, taken: Array, recursion: ElasticRecursion) -> Array:
+    """The first worker's turn, then all workers renumbered: its P-th power is a round."""
+    workers = recursion.workers
+    turn = np.tile(np.eye(2 * workers + 1), (len(whole), 1, 1))
+    own = np.ix_(range(len(whole)), (0, 1, 2 * workers), (0, 1, 2 * workers))
+    turn[own] = _pulled(whole, taken, recursion.pull, recursion.pull)
+    order = [*range(2, 2 * workers), 0, 1, 2 * workers]
+    return turn[:, order, :]
+
+
+def _radius(matrices: Array) -> Array:
+    found: Array = np.abs(np.linalg.eigvals(matrices)).max(axis=-1)
+    return found

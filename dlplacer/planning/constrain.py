@@ -1,0 +1,177 @@
+"""Pins and colocation as a user writes them, by op, module or glob, as constraints of a graph."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from dlplacer.core.constraints import Constraints
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+
+_GLOB = "*?["
+_SIMILAR = 3
+
+
+def constrained(
+    graph: OpGraph,
+    topology: Topology | None,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    colocate: Iterable[str | Iterable[str]] = (),
+) -> OpGraph:
+    """The graph with these pins and sets of ops that stay together, added to those that it has.
+
+    A pattern means an op of that id, else all ops of a module and of the modules in it (backward ops and parameters
+    among them), else all ops whose id or module a glob matches; the name of an op that a rewrite replaced means the ops
+    made from it.
+
+    Parameters
+    ----------
+    topology
+        Where pins lead; None allows no pins.
+    pins
+        Pattern → name or type of a device.
+    colocate
+        Each a pattern or several, separated by commas or as a list: what they match runs on one device.
+
+    Raises
+    ------
+    InputError
+        If a pattern matches nothing (the nearest names are told), a device is unknown, or pins contradict each other.
+    """
+    pairs = pins.items() if isinstance(pins, Mapping) else pins
+    added = graph.constraints
+    for pattern, device in pairs:
+        _require_device(topology, pattern, device)
+        pinned = dict.fromkeys(matching(graph, pattern), device)
+        try:
+            added = added.added(Constraints(pinned))
+        except InputError as error:
+            raise InputError(f"pin {pattern!r} = {device!r}: {error}") from None
+    sets = tuple(_together(graph, patterns) for patterns in colocate)
+    found = replace(graph, constraints=added.added(Constraints(colocate=sets)))
+    if topology is not None:
+        _require_agreement(found, topology)
+    return found
+
+
+def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
+    """The ops that a pattern means, in file order; see `constrained`.
+
+    Raises
+    ------
+    InputError
+        If there are none; names the nearest ops and modules.
+    """
+    if pattern in graph.index:
+        return (pattern,)
+    found = tuple(op.id for op in graph.ops if any(path == pattern for path in _paths(op.module)))
+    found = found or tuple(op.id for op in graph.ops if pattern in op.origin)
+    if not found and any(sign in pattern for sign in _GLOB):
+        found = tuple(
+            op.id for op in graph.ops if any(fnmatchcase(name, pattern) for name in (op.id, *_paths(op.module)))
+        )
+    if not found:
+        raise InputError(f"no op and no module is called {pattern!r}{_nearest(graph, pattern)}")
+    return found
+
+
+def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
+    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves.
+
+    Raises
+    ------
+    InputError
+        If there is no ``=`` with something on both sides.
+    """
+    places = [place for place, sign in enumerate(text) if sign == "="]
+    pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
+    known = {*topology.device_index, *topology.device_types}
+    best = next((pair for pair in pairs if pair[1] in known), pairs[-1] if pairs else ("", ""))
+    if not all(best):
+        raise InputError(f"pin {text!r} is not understood; write OP=DEVICE or MODULE=DEVICE, as in conv1=gpu0")
+    return best
+
+
+def _together(graph: OpGraph, patterns: str | Iterable[str]) -> tuple[str, ...]:
+    listed = _listed(graph, patterns) if isinstance(patterns, str) else list(patterns)
+    ops = tuple(dict.fromkeys(name for pattern in listed for name in matching(graph, pattern)))
+    if len(ops) < 2:
+        shown = ",".join(listed)
+        raise InputError(
+            f"colocation {shown!r} means {'one op' if ops else 'nothing'} alone; name two or more, as in "
+            "'encoder.*' or 'conv1,conv2'"
+        )
+    return ops
+
+
+def _listed(graph: OpGraph, text: str) -> list[str]:
+    """The patterns between commas; a name that holds commas itself is one."""
+    if text in graph.index:
+        return [text]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _paths(module: str | None) -> Iterator[str]:
+    """The path of a module and of all that hold it."""
+    parts = (module or "").split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if module)
+
+
+def _nearest(graph: OpGraph, pattern: str) -> str:
+    names = dict.fromkeys(
+        (*graph.index, *(path for module in dict.fromkeys(op.module for op in graph.ops) for path in _paths(module)))
+    )
+    lower = {name.lower(): name for name in names}
+    near = [lower[name] for name in difflib.get_close_matches(pattern.lower(), lower, _SIMILAR)]
+    near += [name for name in names if pattern.strip(_GLOB).lower() in name.lower() and name not in near]
+    if near:
+        return f"; the nearest are {', '.join(map(repr, near[:_SIMILAR]))}"
+    return f"; names are such as {', '.join(map(repr, list(names)[:_SIMILAR]))}"
+
+
+def _require_device(topology: Topology | None, pattern: str, device: str) -> None:
+    known = [] if topology is None else list(dict.fromkeys((*topology.device_index, *topology.device_types)))
+    if device not in known:
+        near = difflib.get_close_matches(device, known, 1)
+        meant = f", the nearest is {near[0]!r}" if near else ""
+        raise InputError(
+            f"pin {pattern!r}: there is no device {device!r}{meant}; the topology has devices and types "
+            f"{', '.join(known)}"
+        )
+
+
+def _require_agreement(graph: OpGraph, topology: Topology) -> None:
+    """Every op, and every set of ops that stay together, has a device that all pins of it name."""
+    pins = graph.constraints.pins
+    free = [(name,) for name in pins]
+    for ops in (*graph.colocation_groups, *free):
+        pinned = [op for op in ops if op in pins]
+        left = {device.id for device in topology.devices}
+        for op in pinned:
+            now = left & _devices_of(graph, op, topology)
+            if not now:
+                raise InputError(_contradiction(graph, pinned[0], op, len(ops)))
+            left = now
+
+
+def _devices_of(graph: OpGraph, op: str, topology: Topology) -> set[str]:
+    pin, own = graph.constraints.pins[op], graph.op(op).devices
+    found = set()
+    for device in topology.devices:
+        names = {device.id, device.type}
+        if pin in names and (own is None or names & set(own)):
+            found.add(device.id)
+    return found
+
+
+def _contradiction(graph: OpGraph, first: str, second: str, size: int) -> str:
+    pins = graph.constraints.pins
+    if first == second:
+        allowed = ", ".join(graph.op(first).devices or ())
+        return f"op {first!r} is pinned to {pins[first]!r}, but may run on {allowed} only; change the pin"
+    return (
+        f"op {first!r} is pinned to {pins[first]!r} and op {second!r} to {pins[second]!r}, but both belong to one set "
+        f"of {size} ops that run on one device; change a pin, or take the set apart"
+    )

@@ -1,0 +1,226 @@
+"""Beginning a solve with a plan: of the same problem, or of another graph, machine or granularity."""
+
+import json
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any
+
+from dlplacer.check import violations
+from dlplacer.core.errors import DlplacerError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Topology
+from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.planning.assemble import assemble, plan_of
+from dlplacer.planning.placement_of_plan import placement_from
+from dlplacer.planning.schedule_of_plan import schedule_of
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.simulate import in_order, replay
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+
+_WHOLE = 1e-6
+"""A quotient of floats this close to a whole number of ticks is that number."""
+
+
+class WarmStart:
+    """What a solve begins with.
+
+    Attributes
+    ----------
+    note
+        How much of the plan could be used: known once `begin` has run.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan = problem, plan
+        self.is_same = _as_file(plan.graph, plan.topology, plan.options) == _as_file(
+            problem.graph, problem.topology, problem.options
+        )
+        self.placement = placement_from(plan, problem)
+        self.note = "the solve did not begin"
+        self._usable = False
+
+    def begin(self, instance: Instance, incumbent: Incumbent) -> None:
+        """Offer the plan's schedule to an incumbent that is empty; where it is infeasible, a repaired one."""
+        order = _order(instance, self.problem, self.plan)
+        device = _devices(instance, self.placement.device)
+        offered = [in_sequence(instance, device, order), self._as_scheduled(instance)]
+        for schedule in offered:
+            if schedule is not None and keeps_blocks_and_memory(instance, schedule):
+                self._usable = incumbent.offer(schedule) or self._usable
+        if self._usable:
+            self.note = str(self.placement)
+            self._resume(incumbent)
+            return
+        moved = self._repair(instance, incumbent, order)
+        if moved is None:
+            self.note = f"not used: {self.placement}, but it does not keep the memory, and could not be mended"
+        else:
+            self.note = f"repaired: {self.placement}; {moved} moved to keep the memory"
+
+    def if_better(self, found: Plan, outcome: Outcome) -> Plan:
+        """The warm plan as it was, with the new bound, where it is faster than what was found; else what was found."""
+        if not self._usable:
+            return found
+        bound = Outcome(None, outcome.lower_bound)
+        for ops, transfers in self._as_it_was():
+            if max(entry.end_s for entry in ops) < found.makespan_s:
+                values = found.method, found.solve_s, found.provenance
+                try:
+                    warm = plan_of(self.problem, ops, transfers, bound, *values)
+                except DlplacerError:
+                    continue
+                if not violations(warm):
+                    return warm
+        return found
+
+    def _as_scheduled(self, instance: Instance) -> Schedule | None:
+        """The plan's own schedule with its transfers, if the problem allows it."""
+        found = schedule_of(self.plan, self.problem, instance)
+        if found is None or self.is_same:
+            return found
+        # Where times differ, ops of no time may have got one, and the order of the plan's ticks may be a circle.
+        held = ProblemSchedule.of(self.problem, instance, found)
+        try:
+            plan = assemble(self.problem, Outcome(None, 0), held, self.plan.method, 0.0, {})
+        except DlplacerError:
+            return None
+        return None if violations(plan) else found
+
+    def _as_it_was(self) -> Iterator[tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]]:
+        """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""
+        devices = self.problem.topology.device_index
+        if self.plan.scheduled.keys() == self.problem.graph.index.keys() and all(
+            devices.get(entry.device) == self.placement.device[self.problem.graph.index[entry.op]]
+            for entry in self.plan.ops
+        ):
+            yield self.plan.ops, self.plan.transfers
+        yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
+
+    def _resume(self, incumbent: Incumbent) -> None:
+        """What was proved of the same problem is still true."""
+        if not self.is_same or incumbent.best is None:
+            return
+        ticks = self.plan.lower_bound_s / float(self.problem.tick_s)
+        whole = round(ticks) if abs(ticks - round(ticks)) < _WHOLE else int(ticks)
+        incumbent.raise_bound(min(whole, incumbent.best.makespan))
+
+    def _repair(self, instance: Instance, incumbent: Incumbent, order: Sequence[int]) -> str | None:
+        """Offer schedules with blocks moved off devices that hold too much; what was moved, or None."""
+        rank = [0] * instance.op_count
+        for place, op in enumerate(order):
+            rank[op] = place
+        for surrogate in (instance, *surrogates(self.problem)):
+            fixed, moved = _fitted(surrogate, _devices(instance, self.placement.device))
+            if fixed is None:
+                continue
+            device = [fixed[block] for block in instance.block]
+            for schedule in (in_sequence(instance, device, order), list_schedule(instance, rank, fixed)):
+                if schedule is not None and keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule):
+                    return f"{moved} {'op' if moved == 1 else 'ops'}"
+        return None
+
+
+def followed(problem: Problem, plan: Plan) -> Plan | None:
+    """The plan of a problem that keeps another plan's placement and order as far as they are possible, without search.
+
+    Its bound is 0. None where the memory does not allow it, even with some ops moved.
+    """
+    instance = build_instance(problem)
+    incumbent = Incumbent(Budget(inf), admission(problem, instance))
+    warm = WarmStart(problem, plan)
+    warm.begin(instance, incumbent)
+    if incumbent.best is None:
+        return None
+    schedule, nothing = ProblemSchedule.of(problem, instance, incumbent.best), Outcome(None, 0)
+    return warm.if_better(assemble(problem, nothing, schedule, plan.method, 0.0, {}), nothing)
+
+
+def warm_start_of(problem: Problem, plan: Plan) -> WarmStart:
+    """The warm start that a plan gives for a problem."""
+    return WarmStart(problem, plan)
+
+
+def _as_file(graph: OpGraph, topology: Topology, options: Options) -> Any:
+    """The problem as a file says it, so that lists and tuples, 1 and 1.0 are the same."""
+    value = [graph_to_dict(graph), topology_to_dict(topology), options.to_dict()]
+    return json.loads(json.dumps(value))
+
+
+def _devices(instance: Instance, device: Sequence[int]) -> list[int]:
+    """[op of the instance] → device; the barrier runs anywhere."""
+    return [*device, *[0] * (instance.op_count - len(device))]
+
+
+def _fitted(instance: Instance, device: Sequence[int]) -> tuple[list[int] | None, int]:
+    """[block] → device, with blocks moved until none holds more than it can (None if that fails); how many ops moved.
+
+    Of a device that is too full, the blocks that need most memory for the least work go first.
+    """
+    blocks = [device[ops[0]] for ops in instance.members]
+    room: list[float] = [float("inf") if size is None else size for size in instance.capacity]
+    for block, here in enumerate(blocks):
+        room[here] -= instance.footprint[block]
+    work = [sum(instance.shortest[op] for op in ops) for ops in instance.members]
+    light = sorted(range(len(blocks)), key=lambda block: (work[block], -instance.footprint[block]))
+    moved = 0
+    for block in light:
+        here, size = blocks[block], instance.footprint[block]
+        if room[here] >= 0 or not size:
+            continue
+        others = [there for there in instance.allowed[instance.members[block][0]] if room[there] >= size]
+        if others:
+            blocks[block] = there = max(others, key=room.__getitem__)
+            room[here] += size
+            room[there] -= size
+            moved += len(instance.members[block])
+    return (None if min(room) < 0 else blocks), moved
+
+
+def _order(instance: Instance, problem: Problem, plan: Plan) -> list[int]:
+    """The ops of the instance in the plan's order as far as it is known, each after what it reads."""
+    return _ordered(instance.op_count, problem, plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
+
+
+def _order_of_ops(problem: Problem, plan: Plan) -> list[int]:
+    return _ordered(problem.op_count, problem, plan, [[arc.source for arc in arcs] for arcs in problem.arcs_into])
+
+
+def _ordered(count: int, problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
+    place = {entry.op: number for number, entry in enumerate(in_order(plan))}
+    for made in plan.graph.ops:
+        for name in made.origin:
+            place.setdefault(name, place[made.id])
+    key: list[float] = [-1.0] * count
+    known = [False] * count
+    for position, node in enumerate(problem.graph.ops):
+        names = [name for name in (node.id, *node.origin) if name in place]
+        known[position] = bool(names)
+        key[position] = max((place[name] for name in names), default=-1)
+    waits = [len(set(sources)) for sources in reads]
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for target, sources in enumerate(reads):
+        for source in dict.fromkeys(sources):
+            readers[source].append(target)
+    ready = [(key[op], op) for op in range(count) if not waits[op]]
+    heapify(ready)
+    done: list[int] = []
+    while ready:
+        _, op = heappop(ready)
+        done.append(op)
+        for reader in readers[op]:
+            waits[reader] -= 1
+            if not known[reader]:
+                # An op that the plan does not have comes as soon as it can.
+                key[reader] = max(key[reader], key[op])
+            if not waits[reader]:
+                heappush(ready, (key[reader], reader))
+    return done

@@ -1,0 +1,1 @@
+"""What would help: a plan's problem solved again with one thing changed."""

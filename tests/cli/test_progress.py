@@ -1,0 +1,143 @@
+"""Progress: a live line on a terminal, a line every ten seconds elsewhere, silence with -q and in short commands."""
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlplacer.cli.output import progress as module
+from dlplacer.cli.output.progress import count_line, progress
+from dlplacer.cli.output.verbosity import NORMAL, QUIET, VERBOSE, set_verbosity
+
+
+@pytest.fixture(autouse=True)
+def normal() -> Iterator[None]:
+    yield
+    set_verbosity(NORMAL)
+
+
+def test_a_short_command_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("working", limit_s=60) as show:
+        show("half", 0.5)
+    assert capsys.readouterr().err == ""
+
+
+def test_lines_tell_elapsed_and_expected_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.02)
+    written = []
+    with progress("working", limit_s=90) as show:
+        for text, share in (("first", None), ("second", 0.5)):
+            show(text, share)
+            until = time.monotonic() + 20
+            while text not in "".join(written) and time.monotonic() < until:
+                time.sleep(0.01)
+                written.append(capsys.readouterr().err)
+    lines = "".join(written).splitlines()
+    assert any(re.fullmatch(r"dlplacer: working: first \(\d+ s of about 1 min 30 s\)", line) for line in lines)
+    # Half is done at once, so the rest is expected at once too: the share tells more than the limit.
+    assert any(re.fullmatch(r"dlplacer: working: second \(\d+ s of about \d+ s\)", line) for line in lines)
+
+
+def test_quiet_says_nothing_however_long_it_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.01)
+    set_verbosity(QUIET)
+    with count_line("things") as report:
+        report(1, 2)
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_says_every_step_once(capsys: pytest.CaptureFixture[str]) -> None:
+    set_verbosity(VERBOSE)
+    with count_line("things") as report:
+        for done in (0, 0, 1):
+            report(done, 2)
+    assert [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "dlplacer: things: 0 of 2",
+        "dlplacer: things: 1 of 2",
+    ]
+
+
+def test_progress_inside_of_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    set_verbosity(VERBOSE)
+    with progress("outer"):
+        with progress("inner") as show:
+            show("part")
+        with progress("next"):
+            pass
+    texts = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
+    assert texts == ["dlplacer: outer: inner", "dlplacer: outer: inner: part", "dlplacer: outer: next"]
+
+
+def test_an_error_ends_the_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.01)
+    with pytest.raises(ValueError, match="broken"), progress("working"):
+        raise ValueError("broken")
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    set_verbosity(VERBOSE)
+    with progress("again") as show:
+        show("outermost")
+    assert "dlplacer: again: outermost" in capsys.readouterr().err
+
+
+ON_TERMINAL = """
+import sys, time
+from dlplacer.cli.output import progress
+progress.FIRST_AFTER_S = 0.0
+with progress.progress("working", limit_s=60) as show:
+    show("halfway")
+    print("a result", flush=True)
+    while not sys.stdin.readline():
+        pass
+print("after", file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals here")
+def test_a_terminal_gets_a_line_that_goes_away(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_TERMINAL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+        text=True,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        until = time.monotonic() + 120
+        while b"working: halfway (" not in seen and time.monotonic() < until:
+            if select.select([ours], [], [], 1)[0]:
+                seen += os.read(ours, 4096)
+        assert re.search(rb"working: halfway \(\d+ s of about 1 min 00 s\)", seen), seen
+        out, _ = process.communicate("go\n", timeout=120)
+        while select.select([ours], [], [], 1)[0]:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:
+                break
+            if not chunk:
+                break
+            seen += chunk
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert out == "a result\n", "results go to stdout, whatever the line does"
+    assert seen.rstrip().endswith(b"after")
+    assert b"\x1b[2K" in seen, "the line is erased"

@@ -1,0 +1,168 @@
+"""A plan as the beginning of another solve: never worse, resumed with its bound, mapped, repaired or told."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from solvers.helpers import make_graph, make_machine
+from solvers.random_problems import random_problem
+
+from dlplacer.check import violations
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Topology
+from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.coarsen import coarsen
+from dlplacer.planning.place import place
+from dlplacer.planning.placement_of_plan import placement_from
+from dlplacer.planning.warm_start import warm_start_of
+from dlplacer.problem.problem import build_problem
+
+
+def random_layers(seed: int, ops: int = 60) -> OpGraph:
+    """Layers of four ops that read from the layer before: too large to be proved in a moment."""
+    random = Random(seed)
+    nodes = [Op(f"k{i}", "test", random.randint(1, 9), output_bytes=random.randint(1, 4)) for i in range(ops)]
+    edges = [
+        Edge(f"k{source}", f"k{i}", random.randint(1, 6))
+        for i in range(4, ops)
+        for source in {random.randrange(4 * (i // 4 - 1), 4 * (i // 4)) for _ in range(2)}
+    ]
+    return OpGraph(tuple(nodes), tuple(edges))
+
+
+def _solved(graph: OpGraph, topology: Topology, seconds: float = 1.0, **more: object) -> Plan:
+    return place(graph, topology, time_limit_s=seconds, workers=1, **more).plan  # type: ignore[arg-type]
+
+
+def test_a_solve_that_is_resumed_begins_where_the_last_one_ended() -> None:
+    graph, topology = random_layers(0), make_machine(3, memory=80, rate=2.0)
+    first = _solved(graph, topology, 2.0)
+    again = _solved(graph, topology, 0.2, warm_start=plan_of_dict(plan_to_dict(first), "plan"))
+    assert again.makespan_s <= first.makespan_s
+    assert again.lower_bound_s >= first.lower_bound_s
+    assert again.provenance["warm_start"] == "60 of 60 ops where the plan has them"
+
+
+def test_what_is_proved_stays_proved() -> None:
+    graph = make_graph({"a": 1, "b": 2, "c": 2, "d": 1}, [("a", "b", 1), ("a", "c", 1), ("b", "d", 1), ("c", "d", 1)])
+    topology = make_machine(2, rate=10.0)
+    first = _solved(graph, topology, 60)
+    assert first.status == "optimal"
+    calls: list[object] = []
+    result = place(graph, topology, time_limit_s=60, workers=1, warm_start=first, on_progress=calls.append)
+    assert result.plan.status == "optimal"
+    assert len(calls) == 2, "the plan, and its bound: nothing is searched"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
+    graph = random_layers(seed)
+    topology = make_machine(2, memory=200, rate=1.0)
+    first = _solved(graph, topology)
+    roomier = replace(topology, devices=tuple(replace(each, memory_bytes=300) for each in topology.devices))
+    larger = make_machine(3, memory=200, rate=1.0)
+    for machine in (roomier, larger):
+        found = _solved(graph, machine, 0.3, warm_start=first)
+        assert found.makespan_s <= first.makespan_s * (1 + 1e-9)
+        assert violations(found) == ()
+
+
+def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
+    """Every start leads to a right plan that is optimal, wherever it comes from."""
+    plans: list[Plan] = []
+    for seed in range(36):
+        graph, topology = random_problem(seed)
+        try:
+            cold = _solved(graph, topology, 20, options=Options())
+        except (InputError, InfeasibleError):
+            continue
+        for warm in (cold, *plans[-2:]):
+            found = _solved(graph, topology, 20, warm_start=warm)
+            assert violations(found) == ()
+            assert found.makespan_s == pytest.approx(cold.makespan_s), seed
+            assert found.provenance["warm_start"]
+        plans.append(cold)
+    assert len(plans) > 12
+
+
+def test_new_ops_follow_their_neighbours() -> None:
+    graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)])
+    topology = make_machine(2)
+    old = _solved(graph, topology, 60, pins={"a": "d1", "b": "d1"})
+    ops = (*graph.ops, Op("before", "test", 1), Op("after", "test", 1), Op("b2", "test", 1, colocate="g"))
+    more = replace(
+        graph,
+        ops=(*ops[:1], replace(ops[1], colocate="g"), *ops[2:]),
+        edges=(*graph.edges, Edge("before", "a", 1), Edge("b", "after", 1)),
+    )
+    found = placement_from(old, build_problem(more, topology, Options()))
+    assert found.device == (1, 1, 1, 1, 1)
+    assert (found.known, found.moved, found.followed) == (2, 0, 3)
+    assert "2 of 5 ops where the plan has them, 3 that it does not have with their neighbours" in str(found)
+
+
+def test_devices_are_matched_by_name_then_in_order() -> None:
+    graph = make_graph({"a": 1, "b": 1}, [])
+    old = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
+    machine = make_machine(2)
+    renamed = replace(machine, devices=tuple(replace(each, id=f"gpu{each.id}") for each in machine.devices), links=())
+    assert placement_from(old, build_problem(graph, renamed, Options())).device == (0, 1)
+    turned = replace(machine, devices=machine.devices[::-1])
+    assert placement_from(old, build_problem(graph, turned, Options())).device == (1, 0)
+
+
+def test_a_plan_of_the_coarse_graph_starts_the_fine_one_and_back() -> None:
+    ops = tuple(Op(f"m{i // 2}.k{i}", "test", 2.0, module=f"m{i // 2}") for i in range(8))
+    fine = OpGraph(ops, tuple(Edge(ops[i].id, ops[i + 1].id, 1) for i in (0, 2, 4, 6)))
+    coarse, topology = coarsen(fine, "module"), make_machine(2)
+    plan = _solved(coarse, topology, 60)
+    on_fine = placement_from(plan, build_problem(fine, topology, Options()))
+    assert on_fine.followed == on_fine.moved == 0
+    home = dict(zip((op.id for op in ops), on_fine.device, strict=True))
+    assert all(home[ops[i].id] == home[ops[i + 1].id] for i in (0, 2, 4, 6))
+    fine_plan = _solved(fine, topology, 60, warm_start=plan)
+    assert fine_plan.makespan_s == 8
+    assert placement_from(fine_plan, build_problem(coarse, topology, Options())).followed == 0
+
+
+def test_a_plan_that_no_longer_fits_is_repaired() -> None:
+    graph = make_graph({f"k{i}": i + 1 for i in range(6)}, [], weight_bytes={f"k{i}": 10 for i in range(6)})
+    wide = _solved(graph, make_machine(2, memory=60), 60, pins={f"k{i}": "d0" for i in range(6)})
+    narrow = make_machine(2, memory=40)
+    warm = warm_start_of(build_problem(with_times(graph, narrow), narrow, Options()), wide)
+    found = _solved(graph, narrow, 60, warm_start=wide)
+    assert violations(found) == ()
+    # Six weights of 10 bytes do not fit into 40: two ops leave, those with the least work.
+    assert found.provenance["warm_start"].endswith("2 ops moved to keep the memory")
+    assert found.provenance["warm_start"].startswith("repaired: 6 of 6 ops")
+    assert warm.note == "the solve did not begin"
+
+
+def test_a_plan_that_cannot_be_repaired_is_told() -> None:
+    """6 + 4 bytes and 3 + 3 + 2 on two devices of 9: only an exchange of 4 for 3 fits, and moves alone find none."""
+    sizes = {"a": 6, "b": 4, "c": 3, "d": 3, "e": 2}
+    graph = make_graph(dict.fromkeys(sizes, 1), [], weight_bytes=sizes)
+    wide = _solved(graph, make_machine(2, memory=20), 60, pins={name: "d0" if name in "ab" else "d1" for name in sizes})
+    tight = make_machine(2, memory=9)
+    found = _solved(graph, tight, 60, warm_start=wide)
+    assert violations(found) == ()
+    assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
+
+
+def test_pins_beat_the_warm_start() -> None:
+    graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
+    warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
+    found = _solved(graph, topology, 60, pins={"b": "d1"}, warm_start=warm)
+    assert found.placement["b"] == "d1"
+    assert found.makespan_s == 2
+
+
+def test_only_the_method_that_improves_takes_one() -> None:
+    graph, topology = make_graph({"a": 1}, []), make_machine(1)
+    warm = _solved(graph, topology, 60)
+    with pytest.raises(InputError, match="a warm start is for method 'ilp'"):
+        place(graph, topology, method="heft", warm_start=warm)
