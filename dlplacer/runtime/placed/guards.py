@@ -138,14 +138,25 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     MismatchError
         If something has moved, cut or wrapped it since the plan was applied, as FSDP does.
     """
+    require_whole(name, tensor)
+    if tensor.device != device:
+        raise MismatchError(
+            f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
+            "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"
+        )
+
+
+def require_whole(name: str, tensor: torch.Tensor) -> None:
+    """Return if a parameter or buffer is a plain tensor.
+
+    Raises
+    ------
+    MismatchError
+        If it is one rank's piece of a tensor.
+    """
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
             f"{name!r} is a piece of a tensor (DTensor) that nobody put together: a placed module calls no sub-module, "
             "so fully_shard on one never gathers it; wrap the placed module alone, fully_shard(placed), or use "
             "DistributedDataParallel(placed) or replicas"
-        )
-    if tensor.device != device:
-        raise MismatchError(
-            f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
-            "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"
         )

@@ -30,6 +30,7 @@ from dlplacer.runtime.placed.guards import (
     require_data,
     require_inputs,
     require_no_own_hooks,
+    require_whole,
 )
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
@@ -275,6 +276,9 @@ class PlacedModule(nn.Module):
 
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
+        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
+        for name, tensor in self._editions.current()[1].tensors.items():
+            require_whole(name, tensor)
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
         rewrites = [name for name in described["rewrites"] if same_mode or name in PASSES]
