@@ -90,8 +90,8 @@ def main() -> None:
         print(json.dumps({"bound": bound, "cores": len(cores), "parts": rows}))
         return
     print(
-        f"weights {format_bytes(weight_bytes)}, data {format_bytes(data_bytes)}, fast memory {format_bytes(fast_bytes)}: "
-        f"at most {bound} parts by memory, {most} by the {len(cores)} cores"
+        f"weights {format_bytes(weight_bytes)}, data {format_bytes(data_bytes)}, fast memory "
+        f"{format_bytes(fast_bytes)}: at most {bound} parts by memory, {most} by the {len(cores)} cores"
     )
     for row in rows:
         print(

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,14 @@ def _chain(
         gradients = gradients_of(graph, job.parameter_uses(), serial_clock(graph, device_type, direction))
         return gradient_chain(gradients, line), plan_buckets(gradients, line, cap_bytes).caps_bytes
     chain = chain_of(graph, device_type, line, direction)
-    if direction == "forward":
+    dtypes = {op.outputs[0].dtype for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs}
+    if direction == "forward" or len(dtypes) > 1:
+        if len(dtypes) > 1:
+            print(
+                f"dlplacer: gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in "
+                "which order they get ready; give MODEL as module:callable for DDP's bucket caps",
+                file=sys.stderr,
+            )
         return chain, None
     return chain, list(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
 

@@ -86,6 +86,7 @@ class Ready:
     def __init__(self, job: Job) -> None:
         self.job, self.model = job, DistributedDataParallel(copy.deepcopy(job.module), bucket_cap_mb_list=[1e6])
         self.seen: dict[str, list[float]] = {}
+        self.tails: list[float] = []
         self.now: dict[str, float] = {}
         for name, parameter in self.model.module.named_parameters():
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._note(name))
@@ -98,8 +99,10 @@ class Ready:
         loss = self.job.loss(self.model(*self.job.args), *self.job.targets)
         begin = time.perf_counter()
         loss.backward()
+        end = time.perf_counter()
         for name, at_s in self.now.items():
             self.seen.setdefault(name, []).append(at_s - begin)
+        self.tails.append(end - max(self.now.values()))
 
     def gradients(self) -> list[Gradient]:
         sizes = {name: 4 * parameter.numel() for name, parameter in self.model.module.named_parameters()}
@@ -133,16 +136,18 @@ def measured(job: Job, rounds: int) -> dict[str, Any]:
         for _ in range(WARMUP):
             timed_backward(models[name], job)
     ready.seen.clear()
+    ready.tails.clear()
     found: dict[str, list[float]] = {name: [] for name in caps}
     for _ in range(rounds):
         ready.step()
         for name, model in models.items():
             found[name].append(timed_backward(model, job))
     gradients = ready.gradients()
-    line = channel.line
+    # Behind the last message DDP copies the buckets back into the gradients, whatever the groups.
+    line, tail_s = channel.line, median(ready.tails)
     return {
         name: {
-            "predicted_s": exchanged_s(built_buckets(gradients, cap), line.latency_s, line.s_per_byte),
+            "predicted_s": exchanged_s(built_buckets(gradients, cap), line.latency_s, line.s_per_byte) + tail_s,
             "measured_s": median(found[name]),
             "messages": len(built_buckets(gradients, cap)),
         }

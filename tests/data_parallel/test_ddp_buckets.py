@@ -1,6 +1,7 @@
 """Bucket caps: our rule is torch's own, and real DDP builds the planned groups of random models."""
 
 from collections.abc import Iterator
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -119,6 +120,23 @@ def test_planned_groups_are_the_best_of_all() -> None:
     assert [bucket.names for bucket in planned.buckets] == [("c", "b", "a")]
     assert exchanged_s([Bucket((gradients[0],)), Bucket(tuple(gradients[1:]))], 2.0, 0.25) == pytest.approx(9.0)
     assert exchanged_s([Bucket((each,)) for each in gradients], 2.0, 0.25) == pytest.approx(11.0)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 2)), min_size=1, max_size=7), st.floats(0, 2))
+def test_no_other_groups_are_faster(layers: list[tuple[int, float]], startup_s: float) -> None:
+    ready_s, gradients = 0.0, []
+    for place, (size, gap_s) in enumerate(layers):
+        ready_s += gap_s
+        gradients.append(Gradient(str(place), size, ready_s=ready_s))
+    least_s = min(
+        exchanged_s(
+            [Bucket(tuple(gradients[first:last])) for first, last in pairwise((0, *cuts, len(layers)))], startup_s, 0.03
+        )
+        for count in range(len(layers))
+        for cuts in combinations(range(1, len(layers)), count)
+    )
+    assert plan_buckets(gradients, AlphaBeta(startup_s, 0.03)).exchanged_s == pytest.approx(least_s)
 
 
 def test_two_dtypes_share_one_list_of_caps() -> None:

@@ -297,6 +297,34 @@ DATA_PARALLEL = (
         "latest_s = within_s - chain.startup_s",
         ("data_parallel/test_groups.py",),
     ),
+    Mutant(
+        "data_parallel/groups/ddp_buckets.py",
+        "a bucket that has reached its cap takes one more",
+        "if sum(each.bytes for each in filled) >= caps_bytes[",
+        "if sum(each.bytes for each in filled) > caps_bytes[",
+        ("data_parallel/test_ddp_buckets.py",),
+    ),
+    Mutant(
+        "data_parallel/groups/bucket_caps.py",
+        "caps in the order of the forward pass",
+        "for before, last in reversed(groups))",
+        "for before, last in groups)",
+        ("data_parallel/test_ddp_buckets.py",),
+    ),
+    Mutant(
+        "data_parallel/epochs/runs_file.py",
+        "a training that did not get there is never tried for longer",
+        "return epochs is not None or limit >= max_epochs",
+        "return True",
+        ("data_parallel/epochs/test_resuming.py",),
+    ),
+    Mutant(
+        "frontend/torch/tracing/parameter_uses.py",
+        "a module that is called twice holds its parameters",
+        "if often[path] == 1 and any(",
+        "if any(",
+        ("data_parallel/test_planned_groups.py",),
+    ),
 )
 
 PLANNING = (

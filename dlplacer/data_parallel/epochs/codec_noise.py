@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
@@ -10,11 +12,16 @@ if TYPE_CHECKING:
     import torch
 
 CLIP = 2.5
-"""Standard deviations at which TernGrad clips a gradient (Wen et al. 2017, eq. 21)."""
+"""Standard deviations at which `dlplacer.data_parallel.TernaryState` clips by default (Wen et al. 2017, eq. 21)."""
 
 
-def codec_noise(codec: str | None, seed: int) -> "Callable[[torch.Tensor], torch.Tensor]":
-    """Tensor → what the others receive of it.
+def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torch.Tensor], torch.Tensor]":
+    """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
+
+    Parameters
+    ----------
+    min_numel
+        Smaller tensors travel in full precision under the ternary codec.
 
     Raises
     ------
@@ -26,28 +33,33 @@ def codec_noise(codec: str | None, seed: int) -> "Callable[[torch.Tensor], torch
     if codec == "fp16":
         return lambda tensor: tensor.half().to(tensor.dtype)
     if codec == "ternary":
-        import torch
-
-        generators: dict[torch.device, torch.Generator] = {}
-
-        def ternary(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.device not in generators:
-                generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
-            return _ternary(tensor, generators[tensor.device])
-
-        return ternary
+        return _Ternary(seed, min_numel)
     raise InputError(f"there is no codec {codec!r} to emulate; use one of {', '.join(CODECS)}")
 
 
-def _ternary(tensor: "torch.Tensor", generator: "torch.Generator") -> "torch.Tensor":
-    """s · sign(g) · b with P(b = 1) = |g| ÷ s, for the clipped gradient g and s = max |g| (eq. 1–3 and 21)."""
-    import torch
+class _Ternary:
+    """Through the kernels with which the communication hook encodes and decodes."""
 
-    limit = CLIP * tensor.std(unbiased=False)
-    # Without spread there is nothing to clip, and clipping at 0 would lose the gradient.
-    clipped = tensor.clamp(-limit, limit) if limit > 0 else tensor
-    scaler = clipped.abs().max() if clipped.numel() else clipped.sum()
-    if not scaler > 0:
-        return clipped
-    drawn = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
-    return scaler * clipped.sign() * (drawn * scaler < clipped.abs())
+    def __init__(self, seed: int, min_numel: int) -> None:
+        self.seed, self.min_numel, self.calls = seed, min_numel, 0
+
+    def __call__(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        from dlplacer.data_parallel.ternary.kernels import kernels_for
+        from dlplacer.data_parallel.ternary.layout import words_for
+        from dlplacer.data_parallel.ternary.random_keys import stream_keys
+
+        self.calls += 1
+        if tensor.numel() < self.min_numel:
+            return tensor
+        kernels, flat = kernels_for(tensor.device.type), tensor.detach().float().flatten()
+        table = np.array([[0, flat.numel(), 0]], dtype=np.int64)
+        found = kernels.measure(flat, table, CLIP)
+        limits, scalers = found[:, 0].contiguous(), found[:, 1].contiguous()
+        words = torch.zeros(1, words_for(flat.numel()), dtype=torch.int32, device=tensor.device)
+        keys = stream_keys(self.seed, self.calls, [""], rank=0)
+        kernels.encode(flat, table, limits, scalers, keys, words[0])
+        received = torch.empty_like(flat)
+        kernels.decode(words, scalers.unsqueeze(0), table, received)
+        return received.view_as(tensor).to(tensor.dtype)

@@ -38,6 +38,8 @@ class EmulatedWorkers:
     rate_scaling
         How the learning rate grows with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``. With a
         period above 1 it stays as it is, as every worker steps with its own mini-batch.
+    min_numel
+        Smaller tensors travel in full precision under the ternary codec, as with `TernaryState`.
     name
         Of the training, for a checkpoint.
     """
@@ -49,12 +51,13 @@ class EmulatedWorkers:
         metric: "Callable[[nn.Module], float] | None" = None,
         *,
         rate_scaling: str = "linear",
+        min_numel: int = 4096,
         name: str = "",
     ) -> None:
         if rate_scaling not in _SCALINGS:
             raise InputError(f"rate_scaling is {rate_scaling!r}; use one of {', '.join(_SCALINGS)}")
         self.make, self.loss, self.metric, self.rate_scaling = make, loss, metric, rate_scaling
-        self.name = name or getattr(make, "__qualname__", "")
+        self.min_numel, self.name = min_numel, name or getattr(make, "__qualname__", "")
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
         """The metric after every epoch, without end.
@@ -67,7 +70,7 @@ class EmulatedWorkers:
         import torch
 
         torch.manual_seed(seed)
-        noise = codec_noise(codec, seed)
+        noise = codec_noise(codec, seed, self.min_numel)
         trainers = [self.make(seed) for _ in range(workers if period > 1 else 1)]
         model, _, loader = trainers[0]
         if period == 1:

@@ -59,10 +59,10 @@ def plan_groups(
     >>> [bucket.names[0] for bucket in plan.buckets]
     ['last.bias']
     """
+    uses = job.parameter_uses()
     timed = with_times(job.capture() if graph is None else graph, topology)
     lines = exchange_lines(topology, sum(op.weight_bytes for op in timed.ops))
     device_type = topology.devices[0].type
-    uses = job.parameter_uses()
     clock_s = serial_clock(timed, device_type, "backward")
     gradients = gradients_of(timed, uses, clock_s)
     units, gathered_s = plan_units(timed, device_type, uses, lines["all-gather"], lines["reduce-scatter"], cap_bytes)

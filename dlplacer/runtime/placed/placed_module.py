@@ -276,6 +276,7 @@ class PlacedModule(nn.Module):
 
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
+        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
         for name, tensor in self._editions.current()[1].tensors.items():
             require_whole(name, tensor)
         described = self.plan.graph.capture or {}
