@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-versions bench mutants lint graphs clean
+.PHONY: demo test test-slow test-versions bench mutants lint graphs docs clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
@@ -20,9 +20,11 @@ test-slow: $(READY)
 test-versions:
 	$(PYTHON) tests/versions/run.py
 
-# Every method on many graph families: geometric means, growth curves, and what changed since the last run here.
+# Every method on many graph families: geometric means, growth curves, and what changed since the last run here; then what
+# each phase of the default method earned.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
+	$(BIN)/python tests/benchmarks/phase_study.py
 
 # Small mistakes made by hand in every room: which of them do the nearest tests not notice?
 mutants: $(READY)
@@ -40,8 +42,13 @@ graphs: $(READY)
 	$(BIN)/dlplacer capture dlplacer.models:inception_v3 --device-type V100 --whole-backward --colocate-backward \
 		-o graphs/inception_v3-train-colocated.json
 
+# The pages of docs/ as HTML in docs/_build/html. A warning is an error; examples must print what they say, commands parse.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/pytest -q tests/test_docs.py
+
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'

@@ -1,5 +1,15 @@
-"""``python -m dlplacer``."""
+"""``python -m dlplacer``, and what the script ``dlplacer`` calls."""
 
-from dlplacer.cli.main import main
+from dlplacer.cli.interruption import end_on_interrupt
 
-raise SystemExit(main())
+
+def main() -> int:
+    """Run the command that the arguments name; returns its exit code."""
+    end_on_interrupt()
+    from dlplacer.cli.main import main as run_command
+
+    return run_command()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -58,6 +58,7 @@ ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
         "data_parallel/elastic/",
+        "data_parallel/ternary/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",
@@ -66,10 +67,13 @@ ONLY_HERE = {
         "cli/arguments/module_callable.py",
         "cli/arguments/model_argument.py",
     ),
+    "numba": ("data_parallel/ternary/",),
+    "triton": ("data_parallel/ternary/",),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/", "report/page/"),
+    "matplotlib": ("report/plot/",),
+    "jinja2": ("report/page/",),
 }
 
 

@@ -6,7 +6,7 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 from collections.abc import Callable, Iterator
 
 from dlplacer.check import arithmetic, memory, placement, routing, shortest, timing
-from dlplacer.check.memory import live_bytes
+from dlplacer.check.memory import LiveTensor, live_bytes, live_tensors, resident_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
 from dlplacer.core.plan import Plan
@@ -64,4 +64,13 @@ def _broken(plan: Plan, rules: tuple[Rule, ...]) -> Iterator[Violation]:
         yield from rule(plan)
 
 
-__all__ = ["RULES", "Violation", "check_plan", "live_bytes", "violations"]
+__all__ = [
+    "RULES",
+    "LiveTensor",
+    "Violation",
+    "check_plan",
+    "live_bytes",
+    "live_tensors",
+    "resident_bytes",
+    "violations",
+]

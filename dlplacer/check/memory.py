@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from dlplacer.check.violation import Violation
@@ -54,45 +55,76 @@ def used_bytes(plan: Plan) -> dict[str, int]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class LiveTensor:
+    """What takes memory on a device for a part of the step.
+
+    Attributes
+    ----------
+    what
+        ``output`` of an op there, its ``workspace``, ``copy`` of a tensor from another device, or ``relayed``.
+    op
+        The op that makes it.
+    start_s, end_s
+        As the rule has them; the end is not before the start.
+    """
+
+    what: str
+    op: str
+    start_s: float
+    end_s: float
+    bytes: int
+
+
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
     """What is alive on a device: (time in seconds, bytes from then on), in order of time.
 
-    Weights, gradients and state stay all step. Each output lives from its producer's start to the end of its last
-    consumer or transfer; a copy from the start of its transfer's last segment to the end of its last consumer;
-    workspace while its op runs. What ends no more than the tolerance of times after another starts makes room for it.
+    What ends no more than the tolerance of times after another starts makes room for it.
     """
     change: dict[float, int] = defaultdict(int)
-    slack = plan.tolerance_s
-
-    def alive(start_s: float, end_s: float, size_bytes: int) -> None:
-        if size_bytes and end_s > start_s:
-            change[start_s] += size_bytes
-            # Half of its life at most, so that something shorter than the tolerance still counts.
-            change[end_s - min(slack, (end_s - start_s) / 2)] -= size_bytes
-
-    used_until_s = _last_uses(plan, device)
-    read_until_s = _last_reads(plan, device)
-    resident = 0
-    for op in plan.graph.ops:
-        entry = plan.scheduled[op.id]
-        if entry.device == device:
-            resident += op.weight_bytes + op.gradient_bytes + op.state_bytes
-            alive(entry.start_s, entry.end_s, op.workspace_bytes)
-            for part in plan.graph.output_parts.get(op.id, ()):
-                until_s = max((used_until_s[op.id, output] for output in part.outputs), default=0.0)
-                alive(entry.start_s, max(entry.end_s, until_s), part.bytes)
-    for transfer in plan.transfers:
-        if transfer.target == device:
-            alive(transfer.segments[-1].start_s, read_until_s[transfer.tensor], transfer.bytes)
-        for before, after in pairwise(transfer.segments):
-            if before.route[-1][1] == device:
-                alive(before.start_s, after.end_s, transfer.bytes)
-    level = resident
-    levels = [(0.0, resident)]
+    for live in live_tensors(plan, device):
+        change[live.start_s] += live.bytes
+        # Half of its life at most, so that something shorter than the tolerance still counts.
+        change[live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)] -= live.bytes
+    level = resident_bytes(plan, device)
+    levels = [(0.0, level)]
     for time_s in sorted(change):
         level += change[time_s]
         levels.append((time_s, level))
     return levels
+
+
+def resident_bytes(plan: Plan, device: str) -> int:
+    """Weights, gradients and state of the ops on a device, which stay all step."""
+    here = (op for op in plan.graph.ops if plan.placement[op.id] == device)
+    return sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in here)
+
+
+def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
+    """What is alive on a device for a part of the step, and has a size.
+
+    Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of
+    its transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while
+    its op runs.
+    """
+    found = []
+    used_until_s = _last_uses(plan, device)
+    read_until_s = _last_reads(plan, device)
+    for op in plan.graph.ops:
+        entry = plan.scheduled[op.id]
+        if entry.device == device:
+            found.append(LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))
+            for part in plan.graph.output_parts.get(op.id, ()):
+                until_s = max((used_until_s[op.id, output] for output in part.outputs), default=0.0)
+                found.append(LiveTensor("output", op.id, entry.start_s, max(entry.end_s, until_s), part.bytes))
+    for sent in plan.transfers:
+        if sent.target == device:
+            arrives_s, until_s = sent.segments[-1].start_s, read_until_s[sent.tensor]
+            found.append(LiveTensor("copy", sent.source, arrives_s, until_s, sent.bytes))
+        for before, after in pairwise(sent.segments):
+            if before.route[-1][1] == device:
+                found.append(LiveTensor("relayed", sent.source, before.start_s, after.end_s, sent.bytes))
+    return [live for live in found if live.bytes and live.end_s > live.start_s]
 
 
 def _last_uses(plan: Plan, device: str) -> dict[tuple[str, int], float]:

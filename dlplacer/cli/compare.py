@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
     add_picture_options(parser, "comparison")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with the schedules of all methods")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_calibration_option(parser)
     add_job_options(parser)
@@ -49,7 +50,12 @@ def execute(arguments: argparse.Namespace) -> int:
             on_progress=report,
             stop=stop,
         )
-    tell_written(*save_pictures(arguments, "comparison", comparison))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.comparison_page import comparison_page
+
+        write_text(arguments.html, comparison_page(comparison))
+    tell_written(*save_pictures(arguments, "comparison", comparison), arguments.html)
     if arguments.json:
         print(json.dumps(comparison.to_dict()))
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
 from dlplacer.cli.output.hybrid_table import print_hybrid
-from dlplacer.cli.output.output_files import tell_written
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
@@ -57,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
     add_picture_options(parser, "hybrid plan")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with every budget")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_job_options(parser)
 
@@ -80,7 +81,12 @@ def execute(arguments: argparse.Namespace) -> int:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
     warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
-    tell_written(*save_pictures(arguments, "hybrid plan", plan))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.hybrid_page import hybrid_page
+
+        write_text(arguments.html, hybrid_page(plan, [("warning", warning) for warning in warnings]))
+    tell_written(*save_pictures(arguments, "hybrid plan", plan), arguments.html)
     if arguments.json:
         extra: dict[str, Any] = {"warnings": list(warnings)}
         if fits is not None:

@@ -1,7 +1,6 @@
 """``dlplacer``: parse, dispatch, and turn every error into one message and an exit code."""
 
 import argparse
-import io
 import os
 import sys
 import traceback
@@ -9,6 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dlplacer.cli.arguments.parser import Parser
+from dlplacer.cli.interruption import INTERRUPTED
+from dlplacer.cli.output.streams import end_of_stdout, is_of_stdout, say, usable_streams
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.version import __version__
 
@@ -30,7 +31,6 @@ _COMMANDS = (
     "pipeline",
     "advise",
 )
-_INTERRUPTED = 130
 _EPILOG = (
     "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, "
     "3 infeasible, 4 no plan within the time limit, 5 a check failed, 130 interrupted without a plan"
@@ -56,49 +56,42 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    _print_what_the_locale_lacks()
-    parsed = build_parser().parse_args(arguments)
-    try:
-        code: int = parsed.action(parsed)
-        sys.stdout.flush()
-        return code
-    except DlplacerError as error:
-        if os.environ.get("DLPLACER_DEBUG"):
-            traceback.print_exc()
-        print(f"dlplacer: {error}", file=sys.stderr)
-        return error.exit_code
-    except ImportError as error:
-        return _missing_package(error)
-    except KeyboardInterrupt:
-        print("dlplacer: interrupted", file=sys.stderr)
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit, and would report the closed pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        if os.environ.get("DLPLACER_DEBUG"):
-            raise
-        print(
-            f"dlplacer: internal error: {type(error).__name__}: {error}; set DLPLACER_DEBUG=1 for the traceback and "
-            "please report it",
-            file=sys.stderr,
-        )
-        return InternalError.exit_code
-
-
-def _print_what_the_locale_lacks() -> None:
-    """Names and help texts hold more than ASCII; a locale without it gets question marks, not a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    with usable_streams():
+        try:
+            parsed = build_parser().parse_args(arguments)
+            code: int = parsed.action(parsed)
+            sys.stdout.flush()
+            return code
+        except DlplacerError as error:
+            if os.environ.get("DLPLACER_DEBUG"):
+                traceback.print_exc()
+            say(str(error))
+            return error.exit_code
+        except ImportError as error:
+            return _missing_package(error)
+        except KeyboardInterrupt:
+            say("interrupted")
+            return INTERRUPTED
+        except MemoryError:
+            say("out of memory; give a smaller problem, or run where there is more")
+            return InternalError.exit_code
+        except Exception as error:
+            if is_of_stdout(error):
+                return end_of_stdout(error)
+            if os.environ.get("DLPLACER_DEBUG"):
+                raise
+            say(
+                f"internal error: {type(error).__name__}: {error}; set DLPLACER_DEBUG=1 for the traceback and please "
+                "report it"
+            )
+            return InternalError.exit_code
 
 
 def _missing_package(error: ImportError) -> int:
     extras = {"torch": "torch", "matplotlib": "plot"}
     extra = extras.get((error.name or "").split(".")[0])
     if extra is None:
-        print(f"dlplacer: internal error: {error}", file=sys.stderr)
+        say(f"internal error: {error}")
         return InternalError.exit_code
-    print(f"dlplacer: this needs {error.name}; install it with: pip install 'dlplacer[{extra}]'", file=sys.stderr)
+    say(f"this needs {error.name}; install it with: pip install 'dlplacer[{extra}]'")
     return 2

@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for op placement, to compare with (10)"
     )
     add_picture_options(parser, "pipeline plan")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page with the schedule and its stages")
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the order as torch.distributed.pipelining reads it"
     )
@@ -79,11 +80,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace, plan: "PipelinePlan") -> None:
     if arguments.csv is not None:
-        from dlplacer.files.text import write_bytes
+        from dlplacer.files.disk import write_bytes
         from dlplacer.planning.pipeline.schedule.action import write_csv
 
         write_bytes(arguments.csv, write_csv(plan.order).encode())
-    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan))
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.report.page.pipeline_page import pipeline_page
+
+        write_text(arguments.html, pipeline_page(plan))
+    tell_written(arguments.csv, *save_pictures(arguments, "pipeline plan", plan), arguments.html)
 
 
 def _require_capturable(arguments: argparse.Namespace) -> None:

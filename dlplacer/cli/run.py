@@ -44,6 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="F", type=output_file, help="Chrome trace (JSON) of the predicted and the measured step"
     )
+    parser.add_argument(
+        "--html", metavar="F", type=output_file, help="one page: the predicted and the measured step to walk through"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group(
         "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
@@ -91,6 +94,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
     """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
     from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
+    from dlplacer.runtime.distributed.lifeline import end_with_parent
     from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
@@ -108,6 +112,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         return done if rank == 0 else None
 
     if under_launcher():
+        end_with_parent()
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found
@@ -134,7 +139,12 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         from dlplacer.report.trace import run_trace
 
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
-    tell_written(arguments.gantt, arguments.trace)
+    if arguments.html:
+        from dlplacer.files import write_text
+        from dlplacer.measure.fidelity.run_page import page_of_run
+
+        write_text(arguments.html, page_of_run(done))
+    tell_written(arguments.gantt, arguments.trace, arguments.html)
 
 
 def _warn_if_busy() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.tables import print_plan
+from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 
 HELP = "Show a plan: as a table, as pictures, as a Chrome trace, as a page."
@@ -26,7 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="majority",
         help="a module spread over devices goes where most of its parameters are (default), or is refused",
     )
-    parser.add_argument("--html", metavar="F", type=output_file, help="one page with everything")
+    parser.add_argument("--html", metavar="F", type=output_file, help="one page to walk through, with everything")
+    parser.add_argument(
+        "--against", metavar="PLAN", type=Path, help="a second plan, beside the first one on the page of --html"
+    )
     parser.add_argument("--color-by", choices=("phase", "module"), default="phase", help="colours of the Gantt chart")
 
 
@@ -34,6 +38,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print the table and write what was asked for."""
     from dlplacer.files.load import load_plan
 
+    if arguments.against is not None and arguments.html is None:
+        raise InputError(f"--against {arguments.against} is for the page of two plans; add --html F")
     plan = load_plan(arguments.plan)
     print_plan(plan)
     written = save_pictures(arguments, "plan", plan)
@@ -48,7 +54,9 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.files import write_text
         from dlplacer.report.page.page import html_page
 
-        write_text(arguments.html, html_page(plan))
+        other = None if arguments.against is None else load_plan(arguments.against)
+        names = (arguments.plan.stem, "" if other is None else arguments.against.stem)
+        write_text(arguments.html, html_page(plan, other, names if names[0] != names[1] else ("A", "B")))
     tell_written(*written, arguments.trace, arguments.device_map, arguments.html)
     return 0
 

@@ -41,27 +41,29 @@ def execute(arguments: argparse.Namespace) -> int:
     refuse_without_split(arguments)
     options = options_of(arguments)
     graph, topology = calibrated(arguments)
-    with interruptible() as stop, progress_line() as report:
+    with interruptible() as stop:
         try:
-            result = place(
-                graph,
-                topology,
-                options,
-                method=arguments.method,
-                time_limit_s=arguments.time_limit,
-                gap=arguments.gap,
-                seed=arguments.seed,
-                workers=arguments.workers,
-                on_progress=report,
-                stop=stop,
-            )
+            with progress_line() as report:
+                result = place(
+                    graph,
+                    topology,
+                    options,
+                    method=arguments.method,
+                    time_limit_s=arguments.time_limit,
+                    gap=arguments.gap,
+                    seed=arguments.seed,
+                    workers=arguments.workers,
+                    on_progress=report,
+                    stop=stop,
+                )
         except NoPlanError:
             if stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-    if arguments.output is not None:
-        write_plan(arguments.output, result.plan)
-        tell_written(arguments.output)
+        # A Ctrl-C that comes now is too late to cost the plan.
+        if arguments.output is not None:
+            write_plan(arguments.output, result.plan)
+            tell_written(arguments.output)
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)

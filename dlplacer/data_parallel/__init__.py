@@ -1,4 +1,4 @@
-"""What data parallelism adds to a step: which parameters travel together, and workers that synchronise now and then."""
+"""What data parallelism adds to a step: which parameters travel together, what goes on the wire, and how often."""
 
 import lazy_loader
 

@@ -11,7 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.units import parse_quantity
-from dlplacer.files.text import field_path, read_loosely
+from dlplacer.files.field_path import field_path
+from dlplacer.files.text import read_loosely
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")

@@ -2,16 +2,16 @@
 
 import json
 import math
-import os
-import stat
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.files.disk import read_bytes, write_bytes
+from dlplacer.files.field_path import field_path
+from dlplacer.files.misleading_texts import misleading_texts
 
 _MAX_DEPTH = 100
 
@@ -43,9 +43,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
         If it is no JSON.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text; save the file as UTF-8"]) from error
     if not text.strip():
@@ -62,15 +60,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
         ) from error
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
-    return value, list(_unusable(value))
-
-
-def field_path(parts: Sequence[str | int]) -> str:
-    """Path of a value in a file: ``nodes[3].time_s``."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or "the file"
+    return value, [*_unusable(value), *misleading_texts(value, text)]
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -106,43 +96,6 @@ def write_text(path: str | PathLike[str], text: str) -> None:
         If the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
-
-
-def write_bytes(path: str | PathLike[str], data: bytes) -> None:
-    """As `write_text`, for bytes."""
-    path = Path(path)
-    try:
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            with path.open("wb") as stream:
-                stream.write(data)
-            return
-        _replace(path.resolve(), data)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another -o") from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    # In the same folder: a rename is atomic within one file system only.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".dlplacer.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            # Otherwise a crash after the rename may leave the new name on an empty file.
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    # There is no way to read it without setting it.
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 class _Repeating(dict[str, Any]):

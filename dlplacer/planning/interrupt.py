@@ -9,7 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Have the first Ctrl-C set an event; a second one raises KeyboardInterrupt.
+    """Have the first Ctrl-C set an event; a second one does what the first would have done: KeyboardInterrupt.
 
     An exception out of a signal handler can strike anywhere, also where Python drops it (a weak reference's callback);
     a flag cannot be lost. It does nothing outside of the main thread, which alone may handle signals.
@@ -22,7 +22,8 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
 
     def on_signal(number: int, frame: Any) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt
+            before(number, frame) if callable(before) else signal.default_int_handler(number, frame)
+            return
         stop.set()
         say()
 

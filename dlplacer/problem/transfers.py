@@ -13,6 +13,7 @@ from typing import Any
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.route_search import route_segments, routes_within
 from dlplacer.problem.routes import Route, route_delay, segments
 from dlplacer.problem.segment_timing import link_delay_s, link_spans
 
@@ -108,6 +109,7 @@ class RouteTable:
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
+        self._segment_ticks: dict[tuple[Route, int], int] = {}
         self._no_relays = no_relays
         self.resource_count = len(set(self._directions.values()))
         self.chooses = contended
@@ -155,9 +157,46 @@ class RouteTable:
         if key not in self._routes_by_pair:
             first = self.quickest(*key)
             others = [self._segments(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
-            others.sort(key=lambda route: sum(segment.ticks for segment in route))
+            others.sort(key=_ticks)
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
+
+    def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
+        """All routes between two devices that take at most some ticks, by rising delay; None if there are too many.
+
+        Parameters
+        ----------
+        most
+            How many are not too many.
+        """
+        if not self.chooses:
+            return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
+        if self._no_relays or self._route_segments is None:
+            return None
+        number, pair = self._problem.topology.device_index, self._pair(source, target)
+        # Every segment is rounded down to ticks, so of two routes the slower one may have fewer ticks, one a segment.
+        rounding = len(number)
+        only_least = self._problem.options.routing == "shortest"
+        if only_least:
+            most_ticks = min(most_ticks, _ticks(self.quickest(size, source, target)) + rounding)
+
+        def ticks_of(segment: Route) -> int:
+            if (segment, size) not in self._segment_ticks:
+                timed = self._segment(tuple(pairwise(segment)), self._problem.sizes_bytes[size])
+                self._segment_ticks[segment, size] = timed.ticks
+            return self._segment_ticks[segment, size]
+
+        def least(device: str) -> int:
+            if device == pair[1]:
+                return 0
+            return max(0, _ticks(self.quickest(size, number[device], target)) - rounding)
+
+        found = list(islice(routes_within(self._route_segments, ticks_of, least, pair, most_ticks), most + 1))
+        if len(found) > most:
+            return None
+        if only_least:
+            found = self._of_least_delay(found, size, pair)
+        return tuple(sorted((self._segments(route, self._problem.sizes_bytes[size]) for route in found), key=_ticks))
 
     def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
         if not self.chooses:
@@ -165,15 +204,21 @@ class RouteTable:
         size, pair = key[0], self._pair(*key[1:])
         best = self._problem.routes[size][pair]
         others = [route for route in self._routes(pair) if route != best]
-        if self._problem.options.routing == "free":
-            return others
+        return others if self._problem.options.routing == "free" else self._of_least_delay(others, size, pair)
+
+    def _of_least_delay(self, routes: Iterable[Route], size: int, pair: tuple[str, str]) -> list[Route]:
         delay = partial(
             route_delay,
             self._problem.topology,
             size_bytes=self._problem.sizes_bytes[size],
             delay=self._problem.options.delay,
         )
-        return [route for route in others if delay(route) == delay(best)]
+        least = delay(self._problem.routes[size][pair])
+        return [route for route in routes if delay(route) == least]
+
+    @cached_property
+    def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:
+        return route_segments(self._problem.topology)
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
@@ -203,6 +248,10 @@ class RouteTable:
             spans[-1][1],
             tuple((self._directions[hop], begin, end - begin) for hop, (begin, end) in holds if self._directions),
         )
+
+
+def _ticks(route: TimedRoute) -> int:
+    return sum(segment.ticks for segment in route)
 
 
 def _numbered_directions(topology: Topology) -> dict[Hop, int]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from dlplacer.core.errors import InternalError
@@ -43,9 +43,6 @@ class DefaultParams:
 
     Attributes
     ----------
-    reserve_share, reserve_s, reserve_s_per_op
-        What is kept for replaying and checking the plan: linear in the ops, but never more than this share of the
-        limit. A guess.
     start_share
         For the heuristics, which give 34 to 92 % of what the plan gains in all.
     memory_share
@@ -57,13 +54,10 @@ class DefaultParams:
         Ops above which no heuristic is sure to run: a list schedule is timed first, and foretells the others.
     bound_share
         For the combinatorial bounds; they end early on small graphs.
-    subset_share
-        For the search on a device subset.
+    subset_share, largest_on_subset
+        For the search on a device subset, and ops above which there is none. A guess.
     segments
         What is spent on segments.
-    largest_segmented
-        Ops above which cut ops are not looked for, as comparability takes memory quadratic in the ops. Layered graphs
-        above it keep gaps of 39 % (200 layers, 10,601 ops), so raising it would pay.
     master_share
         For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
     restart_share, restarts
@@ -77,17 +71,14 @@ class DefaultParams:
         For windows ahead of the whole model, and how many in a row may bring nothing.
     """
 
-    reserve_share: float = 0.1
-    reserve_s: float = 0.02
-    reserve_s_per_op: float = 2.5e-4
     start_share: float = 0.1
     memory_share: float = 0.3
     sure_starts: int = 2
     timed_from: int = 1000
     bound_share: float = 0.1
     subset_share: float = 0.5
+    largest_on_subset: int = 6000
     segments: SegmentParams = field(default_factory=SegmentParams)
-    largest_segmented: int = 6000
     master_share: float = 0.6
     restart_share: float = 0.1
     restarts: int = 150
@@ -120,10 +111,8 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     InternalError
         If a proven bound contradicts a schedule.
     """
-    reserve_s = PARAMS.reserve_s + PARAMS.reserve_s_per_op * problem.op_count
-    deadline = budget.deadline - min(PARAMS.reserve_share * budget.left_s, reserve_s)
     instance = build_instance(problem)
-    incumbent = Incumbent(replace(budget, deadline=deadline), admission(problem, instance))
+    incumbent = Incumbent(budget, admission(problem, instance))
     _run_phases(problem, instance, incumbent, list(starts))
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
@@ -204,7 +193,7 @@ def _offer_single_device(instance: Instance, incumbent: Incumbent) -> None:
 
 def _search_few_devices(instance: Instance, incumbent: Incumbent) -> None:
     """A device subset: on many devices with contended links heuristics spread work over links that hold it up."""
-    if instance.traffic is not None and instance.op_count <= PARAMS.largest_segmented and not incumbent.closed:
+    if instance.traffic is not None and instance.op_count <= PARAMS.largest_on_subset and not incumbent.closed:
         search_device_subset(instance, incumbent, PARAMS.subset_share * incumbent.budget.left_s)
 
 
@@ -227,7 +216,7 @@ def _bound(instance: Instance, incumbent: Incumbent) -> Bounds:
 
 def _solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> tuple[Bounds, SegmentChain | None]:
     """Segments between cut ops: each is small enough to prove, and their bounds add up, which CP-SAT does not see."""
-    if incumbent.closed or instance.op_count > PARAMS.largest_segmented:
+    if incumbent.closed or not incumbent.budget.left_s:
         return bounds, None
     return solve_segments(instance, bounds, incumbent, PARAMS.segments)
 
@@ -239,7 +228,7 @@ def _reconcile_segments(chain: SegmentChain | None, bounds: Bounds, incumbent: I
     last = chain.segments[-1].ops[-1]
     after = chain.instance.shortest[last] + bounds.tail[last]
 
-    def offer(ticks: int, schedules: list[Schedule]) -> int | None:
+    def offer(ticks: int, schedules: Iterable[Schedule]) -> int | None:
         incumbent.raise_bound(ticks + after)
         for schedule in schedules:
             incumbent.offer(schedule)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files import locate_graph, locate_topology, write_json, write_text
-from dlplacer.files.text import field_path, read_json, render_json, write_bytes
+from dlplacer.files.disk import write_bytes
+from dlplacer.files.field_path import field_path
+from dlplacer.files.text import read_json, render_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -54,7 +54,7 @@ CHECK = (
     Mutant(
         "check/memory.py",
         "workspace is no live memory",
-        "            alive(entry.start_s, entry.end_s, op.workspace_bytes)\n",
+        '            found.append(LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))\n',
         "",
         ("check", "problem"),
     ),

@@ -28,11 +28,25 @@ FRONTEND_AND_MODELS = (
 
 REPORT = (
     Mutant(
-        "report/critical_path.py",
+        "report/schedule_arcs.py",
         "ops wait for no other op of their device",
-        "        if entry.op in self.before_on_device:\n",
-        "        if False:\n",
-        ("report/test_critical_path.py",),
+        "(*self._to_ops(), *self._on_devices(), ",
+        "(*self._to_ops(), ",
+        ("report/test_critical_path.py", "report/test_schedule_arcs.py"),
+    ),
+    Mutant(
+        "report/schedule_arcs.py",
+        "an op may take longer by what any of its successors leaves, not the least of them",
+        "slack[arc.before] = min(slack[arc.before], max(0.0, arc.gap_s) + slack[event])",
+        "slack[arc.before] = max(0.0, arc.gap_s) + slack[event]",
+        ("report/test_schedule_arcs.py",),
+    ),
+    Mutant(
+        "report/page/columns/texts.py",
+        "characters that turn the writing direction go through",
+        '{"Cc", "Cf", ',
+        '{"Cc", ',
+        ("report/page/test_page.py",),
     ),
     Mutant(
         "report/export/device_map.py",

@@ -169,3 +169,70 @@ def _random_step_graph(random: Random, count: int) -> OpGraph:
                 shared = f"k{i}" if random.random() < 0.6 else f"k{i}-k{j}"
                 edges.append(Edge(f"k{i}", f"k{j}", size, tensor=shared))
     return OpGraph(tuple(ops), tuple(edges))
+
+
+def random_everything(seed: int) -> tuple[OpGraph, Topology, Options]:
+    """A training step with all that a problem may have at once, on 4 to 8 devices in a ring, a star, a line or a tree.
+
+    Times per type, pins, colocation, workspace, tight memory over time, contended half-duplex links, relays,
+    routers and the barrier at the loss.
+    """
+    random = Random(seed)
+    options = Options(
+        routing=random.choice(["free", "free", "shortest"]),
+        delay=random.choice(["cut-through", "cut-through", "store-and-forward"]),
+        transfers=random.choice(["device", "device", "edge"]),
+        memory=random.choice(["live", "live", "sum"]),
+        step=random.choice(["autograd", "joint"]),
+    )
+    count = random.randint(4, 8)
+    memory = random.choice([None, 14, 18, 24])
+    devices = tuple(
+        Device(f"d{i}", random.choice(["gpu", "gpu", "cpu"]), random.choice([memory, memory, 30])) for i in range(count)
+    )
+    topology = Topology(devices, *_random_network(random, [device.id for device in devices]))
+    return _random_everything_graph(random, random.randint(4, 8), count), topology, options
+
+
+def _random_network(random: Random, names: list[str]) -> tuple[tuple[Router, ...], tuple[Link, ...]]:
+    shape = random.choice(["ring", "star", "line", "tree"])
+    if shape == "star":
+        pairs = [(name, "r0") for name in names]
+    elif shape == "tree":
+        pairs = [("r0", "r1"), *((name, f"r{i % 2}") for i, name in enumerate(names)), (names[0], names[1])]
+    else:
+        pairs = list(zip(names, [*names[1:], names[0]], strict=True))[: len(names) - (shape == "line")]
+    links = tuple(
+        Link(a, b, random.choice([1, 1, 2]), random.choice([0, 0, 1]), random.choice(["full", "full", "half"]))
+        for a, b in pairs
+    )
+    return tuple(Router(name) for name in ("r0", "r1") if any(name in pair for pair in pairs)), links
+
+
+def _random_everything_graph(random: Random, count: int, devices: int) -> OpGraph:
+    ops = []
+    for i in range(count):
+        time_s: float | dict[str, float] = random.choice([1, 2, 3, 5])
+        if random.random() < 0.5:
+            time_s = {"gpu": random.choice([0, 1, 2, 4]), "cpu": random.choice([1, 3, 6])}
+        ops.append(
+            Op(
+                f"k{i}",
+                "test",
+                time_s,
+                weight_bytes=random.choice([0, 0, 1, 3]),
+                output_bytes=random.choice([0, 2, 4]),
+                workspace_bytes=random.choice([0, 0, 2]),
+                phase="backward" if i >= count // 2 else "forward",
+                colocate=random.choice([None, None, None, "a", "b"]),
+                devices=(f"d{random.randrange(devices)}",) if random.random() < 0.1 else None,
+            )
+        )
+    edges = []
+    for i in range(count):
+        size = random.choice([0, 2, 2, 4])
+        for j in range(i + 1, count):
+            if random.random() < 0.35:
+                shared = f"k{i}" if random.random() < 0.7 else f"k{i}-k{j}"
+                edges.append(Edge(f"k{i}", f"k{j}", size, tensor=shared))
+    return OpGraph(tuple(ops), tuple(edges))

@@ -106,7 +106,7 @@ def test_every_bound_keeps_its_value(graph: str, topology: str, values: tuple[in
 def test_segments_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
     instance = _shipped("train", "dgx1-v100-8gpu", False)
     bounds = lower_bounds(instance)
-    chain = SegmentChain.leading_to(instance, _last(instance), one_worker(_FOREVER_S))
+    chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
     raised = chain.raised(bounds, 5.0)
     suffixed = raise_suffix_bounds(chain, raised, Incumbent(one_worker(_FOREVER_S)), SuffixParams(work=0.05))
     assert bounds.makespan >= 46771676
@@ -116,7 +116,7 @@ def test_segments_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
 
 def test_little_work_on_each_segment_proves_most_of_them() -> None:
     instance = _shipped("infer", "dgx1-v100-2gpu", True)
-    chain = SegmentChain.leading_to(instance, _last(instance), one_worker(_FOREVER_S))
+    chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
     assert len(chain.open) == 9
     chain.advance(0.03, time.monotonic() + _FOREVER_S, search_series)
     assert len(chain.open) <= 2

@@ -74,7 +74,7 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     from dlplacer.frontend.onnx.onnx_file import read_onnx
     from dlplacer.runtime.onnx.run_cut_model import run_onnx
 
-    for option in given_options(arguments, ("gantt", "trace", "replicas")):
+    for option in given_options(arguments, ("gantt", "trace", "html", "replicas")):
         raise InputError(f"{option} is for models in torch; leave it out, the plan is of an ONNX file")
 
     described = plan.graph.capture or {}

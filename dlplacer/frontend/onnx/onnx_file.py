@@ -10,6 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dlplacer.core.errors import FileFormatError, InputError, first_line
+from dlplacer.files.disk import read_bytes
 
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""
@@ -52,11 +53,9 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
         If it is no valid ONNX model, or data outside its folder is referred to.
     """
     where, bindings = Path(path), dict(dims or {})
+    content = read_bytes(where)
     try:
-        content = where.read_bytes()
         model = onnx.load_model_from_string(content)
-    except OSError as error:
-        raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     except (DecodeError, ValueError, RuntimeError) as error:
         raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Topology
+from dlplacer.files.disk import read_bytes
 from dlplacer.files.text import read_json
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
@@ -42,12 +43,7 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(
-                f"{path} has {path.stat().st_size} bytes; a description of a machine has at most {MAX_BYTES}"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        content = read_bytes(path, MAX_BYTES)
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text"]) from error

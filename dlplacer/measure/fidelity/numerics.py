@@ -56,8 +56,8 @@ def compare_with_eager(
     if not ops:
         error = worst(placed.parts, ())
         return Differences(error, None if placed.whole is None else worst([placed.whole], ()), "none")
-    replicas, steps_done = range(len(placed.parts)), placed.placed.steps_done
-    draws = [SameDraws(ops, seed_of(replica), steps_done, device.torch_device) for replica in replicas]
+    drawn = [placed.placed.drawn_with(seed_of(replica)) for replica in range(len(placed.parts))]
+    draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn]
     error = worst(placed.parts, draws)
     return Differences(error, None, "same" if all(part.complete for part in draws) else "different")
 

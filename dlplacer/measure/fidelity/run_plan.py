@@ -16,7 +16,7 @@ from dlplacer.measure.fidelity.measurement import measure
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
-from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas
+from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
@@ -111,6 +111,7 @@ def run_over_ranks(
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
+        group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
         parts = [part_of(job, number, over.replicas) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)

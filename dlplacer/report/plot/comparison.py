@@ -11,7 +11,7 @@ _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"
 _HEIGHT = 0.72
 _LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over the best single device"
-_ROOM_FOR_LABELS = 1.2
+_ROOM_FOR_LABELS = 1.26
 
 
 def comparison_size(comparison: Comparison) -> tuple[float, float]:

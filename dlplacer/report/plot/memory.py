@@ -1,6 +1,7 @@
 """Live memory over time."""
 
 import math
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -10,45 +11,96 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 from dlplacer.report.page.summary import headline
 from dlplacer.report.plot.style.axes import axes_or_new, label_bytes, label_seconds, plain
-from dlplacer.report.plot.style.colors import TEXT, device_colors
+from dlplacer.report.plot.style.colors import IDLE, TEXT, device_colors
 
+Curve = list[tuple[float, int]]
+"""(seconds, bytes from then on), in order."""
+
+_MOST_TOGETHER = 2
+_ROW_INCHES = 0.85
+_ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
 _FIGURE_SHARE = 0.045
-_FIGURES_SHOWN = 5
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:
     """Inches, width and height, that suit `plot_memory`."""
-    return 13.0, 6.0 + 0.1 * len(plan.topology.devices)
+    count = len(plan.topology.devices)
+    return 13.0, 6.2 if count <= _MOST_TOGETHER else min(40.0, 1.5 + _ROW_INCHES * count)
 
 
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """What is alive on every device over the step; returns the Axes, with seconds and bytes.
 
+    One or two devices share a scale. More have a row each, all of the same height in bytes, and the y axis counts rows.
     Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op's all step, and no copies. Dotted:
-    the capacity, where it is limited; one that is far above all else is named at the upper edge.
+    the capacity, where it is limited. What is far above all peaks is named in words.
     """
     ax = axes_or_new(ax, memory_size(plan))
-    colors = device_colors(plan.topology.device_index)
-    levels = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
-    sums = _footprints(plan)
-    top = 1.12 * max(1, *sums.values(), *(level for curve in levels.values() for _, level in curve))
-    for device, curve in levels.items():
-        times = [*(time_s for time_s, _ in curve), plan.makespan_s]
-        values = [*(level for _, level in curve), curve[-1][1]]
-        ax.step(times, values, where="post", color=colors[device], linewidth=1.3, label=plain(device))
-        ax.fill_between(times, values, step="post", color=colors[device], alpha=0.10, linewidth=0)
-        ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
-    top = _draw_capacities(ax, plan, colors, top)
-    _mark_peaks(ax, {device: max(curve, key=lambda point: point[1]) for device, curve in levels.items()}, colors, top)
+    curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
     ax.set_xlim(0, plan.makespan_s or 1.0)
-    ax.set_ylim(0, top)
     label_seconds(ax.xaxis, plan.makespan_s, "time")
-    label_bytes(ax.yaxis, top, "alive")
+    if len(curves) <= _MOST_TOGETHER:
+        _draw_together(ax, plan, curves)
+    else:
+        ax.set_xlabel(f"{ax.get_xlabel()}\n{_draw_rows(ax, plan, curves)}")
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(f"Memory: {plain(headline(plan), 100)}", loc="left", fontsize=10)
-    _legend(ax, plan, colors, {device: max(level for _, level in curve) for device, curve in levels.items()}, sums)
     return ax
+
+
+def _draw_together(ax: Axes, plan: Plan, curves: Mapping[str, Curve]) -> None:
+    colors, sums = device_colors(curves), _footprints(plan)
+    peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}
+    greatest = max(1, *(peak for _, peak in peaks.values()))
+    near = {device: size for device, size in sums.items() if size <= _FAR_ABOVE * greatest}
+    top = 1.12 * max([greatest, *near.values()])
+    for device, curve in curves.items():
+        _draw_curve(ax, plan, curve, colors[device], plain(device))
+        if device in near:
+            ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
+    top = _draw_capacities(ax, plan, colors, top)
+    _mark_peaks(ax, peaks, colors, top)
+    ax.set_ylim(0, top)
+    label_bytes(ax.yaxis, top, "alive")
+    _legend(ax, plan, colors, {device: peak for device, (_, peak) in peaks.items()}, sums)
+
+
+def _draw_rows(ax: Axes, plan: Plan, curves: Mapping[str, Curve]) -> str:
+    """Small multiples: a row of height 1 per device, filled by the greatest peak or near limit. Says how to read it."""
+    colors, sums = device_colors(curves), _footprints(plan)
+    peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}
+    greatest = max(1, *(peak for _, peak in peaks.values()))
+    limits = {device.id: device.memory_bytes or math.inf for device in plan.topology.devices}
+    near = [limit for limit in (*limits.values(), *sums.values()) if limit <= _FAR_ABOVE * greatest]
+    scale = _ROW_FILLED / max([greatest, *near])
+    names = []
+    for row, (device, curve) in enumerate(curves.items()):
+        floor, (time_s, peak) = len(curves) - 1 - row, peaks[device]
+        ax.axhspan(floor, floor + _ROW_FILLED, color=IDLE, linewidth=0, zorder=0.5)
+        _draw_curve(ax, plan, curve, colors[device], plain(device), float(floor), scale)
+        for limit, style in ((limits[device], ":"), (sums[device], "--")):
+            if scale * limit <= 1:
+                ax.axhline(floor + scale * limit, color=TEXT if style == ":" else colors[device], linestyle=style, lw=1)
+        ax.plot([time_s], [floor + scale * peak], marker="o", ms=4, color=colors[device], mec="white", zorder=4)
+        capacity = f" of {format_bytes(int(limits[device]))}" if limits[device] < math.inf else ""
+        names.append(f"{plain(device)}\npeak {format_bytes(peak)}{capacity}\nfootprints {format_bytes(sums[device])}")
+    ax.set_yticks([len(curves) - 1 - row + _ROW_FILLED / 2 for row in range(len(curves))], names, fontsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.set_ylim(0, len(curves))
+    height = f"a row is {format_bytes(int(_ROW_FILLED / scale))} high"
+    return f"{height}; dashed: sum of footprints (eq. 13), dotted: capacity, where they are within it"
+
+
+def _draw_curve(
+    ax: Axes, plan: Plan, curve: Curve, color: str, label: str, floor: float = 0.0, scale: float = 1.0
+) -> None:
+    times = [*(time_s for time_s, _ in curve), plan.makespan_s]
+    values = [floor + scale * level for level in (*(level for _, level in curve), curve[-1][1])]
+    ax.step(times, values, where="post", color=color, linewidth=1.3, label=label)
+    opacity = 0.10 if scale == 1.0 else 0.3
+    ax.fill_between(times, values, floor, step="post", color=color, alpha=opacity, linewidth=0)
 
 
 def _footprints(plan: Plan) -> dict[str, int]:
@@ -59,14 +111,13 @@ def _footprints(plan: Plan) -> dict[str, int]:
     return total
 
 
-def _mark_peaks(ax: Axes, peaks: dict[str, tuple[float, int]], colors: dict[str, str], top: float) -> None:
-    """A dot on every peak; the highest ones are labelled."""
-    for device, (time_s, peak) in peaks.items():
-        ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
-    highest = sorted(peaks, key=lambda device: peaks[device][1])[-_FIGURES_SHOWN:]
-    heights = _apart([peaks[device][1] + _FIGURE_SHARE * top / 2 for device in highest], top)
-    for device, height in zip(highest, heights, strict=True):
+def _mark_peaks(ax: Axes, peaks: Mapping[str, tuple[float, int]], colors: Mapping[str, str], top: float) -> None:
+    """A labelled dot on every peak."""
+    ascending = sorted(peaks, key=lambda device: peaks[device][1])
+    heights = _apart([peaks[device][1] + _FIGURE_SHARE * top / 2 for device in ascending], top)
+    for device, height in zip(ascending, heights, strict=True):
         time_s, peak = peaks[device]
+        ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
         ax.annotate(
             f" peak {format_bytes(peak)}",
             (time_s, height),
@@ -90,7 +141,7 @@ def _apart(heights: list[float], top: float) -> list[float]:
     return placed[1:]
 
 
-def _draw_capacities(ax: Axes, plan: Plan, colors: dict[str, str], top: float) -> float:
+def _draw_capacities(ax: Axes, plan: Plan, colors: Mapping[str, str], top: float) -> float:
     """A line per capacity; returns the upper end of the picture."""
     capacities: dict[int, list[str]] = {}
     for device in plan.topology.devices:
@@ -107,7 +158,7 @@ def _draw_capacities(ax: Axes, plan: Plan, colors: dict[str, str], top: float) -
     return max([top, *(1.08 * capacity for capacity in near)])
 
 
-def _legend(ax: Axes, plan: Plan, colors: dict[str, str], peaks: dict[str, int], sums: dict[str, int]) -> None:
+def _legend(ax: Axes, plan: Plan, colors: Mapping[str, str], peaks: Mapping[str, int], sums: Mapping[str, int]) -> None:
     handles = []
     for device in plan.topology.devices:
         capacity = "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes)

@@ -1,7 +1,7 @@
 """Which pictures there are; known without loading matplotlib.
 
 A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
-a row in `PICTURES`: the command line, the page of a plan and `save_picture` read them from there.
+a row in `PICTURES`: the command line and `save_picture` read them from there.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,6 @@ class Picture:
         What it shows; a command that has such a thing offers the picture.
     help
         What it shows, on the command line.
-    title, caption
-        Heading and text above it on the page of a plan; empty for pictures that the page does not show.
     settings
         Further parameters of the plot function that the command line may set.
     """
@@ -34,8 +32,6 @@ class Picture:
     name: str
     subject: str
     help: str
-    title: str = ""
-    caption: str = ""
     settings: tuple[str, ...] = ()
 
     @property
@@ -65,18 +61,10 @@ PICTURES = (
         "gantt",
         "plan",
         "devices and links over time, as .png, .svg or .pdf",
-        "Schedule",
-        "Devices and links over time; the line below the bars is the critical path.",
         ("color_by",),
     ),
-    Picture(
-        "placement",
-        "plan",
-        "the graph coloured by device",
-        "Placement",
-        "The graph, every op in the colour of its device, its area by its time.",
-    ),
-    Picture("memory", "plan", "memory over time", "Memory", "What is alive on every device over the step."),
+    Picture("placement", "plan", "the graph coloured by device"),
+    Picture("memory", "plan", "memory over time"),
     Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
     Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),

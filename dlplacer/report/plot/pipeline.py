@@ -65,11 +65,11 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
         f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
     )
     ax.set_title(plain(title, 140), loc="left", fontsize=10)
-    _add_legend(ax, plan, colors)
+    _add_legend(ax, plan, colors, labelled)
     return ax
 
 
-def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str]) -> None:
+def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str], labelled: bool) -> None:
     """The colours of the micro-batches, right of the bars; below them, how bars are labelled and what heights mean."""
     names = [str(number) for number in range(plan.micro_batches)]
     named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
@@ -80,5 +80,6 @@ def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str]) -> None
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=8)
     kinds = {span.action.kind for spans in plan.timeline.ranks for span in spans if span.end_s > span.begin_s}
     passes = ", ".join(text for kind, text in _MEANING.items() if kind in kinds)
-    note = f"a bar is labelled stage, pass, micro-batch; the lower it is, the later the pass: {passes}"
+    labels = "a bar is labelled stage, pass, micro-batch; " if labelled else ""
+    note = f"{labels}the lower a bar, the later the pass: {passes}"
     ax.set_xlabel(f"{ax.get_xlabel()}\n{note}")

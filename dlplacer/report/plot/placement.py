@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.page.summary import busy_s, headline, verdict
+from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks
 from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
 from dlplacer.report.plot.positions.op_positions import OpPositions, lay_out
 from dlplacer.report.plot.style.axes import axes_or_new, inches, plain
@@ -20,6 +21,7 @@ _SMALLEST_POINTS2 = 10.0
 _LARGEST_POINTS2 = 700.0
 _NAME_POINTS = 13.0
 _NAMES_SHOWN = 2
+_MOST_OPS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class _Band:
 
 def placement_size(plan: Plan) -> tuple[float, float]:
     """Inches, width and height, at which the columns and rows of `plot_placement` are apart."""
+    if _is_large(plan):
+        return blocks_size(plan)
     layout = lay_out(plan)
     columns = max(layout.x.values()) - min(layout.x.values())
     rows = max(layout.y.values()) - min(layout.y.values())
@@ -43,10 +47,29 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     """The dataflow graph, every op in the colour of its device and with an area that grows with its time.
 
     The forward pass runs from left to right above the middle, the backward pass back below it. Ops that take no time
-    (parameters, buffers, inputs, views) are left out and edges pass through them. Edges between devices stand out.
-    Returns the Axes; columns and rows have no unit.
+    (parameters, buffers, inputs, views) are left out and edges pass through them. Edges between devices stand out. A
+    graph of more than 1,500 other ops is collapsed along its module tree (`draw_blocks`). Returns the Axes; columns
+    and rows have no unit.
     """
     ax = axes_or_new(ax, placement_size(plan))
+    if _is_large(plan):
+        draw_blocks(ax, plan)
+        legend = blocks_legend(plan)
+    else:
+        legend = _draw_every_op(ax, plan)
+        ax.set_yticks([])
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_title(f"{plain(headline(plan), 100)}\n{verdict(plan)}", loc="left", fontsize=10)
+    beside = (1.005, 1.0)
+    ax.legend(handles=legend, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
+    return ax
+
+
+def _is_large(plan: Plan) -> bool:
+    return sum(entry.end_s > entry.start_s for entry in plan.ops) > _MOST_OPS
+
+
+def _draw_every_op(ax: Axes, plan: Plan) -> list[Line2D]:
     layout = lay_out(plan)
     _draw_bands(ax, plan, layout)
     crossing = _draw_edges(ax, plan, layout)
@@ -54,18 +77,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     _label_phases(ax, plan, layout)
     ax.set_xlim(min(layout.x.values()) - 2, max(layout.x.values()) + 2)
     ax.set_ylim(min(layout.y.values()) - 1, max(layout.y.values()) + 1)
-    ax.set_yticks([])
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.set_title(f"{plain(headline(plan), 100)}\n{verdict(plan)}", loc="left", fontsize=10)
-    ax.legend(
-        handles=_legend(plan, layout, crossing),
-        loc="upper left",
-        bbox_to_anchor=(1.005, 1.0),
-        frameon=False,
-        fontsize=8,
-        labelspacing=0.8,
-    )
-    return ax
+    return _legend(plan, layout, crossing)
 
 
 def _draw_bands(ax: Axes, plan: Plan, layout: OpPositions) -> None:

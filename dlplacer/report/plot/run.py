@@ -1,5 +1,6 @@
 """The measured Gantt chart below the predicted one, on the same time axis."""
 
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -7,26 +8,67 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlplacer.core.plan import Plan
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, Transfer, TransferSegment
 from dlplacer.core.units import format_seconds
-from dlplacer.files.text import write_bytes
+from dlplacer.files.disk import write_bytes
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
 from dlplacer.report.plot.save import figure_bytes
+from dlplacer.report.plot.style.colors import GUIDE
 from dlplacer.report.plot.style.formats import picture_format
+
+_NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
 def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by: str = "phase") -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
-    Neither shows a critical path: cores also spend time on handing over tensors, which no bar represents.
+    A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
+    them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
     longest_s = max(predicted.makespan_s, measured.makespan_s)
-    for plan, ax, name in zip((predicted, measured), axes, ("predicted", "measured"), strict=True):
-        plot_gantt(plan, ax, color_by=color_by, mark_path=False)
-        ax.set_xlim(0, longest_s or 1.0)
+    shown = (
+        predicted,
+        measured
+        if measured.transfers
+        else replace(measured, transfers=waited_for(predicted, measured), options=_overlapping(predicted)),
+    )
+    for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
+        plot_gantt(plan, ax, color_by=color_by, mark_path=False, until_s=longest_s)
         title = f"{name}: {format_seconds(plan.makespan_s)} from the start of the first op to the end of the last"
         ax.set_title(title, loc="left", fontsize=10)
+    if shown[1].transfers and not measured.transfers:
+        axes[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
     return axes
+
+
+def waited_for(predicted: Plan, measured: Plan) -> tuple[Transfer, ...]:
+    """The transfers of a plan that a device waited for in a step that ran, each as long as it was waited for.
+
+    That is until the reader begins, from the moment at which the producer has ended and the reader's device is free. Of
+    the tensors that an op reads from other devices, it waited for the one whose producer ended last. What arrives while
+    the device works costs no time, and when it does is not recorded.
+    """
+    sent = {(transfer.tensor, transfer.target): transfer for transfer in predicted.transfers}
+    found = []
+    for device, order in measured.order.items():
+        free_s = 0.0
+        for op in order:
+            reader = measured.scheduled[op]
+            read = [sent[key] for edge in predicted.graph.edges_into[op] if (key := (edge.tensor, device)) in sent]
+            if read and reader.start_s > free_s:
+                last = max(read, key=lambda transfer: measured.scheduled[transfer.source].end_s)
+                # The clocks of two processes agree to microseconds only, so a reader may seem to start too early.
+                begin_s = min(max(measured.scheduled[last.source].end_s, free_s), reader.start_s)
+                parts = tuple(TransferSegment(part.route, begin_s, reader.start_s) for part in last.segments)
+                found.append(replace(last, segments=parts))
+            free_s = reader.end_s
+    return tuple(sorted(found, key=lambda transfer: transfer.start_s))
+
+
+def _overlapping(plan: Plan) -> Options:
+    """Options under which transfers may overlap on a link and hold all links of their route at once."""
+    return replace(plan.options, contention="none", delay="cut-through")
 
 
 def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan) -> None:
@@ -38,8 +80,8 @@ def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan)
         If the suffix is no picture format, or the file cannot be written.
     """
     suffix = picture_format(path)
-    (width, above), (_, below) = gantt_size(predicted), gantt_size(measured)
+    (width, above), (_, below) = gantt_size(predicted), gantt_size(predicted)
     figure = Figure(figsize=(width, above + below), layout="constrained")
     FigureCanvasAgg(figure)
-    plot_run(predicted, measured, tuple(figure.subplots(2, 1, gridspec_kw={"height_ratios": (above, below)})))
+    plot_run(predicted, measured, tuple(figure.subplots(2, 1)))
     write_bytes(Path(path), figure_bytes(figure, suffix, "run"))

@@ -1,11 +1,19 @@
 """The front door of running a plan over several processes."""
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
+from dlplacer.core.version import __version__
+from dlplacer.files import plan_to_dict
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
@@ -17,6 +25,7 @@ from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.distributed.same_call import described
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured
 
 
@@ -50,7 +59,8 @@ def apply_ranks(
     MismatchError
         If the plan was made for another graph or number of replicas.
     InputError
-        If a device is missing or not here, the number of processes is another, or processes differ in their settings.
+        If a device is missing or not here, the number of processes is another, or processes differ in plan, versions,
+        inputs or settings.
     InternalError
         If the joined programs would hang.
     """
@@ -109,13 +119,36 @@ def opened_group(
 def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
-    group.require_same({"plan": structure_sha256(plan.graph), "order": dict(plan.order), "replicas": replicas})
+    group.require_same(settings_of(job, plan, replicas))
     captured, plan = group.agreed(lambda: _captured(job, plan))
     devices = dict(opened)
     if replicas > 1:
         part = group.rank % group.ranks.per_replica
         devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
     return RankModule(job, plan, captured, devices, group)
+
+
+def settings_of(job: Job, plan: Plan, replicas: int) -> dict[str, Any]:
+    """What all processes must have in common before the first step, in the order in which a difference is named."""
+    leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    return {
+        "version of dlplacer": __version__,
+        "version of torch": str(torch.__version__),
+        "plan": structure_sha256(plan.graph),
+        "order": dict(plan.order),
+        "plan file": plan_sha256(plan),
+        "replicas": replicas,
+        "inputs": [described(leaf) for leaf in leaves],
+        "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
+        "mode": job.mode,
+        "optimizer": repr(job.update),
+        "autocast": job.autocast,
+    }
+
+
+def plan_sha256(plan: Plan) -> str:
+    """A digest of all that a plan says."""
+    return hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest()
 
 
 def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import reprlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from dlplacer.runtime.devices.cpu import CPU
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.failure import Failure
+from dlplacer.runtime.distributed.loopback import own_store
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
 from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport
@@ -60,8 +62,10 @@ class RankGroup:
         through_host = any(kind.in_host_memory for kind in kinds)
         self.transport: HostTransport = HostTransport() if through_host else NcclTransport(torch.device(own))
         store: Any = dist.distributed_c10d._get_default_store()
-        self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s)
+        self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s, count)
         self._threads: dict[Channel, ChannelThread] = {}
+        # Over the connections between the processes, not through the store, which anyone in reach can read.
+        self.failure.watch(self.gathered(secrets.token_hex(16))[0])
 
     def rank_of(self, device: str) -> int:
         """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
@@ -187,7 +191,11 @@ def _join(backend: str, timeout_s: float) -> None:
         )
     rank, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
     with _named(f"rank {rank} failed to join a group of {count}", timeout_s):
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        timeout, store = timedelta(seconds=timeout_s), own_store(int(rank), int(count), timeout_s)
+        if store is None:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=store, rank=int(rank), world_size=int(count))
 
 
 @contextlib.contextmanager
@@ -195,7 +203,7 @@ def _named(what: str, timeout_s: float) -> Iterator[None]:
     """Torch's errors as a `RunError` that says what was tried."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         raise RunError(
             f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {first_line(error)}"
         ) from error

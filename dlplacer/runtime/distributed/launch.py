@@ -1,16 +1,21 @@
 """Processes on this machine for a plan over several ranks, where torchrun has not started them."""
 
+import contextlib
 import os
 import pickle
+import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from typing import Any
 
 from dlplacer.core.errors import DlplacerError, InputError, RunError
+from dlplacer.runtime.distributed.failure import LostRankError
+from dlplacer.runtime.distributed.lifeline import Lifeline
+from dlplacer.runtime.distributed.loopback import LOOPBACK, loopback_interface
 
 _GRACE_S = 5.0
 
@@ -24,7 +29,8 @@ class ProcessOutcome:
     result
         What its function returned.
     error
-        (type, message) of what it raised; ("ended", …) if the process ended without a word.
+        (type, message) of what it raised; ("ended", …) if the process ended without a word, ("stopped", …) if it was
+        ended because another had failed.
     exit_code
         Of a `DlplacerError` that it raised.
     """
@@ -44,7 +50,8 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     """Fork processes that run `work(rank)` each, as one group of torch.distributed, and wait for all of them.
 
     The caller must not have used CUDA, and its own torch threads are not there in the children, which run torch with
-    one thread. When one process fails, the others have a few seconds to end by themselves; then they are killed.
+    one thread. When one process fails, the others have a few seconds to end by themselves; then they are killed. They
+    end with the caller's process, however that ends.
 
     Raises
     ------
@@ -61,12 +68,15 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     pipes = [context.Pipe(duplex=False) for _ in range(count)]
     reserved = _reserved_port()
     port = int(reserved.getsockname()[1])
+    lifeline = Lifeline()
     processes = [
-        context.Process(target=_child, args=(rank, count, port, pipes[rank][1], work), daemon=True)
+        context.Process(target=_child, args=(rank, count, port, pipes[rank][1], lifeline, work), daemon=True)
         for rank in range(count)
     ]
-    for process in processes:
-        process.start()
+    # Blocked while forking: a Ctrl-C reaches the children too, before they can say that it is the parent's to answer.
+    with _blocked_interrupts():
+        for process in processes:
+            process.start()
     found: dict[int, ProcessOutcome] = {}
     deadline = time.monotonic() + timeout_s
     try:
@@ -85,12 +95,17 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
                     found[rank] = outcome
                     if outcome.error is not None:
                         deadline = min(deadline, time.monotonic() + _GRACE_S)
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
     finally:
         _end(processes)
+        lifeline.close()
         reserved.close()
     for rank in range(count):
         found.setdefault(
-            rank, ProcessOutcome(rank, error=("ended", f"rank {rank} was ended because another rank failed"))
+            rank, ProcessOutcome(rank, error=("stopped", f"rank {rank} was ended because another rank failed"))
         )
     return [found[rank] for rank in range(count)]
 
@@ -106,14 +121,33 @@ def results_of(outcomes: Sequence[ProcessOutcome]) -> list[Any]:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [outcome.result for outcome in outcomes]
-    origin = min(failed, key=lambda outcome: (outcome.error is not None and outcome.error[0] == "ended", outcome.rank))
+    origin = min(failed, key=_suspicion)
     assert origin.error is not None
     name, message = origin.error
-    if name != "ended" and not message.startswith("rank "):
+    if name not in _WITHOUT_A_WORD and not message.startswith("rank "):
         message = f"rank {origin.rank}: {message}"
     if origin.exit_code == InputError.exit_code:
         raise InputError(message)
     raise RunError(message)
+
+
+_WITHOUT_A_WORD = ("ended", "stopped")
+
+
+def _suspicion(outcome: ProcessOutcome) -> tuple[int, int]:
+    """Where the trouble began: with what was raised, else with a process that is gone, else with what misses one."""
+    name = "" if outcome.error is None else outcome.error[0]
+    return {"ended": 1, LostRankError.__name__: 2, "stopped": 3}.get(name, 0), outcome.rank
+
+
+@contextlib.contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the context is left, where it is a thread's to receive."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _outcome(rank: int, process: Any, reader: Any) -> ProcessOutcome | None:
@@ -123,9 +157,14 @@ def _outcome(rank: int, process: Any, reader: Any) -> ProcessOutcome | None:
         return outcome
     if running:
         return None
-    return ProcessOutcome(
-        rank, error=("ended", f"rank {rank} ended with exit code {process.exitcode} and without a word")
-    )
+    return ProcessOutcome(rank, error=("ended", f"rank {rank} {_ending(process.exitcode)}"))
+
+
+def _ending(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL): by a user, or by the system, which was out of memory; see dmesg"
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"{how}, and without a word"
 
 
 def _end(processes: Sequence[Any]) -> None:
@@ -141,15 +180,22 @@ def _reserved_port() -> socket.socket:
     """A socket on a free port, which nobody else is given while it is open and on which rank 0 can listen."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind(("127.0.0.1", 0))
+    reserved.bind((LOOPBACK, 0))
     return reserved
 
 
-def _child(rank: int, count: int, port: int, writer: Any, work: Callable[[int], Any]) -> None:
+def _child(rank: int, count: int, port: int, writer: Any, lifeline: Lifeline, work: Callable[[int], Any]) -> None:
+    # Ctrl-C is the parent's to answer: it ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    lifeline.hold_on()
     import torch
 
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port))
+    # Gloo listens where the host's name leads, in reach of others, unless it is given an interface.
+    if (interface := loopback_interface()) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     try:
         outcome = ProcessOutcome(rank, work(rank))
         said = pickle.dumps(outcome)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
@@ -17,6 +17,7 @@ from dlplacer.runtime.distributed.collective_ops import with_collectives, with_g
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_variant import RankVariant, local_part
 from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.same_call import require_same_call
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.placed.variant import Layouts, Variant
 from dlplacer.runtime.program.lower import Order
@@ -72,9 +73,32 @@ class RankModule(PlacedModule):
         found = self.group.merged({name: tensor for name, tensor in state.items() if not tensor.is_meta})
         return {name: found[name] for name in state if name in found}
 
+    def _of(self, job: Job) -> PlacedModule:
+        return type(self)(job, self.plan, self.whole, self.devices, self.group)
+
+    def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
+        _, snapshot = self._editions.current()
+        require_same_call(self.group, job, snapshot.trained)
+        return super()._variant(job)
+
     def _capture(self, job: Job) -> Captured:
         captured = super()._capture(job)
-        return with_collectives(captured, self.plan) if job.mode == "train" else captured
+        if job.mode != "train":
+            return captured
+        if self.group.ranks.replicas > 1:
+            self._require_exchanged(captured)
+        return with_collectives(captured, self.plan)
+
+    def _require_exchanged(self, captured: Captured) -> None:
+        """Return if the plan exchanges the gradients that there are."""
+        before = {code.name for code in self.whole.executable.of_role("gradient", "update")}
+        now = {code.name for code in captured.executable.of_role("gradient", "update")}
+        for name in sorted(before ^ now):
+            raise MismatchError(
+                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied, which "
+                "exchanges the gradients of other parameters between its replicas; make a plan for this module with "
+                "replicated_plan, and apply it"
+            )
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
         order = per_rank(order, self.plan, self.group)

@@ -1,7 +1,7 @@
 """Actions and op codes → the closures that a device's thread calls, one after another."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -20,11 +20,18 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What one step is given: bound tensors by op id, and the numbers that random ops draw from."""
+    """What one step is given: bound tensors by op id, and the numbers that random ops draw from.
+
+    Attributes
+    ----------
+    numbers
+        Value name → Python number: values that are there before the first op, on every device.
+    """
 
     bound: Mapping[str, Any]
     seed: int
     step: int
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 Run = Callable[[Values, StepInputs], None]

@@ -74,7 +74,7 @@ class Executor:
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
         timeline = {name: DeviceTimeline() for name in self._devices} if record else None
-        return StepState(inputs, {name: {} for name in self._devices}, timeline)
+        return StepState(inputs, {name: dict(inputs.numbers) for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
         """Run the program and wait for all devices.

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.hooks import has_hooks
 from dlplacer.frontend.torch.tracing.quiet import autocast_types
 
 
@@ -27,6 +29,21 @@ def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
             + ("is missing" if wrong[0] in expected else "is none of them")
         )
     return {name: given[name] for name in expected}
+
+
+def require_no_own_hooks(placed: nn.Module) -> None:
+    """Return unless a placed module itself has hooks, which only a call of it passes.
+
+    Raises
+    ------
+    InputError
+        If it has forward or backward hooks.
+    """
+    if has_hooks(placed):
+        raise InputError(
+            "the placed module has hooks, which step() does not call: call the module and loss.backward() instead, or "
+            "remove them (handle.remove())"
+        )
 
 
 def require_autocast(job: Job) -> None:

@@ -1,12 +1,17 @@
 """A captured graph against the plan's: the same graph, the same ops at other shapes, or the inference graph."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.graph import OpGraph
+from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.files.structure_hash import first_difference, structure_sha256
+from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.program.lower import Order
+
+_MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
+"""Kinds of ops that compute nothing of a module's own."""
 
 
 def require_same_graph(plan: Plan, captured: OpGraph) -> None:
@@ -28,57 +33,93 @@ def require_same_graph(plan: Plan, captured: OpGraph) -> None:
 
 
 def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
-    """The plan's order for a graph with the same ops at other shapes, for example another batch size.
+    """The plan's order for the same step at other shapes, for example another batch size or length.
 
-    Raises
-    ------
-    MismatchError
-        Naming the first op that only one of them has.
+    Ops of the plan keep their device and their turn. Other ops, which appear at these shapes (a copy where memory lay
+    right before, one step more of a recurrent network) or after an edit of the module, follow their neighbours: see
+    `_homes`; their turn is right after what they read.
     """
-    for name in (*plan.graph.index, *captured.index):
-        if name not in plan.graph.index or name not in captured.index:
-            side = "the plan" if name in plan.graph.index else "the model"
-            raise MismatchError(
-                f"the model at these shapes and in this mode is another graph: op {name!r} is only in {side}; capture "
-                "and solve for them"
-            )
-    return plan.order
+    if plan.graph.index.keys() == captured.index.keys() and _wiring(plan.graph) == _wiring(captured):
+        return plan.order
+    turn = {entry.op: float(position) for position, entry in enumerate(in_order(plan))}
+    for name in captured.topological_order:
+        if name not in turn:
+            turn[name] = max((turn[edge.source] for edge in captured.edges_into[name]), default=0.0)
+    # One order of all ops that respects every dependency, cut by device: whatever it is, nothing waits in a circle.
+    waits = {op.id: len(captured.edges_into[op.id]) for op in captured.ops}
+    ready = [(turn[op.id], captured.index[op.id], op.id) for op in captured.ops if not waits[op.id]]
+    heapify(ready)
+    sequence: list[str] = []
+    while ready:
+        *_, name = heappop(ready)
+        sequence.append(name)
+        for edge in captured.edges_from[name]:
+            waits[edge.target] -= 1
+            if not waits[edge.target]:
+                heappush(ready, (turn[edge.target], captured.index[edge.target], edge.target))
+    return _by_device(plan, sequence, _homes(plan, captured))
 
 
 def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
-    """An order for the inference graph on the plan's placement.
+    """An order for the inference graph on the plan's placement; for where ops go see `_homes`."""
+    return _by_device(plan, captured.topological_order, _homes(plan, captured))
+
+
+def _wiring(graph: OpGraph) -> set[tuple[str, str]]:
+    return {(edge.source, edge.target) for edge in graph.edges}
+
+
+def _by_device(plan: Plan, sequence: Sequence[str], home: Mapping[str, str]) -> Order:
+    devices = [device.id for device in plan.topology.devices]
+    return {device: [name for name in sequence if home[name] == device] for device in devices}
+
+
+def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
+    """Op of a graph → device, for a graph that shares ops with the plan's.
 
     An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
-    the forward op of the same module and kind, or of the same module; else to the device of what it reads.
+    the op of the same phase, module and kind, or of the same module; else to the device of what it reads; and what
+    reads nothing goes to its first reader.
     """
     hints = _placement_hints(plan)
     made_from = {name: plan.placement[op.id] for op in plan.graph.ops for name in op.origin}
     home: dict[str, str] = {}
     of_group: dict[str | None, str] = {}
+
+    def settle(op: Op, device: str) -> None:
+        home[op.id] = device if op.devices is None or device in op.devices else op.devices[0]
+        if op.colocate is not None:
+            of_group.setdefault(op.colocate, home[op.id])
+
     for name in captured.topological_order:
         op = captured.op(name)
-        read = (home[edge.source] for edge in captured.edges_into[name])
-        home[name] = (
+        sources = [edge.source for edge in captured.edges_into[name]]
+        found = (
             of_group.get(op.colocate)
             or plan.placement.get(name)
             or made_from.get(name)
-            or hints.get((op.module, op.kind))
-            or (hints.get((op.module, None)) if op.module else None)
-            or next(read, plan.topology.devices[0].id)
+            or hints.get((op.phase, op.module, op.kind))
+            or (hints.get((op.phase, op.module, None)) if op.module else None)
+            or next((home[source] for source in sources if source in home), None)
         )
-        if op.colocate is not None:
-            of_group[op.colocate] = home[name]
-    return {
-        device.id: [name for name in captured.topological_order if home[name] == device.id]
-        for device in plan.topology.devices
-    }
+        if found is None and not sources:
+            continue  # until what reads it has a device
+        settle(op, found or plan.topology.devices[0].id)
+        for source in sources:
+            if source not in home:
+                settle(captured.op(source), home[name])
+    for op in captured.ops:
+        if op.id not in home:
+            settle(op, of_group.get(op.colocate) or plan.topology.devices[0].id)
+    return home
 
 
-def _placement_hints(plan: Plan) -> Mapping[tuple[str | None, str | None], str]:
-    hints: dict[tuple[str | None, str | None], str] = {}
+def _placement_hints(plan: Plan) -> Mapping[tuple[str | None, str | None, str | None], str]:
+    """(phase, module, kind) → device, and with None for any kind that computes; of the first op in the graph."""
+    hints: dict[tuple[str | None, str | None, str | None], str] = {}
     for op in plan.graph.ops:
-        if op.phase == "forward" and op.module:
-            hints.setdefault((op.module, op.kind), plan.placement[op.id])
-            if op.kind not in ("parameter", "buffer", "mutation"):
-                hints.setdefault((op.module, None), plan.placement[op.id])
+        if op.module:
+            hints.setdefault((op.phase, op.module, op.kind), plan.placement[op.id])
+            if op.kind not in _MARKS:
+                hints.setdefault((op.phase, op.module, None), plan.placement[op.id])
     return hints

@@ -1,8 +1,10 @@
 """A module that runs on the planned devices."""
 
+import copy
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -13,20 +15,30 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
-from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.autograd import PlacedStep
+from dlplacer.runtime.placed.draws import Draws
+from dlplacer.runtime.placed.editions import Editions
 from dlplacer.runtime.placed.gradients import add_gradients
-from dlplacer.runtime.placed.guards import in_order, require_autocast, require_data, require_inputs
+from dlplacer.runtime.placed.guards import (
+    in_order,
+    require_autocast,
+    require_data,
+    require_inputs,
+    require_no_own_hooks,
+)
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
+from dlplacer.runtime.placed.variants import Variants
 from dlplacer.runtime.program.lower import Order
 
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
+_SAVED = "dlplacer"
+"""Under this name the metadata of a state dict holds what random ops draw from."""
 
 
 class PlacedModule(nn.Module):
@@ -37,10 +49,16 @@ class PlacedModule(nn.Module):
     backward program; `step` runs forward and backward as one program. In evaluation mode it returns what the module
     returns, on the same placement. `train` and `eval` switch the job's module too.
 
+    A step at other shapes, or after an edit of the job's module (a part frozen or swapped, a hook, another dropout
+    rate), is captured again when it is called, and keeps the placement by op id.
+
     Attributes
     ----------
     seed
-        With the number of the training step and the op's id it decides what random ops draw, whatever the placement.
+        With ``torch.manual_seed``, the number of the training step and the op's id it decides what random ops draw,
+        whatever the placement. A state dict carries seed and number.
+    steps_done
+        Training steps so far.
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
@@ -59,15 +77,20 @@ class PlacedModule(nn.Module):
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
+        self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
         self.updater = Updater(job.update)
+        self.draws = Draws()
         self.steps_done = 0
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
-        self._variants: dict[Any, Variant] = {}
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         self._primary = self._variant_of(captured, plan.order, layouts_of(leaves))
-        self._variants[self._key(job)] = self._primary
-        self._move_tensors()
+        loss = {"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {}
+        self._editions = Editions({"": job.module, **loss})
+        edition, snapshot = self._editions.current()
+        self._variants = Variants(lambda job: self._capture(job), self._built)
+        self._variants.add(edition, job, self._primary)
+        self._move_tensors(self._primary, snapshot.tensors)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
@@ -80,14 +103,15 @@ class PlacedModule(nn.Module):
             If the number of inputs or the names of keyword arguments are not those of the job.
         MismatchError
             If dtypes, mode or autocast are not those that the plan was made for.
+        CaptureError
+            If the step cannot be captured at these shapes or after an edit of the module.
         RunError
             If an op fails; names the op, its module and its device.
         """
         job = self._called_with(inputs, kwargs)
         if not self.training:
             return self._evaluate(job)
-        tensors = job_tensors(self._job)
-        variant, bound = self._training_step(job, tensors)
+        variant, tensors, bound = self._training_step(job)
         with_gradient = [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
         loss: torch.Tensor = PlacedStep.apply(variant, bound, *with_gradient)  # type: ignore[no-untyped-call]
         return loss
@@ -100,8 +124,8 @@ class PlacedModule(nn.Module):
         """
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
-        tensors = job_tensors(self._job)
-        variant, bound = self._training_step(self._called_with(inputs, kwargs), tensors)
+        require_no_own_hooks(self)
+        variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
         state = self._run(variant, variant.with_tangent(bound, None))
         if self._job.update is None:
             add_gradients(tensors, variant.gradients(state))
@@ -118,10 +142,70 @@ class PlacedModule(nn.Module):
         """The graph and executable at the shapes of the plan."""
         return self._primary.captured
 
+    def drawn_with(self, seed: int) -> tuple[int, int]:
+        """Seed and number from which the last step drew, had `seed` been that of this module."""
+        base, number = self.draws.number(self.steps_done)
+        return (base << 64) + seed, number
+
     def close(self) -> None:
-        """End the devices' threads; the module cannot run afterwards."""
-        for device in self.devices.values():
-            device.close()
+        """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
+        self._users.discard(self)
+        if not self._users:
+            for device in self.devices.values():
+                device.close()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would change the job's module if this were it, and changes nothing here."""
+        job = self.__dict__.get("_job")
+        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
+            raise AttributeError(
+                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
+                "sees it"
+            )
+        super().__setattr__(name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PlacedModule":
+        """A copy with tensors of its own, which runs by the same plan on the same devices."""
+        job = self._job
+        loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
+        copied = self._of(replace(job, module=copy.deepcopy(job.module, memo), loss=loss))
+        memo[id(self)] = copied
+        for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
+            theirs.training = ours.training
+        copied._job.module.training = self.training
+        if self._editions.current()[0]:
+            copied._variants.keep(lambda edition: False)  # captured before an edit that the copied module has
+        copied._users = self._users
+        copied._users.add(copied)
+        copied.seed, copied.steps_done, copied.records = self.seed, self.steps_done, self.records
+        copied.draws.load_state_dict(self.draws.state_dict())
+        copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: threads and devices are of this process."""
+        raise InputError(
+            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
+        )
+
+    def _of(self, job: Job) -> "PlacedModule":
+        """The same step of another module on the same devices."""
+        return type(self)(job, self.plan, self._primary.captured, self.devices)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # In the metadata, which torch saves with it: a key of its own would not load into the plain module.
+        if hasattr(destination, "_metadata"):
+            found = {"seed": self.seed, "steps_done": self.steps_done, "draws": self.draws.state_dict()}
+            destination._metadata.setdefault(prefix[:-1], {})[_SAVED] = found
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        saved = local_metadata.get(_SAVED)
+        if saved is not None:
+            self.seed, self.steps_done = saved["seed"], saved["steps_done"]
+            self.draws.load_state_dict(saved["draws"])
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""
@@ -134,17 +218,20 @@ class PlacedModule(nn.Module):
         require_inputs(self._job, args, named, targets, self.training and torch.is_grad_enabled())
         return replace(self._job, args=args, kwargs=named, targets=targets)
 
-    def _training_step(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> tuple[Variant, StepInputs]:
+    def _training_step(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor], StepInputs]:
+        """The variant of a step, the module's tensors, and what the step is given."""
         if job.mode != "train":
             raise MismatchError("the plan was made for inference; capture with mode='train' to train")
         if len(job.targets) != len(self._job.targets):
             raise InputError(
                 f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss"
             )
-        variant = self._variant(job)
+        variant, tensors = self._variant(job)
         self.steps_done += 1
         leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
-        return variant, variant.bind(tensors, leaves, self.seed, self.steps_done)
+        if variant.is_random:
+            self.draws.begin_step(self.steps_done)
+        return variant, tensors, variant.bind(tensors, leaves, *self.drawn_with(self.seed))
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:
         """The step as one program, recorded if wanted."""
@@ -156,25 +243,31 @@ class PlacedModule(nn.Module):
 
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
-        variant = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
+        variant, tensors = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
-        state = self._run(variant, variant.bind(job_tensors(self._job), leaves, self.seed, self.steps_done))
+        state = self._run(variant, variant.bind(tensors, leaves, *self.drawn_with(self.seed)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs
         with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
             return called.loss(outputs, *called.targets)
 
-    def _variant(self, job: Job) -> Variant:
-        key = self._key(job)
-        if key not in self._variants:
-            captured = self._capture(job)
-            same_mode = job.mode == self._job.mode
-            order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
-            leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
-            self._variants[key] = self._variant_of(captured, order, layouts_of(leaves))
-        return self._variants[key]
+    def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
+        """The variant for a call, and the module's tensors."""
+        edition, snapshot = self._editions.current()
+        return self._variants.find(edition, job), snapshot.tensors
+
+    def _built(self, job: Job, captured: Captured) -> Variant:
+        same_mode = job.mode == self._job.mode
+        order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
+        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        variant = self._variant_of(captured, order, layouts_of(leaves))
+        edition, snapshot = self._editions.current()
+        if edition:
+            self._move_tensors(variant, snapshot.tensors)
+            self._variants.keep(self._editions.is_known)
+        return variant
 
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
@@ -186,18 +279,9 @@ class PlacedModule(nn.Module):
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
         return Variant(captured, order, self.devices, self.updater, layouts)
 
-    def _key(self, job: Job) -> Any:
-        """What decides the traced graph: shapes, other values and nesting of the inputs, and every module's mode."""
-        leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets if job.mode == "train" else ()))
-        shapes = tuple(
-            tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (type(leaf).__name__, leaf) for leaf in leaves
-        )
-        return job.mode, shapes, repr(nesting), tuple(module.training for module in self.modules())
-
-    def _move_tensors(self) -> None:
-        tensors = job_tensors(self._job)
-        for code in self._primary.captured.executable.of_role("parameter", "buffer"):
+    def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
+        for code in variant.captured.executable.of_role("parameter", "buffer"):
             tensor = tensors[code.name]
             require_data(code.name, tensor)
             # Through .data, so that optimizers which hold the Parameter keep holding the same object.
-            tensor.data = tensor.data.to(self.devices[self._primary.home[code.op]].torch_device)
+            tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)

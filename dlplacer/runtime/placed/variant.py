@@ -66,6 +66,11 @@ class Variant:
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
         return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
 
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether an op draws random numbers."""
+        return any(code.random for code in self.captured.executable.codes.values())
+
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned.
 
@@ -86,7 +91,8 @@ class Variant:
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
                 bound[code.op] = tensor.to(self._torch_device(code.op))
-        return StepInputs({**bound, **self._constants}, seed, step)
+        numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
+        return StepInputs({**bound, **self._constants}, seed, step, numbers)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""

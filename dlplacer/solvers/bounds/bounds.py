@@ -23,12 +23,15 @@ class BoundParams:
         Products and sums of the matrix product that a slow core manages, from which the time is foretold.
     most_pivots
         Three matrices of pivots × pivots in 8 bytes each then take 216 MB.
+    most_pairs
+        Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice.
     most_thresholds
         Tails that `_window_area` tries; each costs a pass over all ops. Never tuned.
     """
 
     multiplications_per_s: float = 2e9
     most_pivots: int = 3000
+    most_pairs: int = 2**31
     most_thresholds: int = 500
 
 
@@ -87,7 +90,7 @@ def lower_bounds(
     head, tail = heads(instance, head), tails(instance, tail)
     working = sum(ticks > 0 for ticks in instance.longest)
     affordable = int((3 * max(0.0, seconds) * PARAMS.multiplications_per_s / max(1, working)) ** 0.5)
-    if working and affordable > 1:
+    if working and affordable > 1 and instance.op_count * working <= PARAMS.most_pairs:
         intervals = interval_areas(instance, prices, min(affordable, PARAMS.most_pivots))
         head = heads(instance, raised_heads(instance, intervals, head))
         tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))

@@ -36,11 +36,11 @@ def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int) -> li
     low, parts = _LowTraffic(chain, traffic, seed), []
     same = tuple(range(chain.instance.device_count))
     for series in chain.series:
-        found = low.place(series, slack, work)
+        found = low.place(series, slack, work) if chain.budget.left_s else None
         if found is None:
             return []
         parts.append((found, same))
-    return chain.combined(parts)
+    return list(chain.combined(parts))
 
 
 class _LowTraffic:

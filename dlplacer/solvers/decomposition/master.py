@@ -8,7 +8,7 @@ a lower bound in place of every f_s that is not known yet; what it chooses is so
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -90,7 +90,7 @@ class MasterProblem:
                 placed = self._local(number, incumbent.best)
                 self.known[number][self.pattern(number, placed)] = incumbent
 
-    def reach(self, solve: Solve, offer: Callable[[int, list[Schedule]], int | None], stop_at: float) -> None:
+    def reach(self, solve: Solve, offer: Callable[[int, Iterable[Schedule]], int | None], stop_at: float) -> None:
         """Choose and solve until the chain's optimum is known, all is closed, or a moment of `time.monotonic` has come.
 
         Parameters
@@ -182,13 +182,13 @@ class MasterProblem:
             self.work[limited.instance] = work * self.params.growth
             self.tries[id(chain.incumbents[limited.instance])] += 1
 
-    def _combined(self, assigned: dict[int, int], patterns: Sequence[Pattern]) -> list[Schedule]:
+    def _combined(self, assigned: dict[int, int], patterns: Sequence[Pattern]) -> Iterator[Schedule]:
         """Schedules of the whole from those of the series under the chosen patterns."""
         parts = []
         for number, pattern in enumerate(patterns):
             schedule = self.known[number][pattern].best
             if schedule is None:
-                return []
+                return iter(())
             there = self._local(number, schedule)
             name = {there[block]: assigned[block] for block in self.shared[number]}
             parts.append((schedule, self._completed(name)))

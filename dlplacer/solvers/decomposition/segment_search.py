@@ -56,9 +56,10 @@ def solve_segments(
     if not followers:
         return bounds, None
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
-    if instance.op_count > params.largest_whole and len(find_segments(instance, last)) < 2:
+    segments = find_segments(instance, last)
+    if instance.op_count > params.largest_whole and len(segments) < 2:
         return bounds, None
-    chain = SegmentChain.leading_to(instance, last, budget)
+    chain = SegmentChain.of(instance, segments, budget)
     work = params.work
     while len(chain.segments) > 1 and budget.left_s:
         bounds = chain.raised(bounds, params.bound_share * budget.left_s)

@@ -1,13 +1,10 @@
 """Cut ops: where a graph falls into segments that run one after another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-import numpy as np
-
-from dlplacer.problem.transfers import TransferRequest, traffic_of
-from dlplacer.solvers.bounds.energetic import reachable
+from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
 from dlplacer.solvers.instance.instance import Delay, Instance
 
 _LARGEST_SERIES = 120
@@ -62,15 +59,8 @@ def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
     """
     # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
-    order = np.array([op for op in instance.order if op not in instance.sources])
-    reach = np.unpackbits(reachable(instance, order)[order], axis=1, count=len(order)).astype(bool)
-    end = int(np.flatnonzero(order == last)[0])
-    core = reach[:, end].copy()
-    core[end] = True
-    inside = reach[np.ix_(core, core)]
-    comparable = inside.sum(axis=0) + inside.sum(axis=1)
-    ops = [int(op) for op in order[core]]
-    cuts = [number for number in range(len(ops)) if comparable[number] == len(ops) - 1]
+    ops = _leading_to(instance, last)
+    cuts = _comparable(instance, ops)
     segments = []
     for before, cut in pairwise([-1, *cuts]):
         chosen = ops[max(before, 0) : cut + 1]
@@ -106,28 +96,74 @@ def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]
     ]
 
 
-def with_traffic(instance: Instance, segments: Sequence[GraphSegment], series: Series) -> Series:
-    """A series with what is sent inside its segments.
+def with_traffic(instance: Instance, segments: Sequence[GraphSegment], several: Sequence[Series]) -> list[Series]:
+    """Series with what is sent inside their segments.
 
     What is sent between ops of one segment is sent between the starts of its cut ops, so the makespans of all series
     still add up to a bound: other traffic on the links is left out, which lengthens nothing.
     """
     if instance.traffic is None:
-        return series
+        return list(several)
+    sent: dict[int, list[TransferRequest]] = {}
+    for request in instance.traffic.requests:
+        sent.setdefault(request.source, []).append(request)
+    return [
+        replace(series, instance=replace(series.instance, traffic=_traffic(instance.traffic, sent, segments, series)))
+        for series in several
+    ]
+
+
+def _traffic(
+    traffic: Traffic,
+    sent: Mapping[int, Sequence[TransferRequest]],
+    segments: Sequence[GraphSegment],
+    series: Series,
+) -> Traffic:
+    """The traffic of a series: what its ops send to readers in the same segment."""
     requests: list[TransferRequest] = []
     offset = 0
     for number in series.segments:
         position = {op: offset + place for place, op in enumerate(segments[number].ops)}
         last = offset + len(position) - 1
-        for request in instance.traffic.requests:
-            source = position.get(request.source, last)
-            readers = tuple(position[op] for op in request.readers if position.get(op, -1) > source)
-            if source < last and readers:
-                requests.append(TransferRequest("", source, request.size, readers, readers))
+        for op in segments[number].ops[:-1]:
+            for request in sent.get(op, ()):
+                source = position[op]
+                readers = tuple(position[reader] for reader in request.readers if position.get(reader, -1) > source)
+                if readers:
+                    requests.append(TransferRequest("", source, request.size, readers, readers))
         offset = last + 1
-    return replace(
-        series, instance=replace(series.instance, traffic=traffic_of(instance.traffic.routes, requests, offset))
-    )
+    return traffic_of(traffic.routes, requests, offset)
+
+
+def _leading_to(instance: Instance, last: int) -> list[int]:
+    """An op and all from which a path leads to it, sources of zero time left out, in topological order."""
+    found, pending = {last}, [last]
+    while pending:
+        for source, _ in instance.predecessors[pending.pop()]:
+            if source not in found and source not in instance.sources:
+                found.add(source)
+                pending.append(source)
+    return [op for op in instance.order if op in found]
+
+
+def _comparable(instance: Instance, ops: Sequence[int]) -> list[int]:
+    """Positions of the ops that are before or after every other one, in time linear in the arcs.
+
+    Proof: let ops be numbered in topological order. If every op before number v has an arc to one of at most v, then
+    following such arcs from any of them ends at v, so all of them lead to v; and where one has none, it does not lead
+    to v, as arcs only go up. The same holds backwards for the ops after v.
+    """
+    number = {op: position for position, op in enumerate(ops)}
+    count = len(ops)
+    first_after = [
+        min((number[end] for end, _ in instance.successors[op] if end in number), default=count) for op in ops
+    ]
+    last_before = [
+        max((number[end] for end, _ in instance.predecessors[op] if end in number), default=-1) for op in ops
+    ]
+    farthest = [-1, *accumulate(first_after, max)]
+    nearest = [*accumulate(reversed(last_before), min)][::-1] + [count]
+    return [position for position in range(count) if farthest[position] <= position <= nearest[position + 1]]
 
 
 def _without_leaves(instance: Instance) -> Instance:

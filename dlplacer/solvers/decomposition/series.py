@@ -6,13 +6,13 @@ optimum. In all other cases what is put together is only a candidate, whose true
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, with_traffic
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.heft import heft
@@ -53,9 +53,8 @@ class SegmentChain:
         self.budget = Budget(0.0)
 
     @classmethod
-    def leading_to(cls, instance: Instance, last: int, budget: Budget) -> "SegmentChain":
-        """The chain of what leads to an op, with bounds of all its parts and list schedules of all its series."""
-        segments = find_segments(instance, last)
+    def of(cls, instance: Instance, segments: list[GraphSegment], budget: Budget) -> "SegmentChain":
+        """The chain of some segments, with bounds of all its parts and list schedules of all its series."""
         chain = cls(instance, segments, couple(instance, segments), {})
         chain.budget = budget
         joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
@@ -70,7 +69,7 @@ class SegmentChain:
 
     def with_traffic(self) -> "SegmentChain":
         """The same chain with series that have traffic, and begin with what is known of them without."""
-        series = [with_traffic(self.instance, self.segments, series) for series in self.series]
+        series = with_traffic(self.instance, self.segments, self.series)
         chain = SegmentChain(self.instance, self.segments, series, dict(self.bounds))
         chain.budget = self.budget
         for before, part in zip(self.series, (entry.instance for entry in series), strict=True):
@@ -111,14 +110,17 @@ class SegmentChain:
         """
         head, tail = list(bounds.head), list(bounds.tail)
         end = self.segments[-1].ops[-1]
+        numbers = range(len(self.segments))
+        before, after = self._least_sums(numbers), self._least_sums(numbers[::-1])[::-1]
         for count in range(1, len(self.segments) + 1):
             cut = self.segments[count - 1].ops[-1]
-            head[cut] = max(head[cut], self._least_ticks(0, count))
-            after = self._least_ticks(count, len(self.segments)) + self.instance.shortest[end] + tail[end]
-            tail[cut] = max(tail[cut], after - self.instance.longest[cut])
+            head[cut] = max(head[cut], before[count])
+            tail[cut] = max(
+                tail[cut], after[count] + self.instance.shortest[end] + tail[end] - self.instance.longest[cut]
+            )
         return lower_bounds(self.instance, seconds, head, tail)
 
-    def candidates(self) -> list[Schedule]:
+    def candidates(self) -> Iterator[Schedule]:
         """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
         Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
@@ -130,7 +132,7 @@ class SegmentChain:
             series, first = self._position[number]
             schedule = self.incumbents[series.instance].best
             if schedule is None:
-                return []
+                return
             if series.segments[0] not in parts:
                 there = assigned[self.instance.block[segment.ops[0]]]
                 parts[series.segments[0]] = schedule, self._swap(schedule.device[first], there)
@@ -138,9 +140,9 @@ class SegmentChain:
             for position, op in enumerate(segment.ops, first):
                 if assigned[self.instance.block[op]] < 0:
                     assigned[self.instance.block[op]] = name[schedule.device[position]]
-        return self.combined([parts[series.segments[0]] for series in self.series])
+        yield from self.combined([parts[series.segments[0]] for series in self.series])
 
-    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> list[Schedule]:
+    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> Iterator[Schedule]:
         """Schedules of the whole from one for every series and new names for its devices."""
         instance = self.instance
         assigned = [-1] * len(instance.members)
@@ -162,9 +164,12 @@ class SegmentChain:
         if instance.barrier in place:
             for op in instance.order[: instance.order.index(instance.barrier)]:
                 late[op] = max(late[op], -place[instance.barrier])
-        found = [heft(instance, by_rank(instance, late), assigned)]
-        found += [list_schedule(instance, by_rank(instance, priority), assigned) for priority in (late, ranks)]
-        return [schedule for schedule in found if schedule is not None]
+        for rule, priority in ((heft, late), (list_schedule, late), (list_schedule, ranks)):
+            found = rule(instance, by_rank(instance, priority), assigned)
+            if found is not None:
+                yield found
+            if not self.budget.left_s:
+                return
 
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""
@@ -177,6 +182,10 @@ class SegmentChain:
         return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
 
     @cached_property
+    def _interchangeable(self) -> list[tuple[int, ...]]:
+        return interchangeable(self.instance)
+
+    @cached_property
     def _position(self) -> dict[int, tuple[Series, int]]:
         """Number of a segment → its series, and where it begins in the series' instance."""
         return {
@@ -185,20 +194,27 @@ class SegmentChain:
             for number, (_, first) in zip(series.segments, self.spans(series), strict=True)
         }
 
-    def _least_ticks(self, first: int, last: int) -> int:
-        """Least sum of the makespans of the segments from number `first` to before `last`."""
-        total = 0
-        for series in self.series:
-            inside = [number for number in series.segments if first <= number < last]
-            own = sum(self.least_ticks(self.segments[number]) for number in inside)
-            whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0
-            total += max(own, whole)
-        return total
+    def _least_sums(self, numbers: Sequence[int]) -> list[int]:
+        """[count] → least sum of the makespans of the first of some segments, so many of them."""
+        sums, total = [0], 0
+        own = dict.fromkeys((series.segments for series in self.series), 0)
+        missing = {series.segments: len(series.segments) for series in self.series}
+        for number in numbers:
+            series, _ = self._position[number]
+            ticks = self.least_ticks(self.segments[number])
+            own[series.segments] += ticks
+            missing[series.segments] -= 1
+            total += ticks
+            if not missing[series.segments]:
+                # All segments of the series are among them, so what they take together counts where it is more.
+                total += max(0, self.incumbents[series.instance].bound - own[series.segments])
+            sums.append(total)
+        return sums
 
     def _swap(self, here: int, there: int) -> list[int]:
         """New names of devices that put `there` in the place of `here`, if the two can be swapped."""
         name = list(range(self.instance.device_count))
-        if any(here in members and there in members for members in interchangeable(self.instance)):
+        if any(here in members and there in members for members in self._interchangeable):
             name[here], name[there] = there, here
         return name
 

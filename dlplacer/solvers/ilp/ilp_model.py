@@ -20,6 +20,7 @@ def build_model(
     start_from: Schedule | None = None,
     with_transfers: bool = False,
     symmetric: bool = True,
+    every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
@@ -30,6 +31,8 @@ def build_model(
         which is a relaxation.
     symmetric
         Whether devices that can be swapped may be renamed, which leaves fewer solutions.
+    every_route
+        Whether to list all routes that transfers may take, which is for small problems.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -37,7 +40,7 @@ def build_model(
     if symmetric:
         constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None and with_transfers:
-        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper)
+        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
@@ -46,16 +49,16 @@ def build_model(
 
 
 def build_exact_model(
-    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None
+    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
 ) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included; routes are those of `RouteTable.between`.
+    """The model of a problem with traffic, memory over time included.
 
     Parameters
     ----------
     instance
         Under ``memory: live`` without sources and sinks, as all times matter then.
     """
-    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True)
+    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
     return model, variables

@@ -3,33 +3,70 @@
 Without contention and with memory to spare none of this is needed, as eq. 8, 9 and 11 are a table of delays.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.transfers import Traffic, TransferRequest
+from dlplacer.problem.transfers import TimedRoute, Traffic, TransferRequest
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp.variables import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
+_MOST_ROUTES = 64
+"""Routes from device to device that a proof lists for one request; a guess."""
+
+_MOST_OPTIONAL_TRANSFERS = 12_000
+"""Routes of all requests; from there on only those of least delay are added, and nothing is proven. A guess."""
+
 
 def add_transfers(
-    model: cp_model.CpModel, instance: Instance, traffic: Traffic, variables: Variables, bounds: Bounds, upper: int
+    model: cp_model.CpModel,
+    instance: Instance,
+    traffic: Traffic,
+    variables: Variables,
+    bounds: Bounds,
+    upper: int,
+    every_route: bool = False,
 ) -> None:
     """Eq. 8 to 11 with routes: a transfer request that a device reads and does not make takes one of its routes there.
 
     It leaves its producer's device after the producer has ended (eq. 10), every route segment after the one before, and
     its readers on the target start after the last. A literal may also be true where nothing is read: that helps nobody.
-    Where there are too many routes to list them all, only that of least delay is known.
+    Where there are too many routes to list them all, only that of least delay is known, and `variables.left_out` says
+    so.
+
+    Parameters
+    ----------
+    every_route
+        Whether to look for all routes that a schedule of at most `upper` ticks may take, where the table does not know
+        them: between the head of the producer and the tails of the readers.
     """
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
         for target in _targets(instance, request):
-            optional_transfers = list(
-                _optional_transfers(model, instance, traffic, variables, number, target, (first, max(first, upper)))
-            )
+            here = [op for op in request.readers if target in instance.allowed[op]]
+            most_ticks = upper - first - min(instance.shortest[op] + bounds.tail[op] for op in here)
+            optional_transfers: list[OptionalTransfer] = []
+            for source in variables.place[instance.block[request.source]]:
+                if _sends(instance, request, source, target):
+                    every = every_route and len(variables.optional_transfers) < _MOST_OPTIONAL_TRANSFERS
+                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
+                    if not listed:
+                        variables.left_out.add(number)
+                    optional_transfers.extend(
+                        _optional_transfers(
+                            model,
+                            instance,
+                            traffic,
+                            variables,
+                            (number, source, target),
+                            routes,
+                            (first, max(first, upper)),
+                        )
+                    )
             variables.optional_transfers.extend(optional_transfers)
+            model.add_at_most_one(optional.used for optional in optional_transfers)
             producer = variables.place[instance.block[request.source]]
             elsewhere = {source: here for source, here in producer.items() if source != target}
             for op in request.readers:
@@ -65,11 +102,10 @@ def hint_transfers(
     for send in schedule.transfers:
         request = traffic.requests[send.request]
         source = schedule.device[request.source]
-        routes = traffic.routes.between(request.size, source, send.target)
-        if send.route in routes:
-            sent[send.request, name[source], name[send.target], routes.index(send.route)] = send.start
+        # Swapped devices give routes other nodes, but segments that take as long.
+        sent[send.request, name[source], name[send.target], _ticks(send.route)] = send.start
     for optional in variables.optional_transfers:
-        start = sent.get((optional.request, optional.source, optional.target, optional.choice))
+        start = sent.pop((optional.request, optional.source, optional.target, _ticks(optional.route)), None)
         if isinstance(optional.used, cp_model.IntVar):
             model.add_hint(optional.used, start is not None)
         if start is not None:
@@ -82,32 +118,50 @@ def _targets(instance: Instance, request: TransferRequest) -> list[int]:
     return sorted({d for op in request.readers if instance.block[op] != own for d in instance.allowed[op]})
 
 
+def _sends(instance: Instance, request: TransferRequest, source: int, target: int) -> bool:
+    """Whether the producer's output can travel from one device to another."""
+    delays = [delay for end, delay in instance.successors[request.source] if end in request.readers]
+    return source != target and any(delay[source][target] < FAR for delay in delays)
+
+
+def _routes(
+    traffic: Traffic, request: TransferRequest, pair: tuple[int, int], most_ticks: int, every_route: bool
+) -> tuple[tuple[TimedRoute, ...], bool]:
+    """The routes to model, and whether they are all that take at most some ticks."""
+    table = traffic.routes
+    if table.complete:
+        return table.between(request.size, *pair), True
+    listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None
+    return (table.between(request.size, *pair)[:1], False) if listed is None else (listed, True)
+
+
 def _optional_transfers(
     model: cp_model.CpModel,
     instance: Instance,
     traffic: Traffic,
     variables: Variables,
-    number: int,
-    target: int,
+    request_source_target: tuple[int, int, int],
+    routes: Iterable[TimedRoute],
     leaves: tuple[int, int],
 ) -> Iterator[OptionalTransfer]:
-    """The routes of a request to a device; it leaves within the given ticks, the first and the last."""
+    """A request on each of some routes to a device; it leaves within the given ticks, the first and the last."""
+    number, source, target = request_source_target
     request = traffic.requests[number]
     ready = variables.start[request.source] + duration(instance, variables, request.source)
-    delays = {end: delay for end, delay in instance.successors[request.source] if end in request.readers}
-    for source, here in variables.place[instance.block[request.source]].items():
-        if source == target or all(delay[source][target] >= FAR for delay in delays.values()):
-            continue
-        routes = traffic.routes.between(request.size, source, target)
-        for choice, route in enumerate(routes if traffic.routes.complete else routes[:1]):
-            used = model.new_bool_var("")
-            model.add_implication(used, here)
-            latest = leaves[1] + sum(segment.ticks for segment in route)
-            start = tuple(model.new_int_var(leaves[0], latest, "") for _ in route)
-            model.add(start[0] >= ready)
-            for before, after, segment in zip(start, start[1:], route, strict=False):
-                model.add(after >= before + segment.ticks)
-            yield OptionalTransfer(number, source, target, choice, route, used, start)
+    here = variables.place[instance.block[request.source]][source]
+    for route in routes:
+        used = model.new_bool_var("")
+        model.add_implication(used, here)
+        latest = leaves[1] + sum(segment.ticks for segment in route)
+        start = tuple(model.new_int_var(leaves[0], latest, "") for _ in route)
+        model.add(start[0] >= ready)
+        for before, after, segment in zip(start, start[1:], route, strict=False):
+            model.add(after >= before + segment.ticks)
+        yield OptionalTransfer(number, source, target, route, used, start)
+
+
+def _ticks(route: TimedRoute) -> tuple[int, ...]:
+    return tuple(segment.ticks for segment in route)
 
 
 def _supply(

@@ -25,7 +25,6 @@ class OptionalTransfer:
     request: int
     source: int
     target: int
-    choice: int
     route: TimedRoute
     used: Literal
     start: tuple[cp_model.IntVar, ...]
@@ -51,7 +50,10 @@ class Variables:
     away
         (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
     optional_transfers
-        All routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
+        The routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
+    left_out
+        Transfer requests that may take other routes too: no bound may rest on the model then. Filled by the
+        constraints.
     """
 
     place: tuple[dict[int, Literal], ...]
@@ -61,6 +63,7 @@ class Variables:
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
     away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
     optional_transfers: list[OptionalTransfer] = field(default_factory=list)
+    left_out: set[int] = field(default_factory=set)
 
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:

@@ -173,7 +173,7 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes, message: str) 
 
 def test_invalid_models_name_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot read"):
         read_onnx(path)
     save(path, [helper.make_node("Frobnicate", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
     with pytest.raises(FileFormatError, match="Frobnicate"):

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from report.plot.plans import diamond, one_moment, plan_of, sent, two_at_once
+from report.plot.plans import diamond, one_moment, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op
@@ -276,11 +276,43 @@ def fully_linked(count: int) -> Plan:
     return plan_of(ops, edges, times, transfers, Topology(devices, links=links))
 
 
-def test_of_many_link_directions_the_busiest_have_rows() -> None:
+def test_where_many_link_directions_are_used_a_row_below_each_device_shows_what_arrives() -> None:
+    # d0 sends to 29 others and receives nothing
     ax = drawn(fully_linked(30))
     rows = [label.get_text() for label in ax.get_yticklabels()]
-    assert rows[30:] == [f"d0 → d{number}" for number in range(14, 30)]
-    assert "not shown: 13 link directions that are used less" in [text.get_text() for text in ax.texts]
+    assert [row.split("\n")[0] for row in rows[:5]] == ["d0", "d1", "→ d1", "d2", "→ d2"]
+    assert len(rows) == 30 + 29
+    places = dict(zip(rows, ax.get_yticks(), strict=True))
+    assert list(places.values()) == sorted(places.values())
+    assert bars(ax)["transfers"] == 29
+
+
+def test_the_critical_path_enters_the_row_of_what_arrives() -> None:
+    # root 0–1 on d0, the last transfer 1–30 into d29, k29 30–31 there: two changes of row, from and to the row below
+    ax = drawn(fully_linked(30))
+    lines = {str(found.get_label()): found for found in ax.collections if isinstance(found, LineCollection)}
+    flat, steep = (lines[name].get_segments() for name in ("critical path", "critical path changes row"))
+    rows = {label.get_text().split("\n")[0]: y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
+    assert [tuple(segment[:, 0]) for segment in flat] == [(0, 1), (1, 30), (30, 31)]
+    assert rows["d29"] < rows["→ d29"] < flat[1][0][1] < rows["→ d29"] + 0.2
+    assert [segment[0][0] for segment in steep] == [1, 30]
+    assert lines["critical path changes row"].get_alpha() < 0.5
+
+
+def test_directions_that_always_carry_the_same_share_a_row() -> None:
+    # cut-through holds a → r and r → b together; store-and-forward one after the other
+    rows = [label.get_text() for label in drawn(through_a_router()).get_yticklabels()]
+    assert rows[2:] == ["a → b\nvia r"]
+    rows = [label.get_text() for label in drawn(through_a_router("store-and-forward")).get_yticklabels()]
+    assert rows[2:] == ["a → r", "r → b"]
+
+
+def test_labels_fit_their_bars_on_a_longer_time_axis() -> None:
+    # conv fits into 2 of 11 s, but not into 2 of 400
+    ax = Figure(figsize=(12, 4)).add_subplot()
+    plot_gantt(diamond(), ax, until_s=400.0)
+    assert ax.get_xlim() == (0, 400)
+    assert not ax.texts
 
 
 def test_a_devices_row_is_as_high_in_every_picture() -> None:

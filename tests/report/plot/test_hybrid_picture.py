@@ -32,6 +32,8 @@ def test_a_line_per_degree_through_the_speedups() -> None:
     assert list(lines["hybrid, 4 devices per worker"].get_xdata()) == list(range(4, 65, 4))
     assert lines["hybrid, 2 devices per worker"].get_ydata()[-1] == pytest.approx(42.24)
     assert lines["data parallelism"].get_ydata()[-1] == pytest.approx(36.571, abs=1e-3)
+    best = lines["best, idle devices allowed"]
+    assert best.get_zorder() > max(line.get_zorder() for line in ax.lines if line is not best)
     assert ax.get_xscale() == ax.get_yscale() == "log"
     assert "wins from 54" in " ".join(text.get_text() for text in ax.texts)
 

@@ -1,6 +1,6 @@
 """Memory over time: curves, peaks, sums and capacities."""
 
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -51,12 +51,22 @@ def test_peaks_are_marked_with_their_size() -> None:
     dots = [
         (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.get_lines() if line.get_marker() == "o"
     ]
-    assert dots == [(2.0, 15.0), (5.0, 6.0)]
+    assert sorted(dots) == [(2.0, 15.0), (5.0, 6.0)]
 
 
 def test_dashed_lines_are_the_sums_of_eq_13() -> None:
     assert lines(drawn(diamond()), "--") == [16, 2]
     assert legend_texts(drawn(diamond()))[-1] == "sum of footprints (eq. 13)"
+
+
+def test_a_sum_far_above_all_peaks_is_in_the_legend_only() -> None:
+    # four ops of 100 B follow each other on a, and nothing reads them: 100 B at a time, 400 B in all
+    ops = [Op(name, "k", 1.0, output_bytes=100) for name in "wxyz"]
+    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate("wxyz")}
+    ax = drawn(plan_of(ops, (), times))
+    assert lines(ax, "--") == [0]
+    assert ax.get_ylim()[1] < 120
+    assert legend_texts(ax)[0] == "a: peak 100 B, sum 400 B, capacity unlimited"
 
 
 def test_a_capacity_is_a_dotted_line() -> None:
@@ -86,16 +96,48 @@ def test_unlimited_memory_has_no_line() -> None:
 
 @pytest.mark.parametrize("smallest_bytes", [0, 1000])
 def test_figures_of_close_peaks_do_not_touch(smallest_bytes: int) -> None:
-    devices = tuple(Device(f"gpu{number}", "T") for number in range(16))
-    sizes = [smallest_bytes + number for number in range(15)] + [1100]
-    ops = [Op(f"k{number}", "k", 1.0, output_bytes=size) for number, size in enumerate(sizes)]
-    times = {f"k{number}": (f"gpu{number}", 0.0, 1.0) for number in range(16)}
-    ax = drawn(plan_of(ops, (), times, topology=Topology(devices)))
-    heights = sorted(text.xy[1] for text in ax.texts)
-    apart = [after - before for before, after in pairwise(heights)]
-    assert len(apart) == 4
-    assert min(apart) >= 0.04 * ax.get_ylim()[1]
-    assert 0 <= heights[0] < heights[-1] < ax.get_ylim()[1]
+    ops = [Op("x", "k", 1.0, output_bytes=smallest_bytes), Op("y", "k", 1.0, output_bytes=1010)]
+    ax = drawn(plan_of(ops, (), {"x": ("a", 0.0, 1.0), "y": ("b", 0.0, 1.0)}))
+    low, high = sorted(text.xy[1] for text in ax.texts)
+    assert high - low >= 0.04 * ax.get_ylim()[1]
+    assert 0 <= low < high < ax.get_ylim()[1]
+
+
+def many(memory_bytes: int | None = None) -> Plan:
+    """Device d{n} holds 100 n bytes from n to n + 1 s, of four devices."""
+    devices = tuple(Device(f"d{number}", "T", memory_bytes) for number in range(4))
+    ops = [Op(f"k{number}", "k", 1.0, output_bytes=100 * number) for number in range(4)]
+    times = {f"k{number}": (f"d{number}", float(number), number + 1.0) for number in range(4)}
+    return plan_of(ops, (), times, topology=Topology(devices))
+
+
+def test_more_than_two_devices_have_a_row_each_on_one_scale() -> None:
+    plan = many()
+    ax = drawn(plan)
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        f"d{number}\npeak {100 * number} B\nfootprints {100 * number} B" for number in range(4)
+    ]
+    assert ax.get_ylim() == (0, 4)
+    dots = sorted(
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.get_lines() if line.get_marker() == "o"
+    )
+    # d0 in the upper row; the peak of d3, 300 B, fills its row of 0.86, that of d1 a third of it
+    assert [x for x, _ in dots[1:]] == [1, 2, 3]
+    assert [y for _, y in dots[1:]] == pytest.approx([2 + 0.86 / 3, 1 + 0.86 * 2 / 3, 0.86])
+    assert "a row is 300 B high" in ax.get_xlabel()
+    assert (
+        recommended_size(plot_memory, plan)[1] < recommended_size(plot_memory, replace(plan, topology=_twice(plan)))[1]
+    )
+
+
+def _twice(plan: Plan) -> Topology:
+    return Topology((*plan.topology.devices, *(Device(f"e{number}", "T") for number in range(4))))
+
+
+def test_a_capacity_within_the_scale_is_a_line_in_every_row() -> None:
+    assert lines(drawn(many(600)), ":") == pytest.approx([3.86, 2.86, 1.86, 0.86])
+    assert lines(drawn(many(10**6)), ":") == []
+    assert "of 976.6 KiB" in drawn(many(10**6)).get_yticklabels()[3].get_text()
 
 
 @pytest.mark.parametrize(("size_bytes", "unit"), [(100, "B"), (3000, "KiB"), (2**21, "MiB"), (3 * 2**30, "GiB")])

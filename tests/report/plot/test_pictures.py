@@ -26,7 +26,6 @@ def test_a_row_is_all_that_a_picture_needs(picture: Picture) -> None:
     assert getattr(package, f"plot_{picture.name}") is picture.plot
     asked = build_parser().parse_args([*COMMANDS[picture.subject], f"--{picture.option}", "x.svg"])
     assert getattr(asked, picture.option).name == "x.svg"
-    assert bool(picture.title) == bool(picture.caption)
 
 
 def test_names_differ() -> None:

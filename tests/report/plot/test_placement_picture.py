@@ -15,6 +15,7 @@ from report.plot.plans import diamond, one_moment, plan_of
 from dlplacer.core.graph import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.plot import plot_placement, recommended_size, save_picture
+from dlplacer.report.plot.positions.module_tree import collapse
 from dlplacer.report.plot.positions.op_positions import lay_out
 from dlplacer.report.plot.style.colors import CROSSING
 
@@ -228,3 +229,70 @@ def test_deep_graphs_make_wide_pictures(tmp_path: Path) -> None:
     assert recommended_size(plot_placement, plan)[0] > recommended_size(plot_placement, training())[0]
     save_picture(tmp_path / "placement.svg", plot_placement, plan)
     assert (tmp_path / "placement.svg").read_bytes().startswith(b"<?xml")
+
+
+def layers(count: int, per_layer: int, modules: bool = True) -> Plan:
+    """A chain of ops in layers, the first half of the layers on a, the rest on b, and the same backwards."""
+    ops, edges, times, now_s = [], [], {}, 0.0
+    names = [(layer, step) for layer in range(count) for step in range(per_layer)]
+    for phase, order in (("forward", names), ("backward", names[::-1])):
+        for layer, step in order:
+            name = f"{phase}{layer}.{step}"
+            module = f"model.layers.{layer}.{'mlp' if step % 2 else 'attention'}" if modules else None
+            if ops:
+                edges.append(Edge(ops[-1].id, name, 4))
+            ops.append(Op(name, "k", 1.0, phase=phase, module=module))
+            times[name] = ("a" if 2 * layer < count else "b", now_s, now_s + 1.0)
+            now_s += 1.0
+    return plan_of(ops, edges, times)
+
+
+def test_a_large_graph_is_collapsed_along_its_module_tree() -> None:
+    # 60 layers of 20 ops: each holds less than a fortieth, so layers are the blocks
+    plan = layers(60, 20)
+    graph = collapse(plan)
+    assert list(graph.names) == [f"layers.{layer}" for layer in range(60)]
+    assert graph.time_s == {
+        (layer, phase, "a" if layer < 30 else "b"): 20.0 for layer in range(60) for phase in ("forward", "backward")
+    }
+    # forward and backward cross once each, from the last layer of a to the first of b and back
+    assert graph.moved_bytes == {
+        ((29, "forward", "a"), (30, "forward", "b")): 4,
+        ((30, "backward", "b"), (29, "backward", "a")): 4,
+    }
+    ax = drawn(plan)
+    assert sum(len(found.get_offsets()) for found in ax.collections if isinstance(found, PathCollection)) == 120
+    crossing = next(found for found in ax.collections if found.get_label() == "edges between devices")
+    assert len(crossing.get_segments()) == 2
+    assert "2400 ops in 60 blocks" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_a_module_with_many_ops_is_taken_apart() -> None:
+    assert list(collapse(layers(12, 70)).names[:3]) == ["layers.0.attention", "layers.0.mlp", "layers.1.attention"]
+
+
+def test_a_large_graph_without_modules_is_cut_into_slices() -> None:
+    graph = collapse(layers(60, 20, modules=False))
+    assert graph.names[:2] == ("op 0–59", "op 60–119")
+    assert sum(graph.time_s.values()) == 2400
+
+
+def test_ops_without_module_belong_to_what_they_read() -> None:
+    plan = layers(60, 20)
+    stray = Op("stray", "k", 1.0, phase="backward")
+    edges = [*plan.graph.edges, Edge("backward7.3", "stray", 4)]
+    times = {entry.op: (entry.device, entry.start_s, entry.end_s) for entry in plan.ops} | {
+        "stray": ("b", 2400.0, 2401.0)
+    }
+    graph = collapse(plan_of([*plan.graph.ops, stray], edges, times))
+    assert len(graph.names) == 60
+    assert graph.time_s[7, "backward", "b"] == 1
+
+
+@pytest.mark.parametrize("count", [60, 400])
+def test_names_of_blocks_do_not_touch(count: int) -> None:
+    plan = layers(count, 2000 // count)
+    width, height = recommended_size(plot_placement, plan)
+    ax = plot_placement(plan, Figure(figsize=(width, height)).add_subplot())
+    apart = ax.get_window_extent().width / len(ax.get_xticks())
+    assert apart >= 10 * ax.figure.dpi / 72

@@ -78,7 +78,7 @@ def test_a_process_that_is_gone_ends_the_others(plan) -> None:
     *found, gone = second_step(plan, leave, leaving=1)
     assert gone == ("ended",)
     for seconds, message in found:
-        assert "a process has ended or is out of reach" in message
+        assert "rank 3 has ended or is out of reach" in message
         assert seconds < SOON_S
 
 

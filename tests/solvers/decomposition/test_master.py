@@ -10,6 +10,7 @@ from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.master import MasterProblem
+from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.ilp.cp_sat_search import search
@@ -45,7 +46,7 @@ def _agreed(instance: Instance) -> tuple[int, int, Schedule | None]:
     """The sum of the series' own optima, the bound of their agreement, and the best schedule found."""
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain.leading_to(instance, last, one_worker())
+    chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     whole = Incumbent(one_worker())

@@ -25,7 +25,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = SegmentChain.leading_to(instance, last, one_worker())
+    chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
     chain.advance(30.0, time.monotonic() + 60.0, search_series)
     assert not chain.open
     return chain
@@ -112,7 +112,7 @@ def test_the_parts_add_up_to_the_optimum(first: int) -> None:
         instance = build_instance(problem)
         chain = _chain(instance)
         bound = chain.raised(lower_bounds(instance), 1.0).makespan
-        found = chain.candidates()[0]
+        found = next(chain.candidates())
         assert not broken_rules(instance, found), seed
         assert bound == found.makespan == _whole_optimum(instance, found.makespan), seed
 

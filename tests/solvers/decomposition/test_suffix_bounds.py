@@ -41,7 +41,7 @@ def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outsid
 def test_what_nothing_waits_for_lengthens_the_end() -> None:
     instance = make_instance(BACKWARD, make_machine(2))
     bounds = lower_bounds(instance)
-    chain = SegmentChain.leading_to(instance, len(BACKWARD.ops) - 1, one_worker())
+    chain = SegmentChain.of(instance, find_segments(instance, len(BACKWARD.ops) - 1), one_worker())
     bounds = chain.raised(bounds, 1.0)
     incumbent = Incumbent(one_worker())
     raised = raise_suffix_bounds(chain, bounds, incumbent)
@@ -66,7 +66,7 @@ def test_no_ending_exceeds_the_optimum(first: int) -> None:
         if not any(True for _ in suffixes(instance, segments, (8,))):
             continue
         tried += 1
-        chain = SegmentChain.leading_to(instance, last, one_worker())
+        chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
         bounds = raise_suffix_bounds(chain, chain.raised(bounds, 1.0), Incumbent(one_worker()))
         optimum = optimal_makespan(graph, topology)
         assert optimum is None or bounds.makespan * problem.tick_s <= optimum, seed

@@ -28,7 +28,9 @@ def test_workspace_counts_where_the_time_of_an_op_depends_on_its_device() -> Non
         instance = replace(build_instance(problem), sources=frozenset(), sinks=frozenset())
         if instance.traffic is None or not instance.traffic.routes.complete:
             continue
-        model, _ = build_exact_model(problem, instance, no_bounds(instance), 4 * problem.horizon, None)
+        model, _ = build_exact_model(
+            problem, instance, no_bounds(instance), 4 * problem.horizon, None, every_route=True
+        )
         solver, optimum = new_solver(1, 0, 60.0), optimum_under(graph, topology, options)
         status = solver.solve(model)
         assert (status == cp_model.INFEASIBLE) == (optimum is None), seed

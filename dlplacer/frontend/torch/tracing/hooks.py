@@ -12,6 +12,11 @@ def has_backward_hooks(module: nn.Module) -> bool:
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module calls something besides its forward, or its backward pass does."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or has_backward_hooks(module)
+
+
 def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], Any]]:
     """What ``tensor.register_hook`` registered: called with a gradient, it may return another."""
     return list((getattr(tensor, "_backward_hooks", None) or {}).values())

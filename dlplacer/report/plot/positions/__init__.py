@@ -1,1 +1,1 @@
-"""Where ops, blocks of ops and machines are drawn."""
+"""Where ops, blocks of ops, transfers and machines are drawn."""

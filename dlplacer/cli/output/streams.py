@@ -1,0 +1,59 @@
+"""The standard streams as a command finds them: in another encoding, closed, full, or read by nobody."""
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+from dlplacer.core.errors import InputError
+
+_NOBODY_READS = (errno.EPIPE, errno.ECONNRESET)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+@contextlib.contextmanager
+def usable_streams() -> Iterator[None]:
+    """Streams to which anything can be printed, for the length of a command.
+
+    What the locale's encoding lacks becomes a question mark; what is closed takes everything, as a pipe that nobody
+    reads; that a help text arrived, with which argparse ends the process, is found out here.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        yield
+    except SystemExit:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise SystemExit(end_of_stdout(error)) from None
+        raise
+
+
+def is_of_stdout(error: BaseException) -> bool:
+    """Whether an error is that of writing to stdout: errors of files are given another form where they are written."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in (*_NOBODY_READS, *_NO_ROOM)
+
+
+def end_of_stdout(error: BaseException) -> int:
+    """The exit code where stdout takes no more: 0 if its reader has seen enough, else that of a file not written."""
+    # Python flushes stdout once more at exit, and would report the same error again.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, OSError) and error.errno in _NOBODY_READS:
+        return 0
+    reason = error.strerror if isinstance(error, OSError) else error
+    say(f"cannot write to stdout: {reason}; what was asked for is not complete")
+    return InputError.exit_code
+
+
+def say(text: str) -> None:
+    """Print a last word to stderr, if anybody takes it."""
+    with contextlib.suppress(OSError):
+        print(f"dlplacer: {text}", file=sys.stderr)

@@ -1,0 +1,44 @@
+"""Texts that show as something else than they are."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+from dlplacer.files.field_path import field_path
+
+_MISLEADING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, which a terminal obeys, and marks that turn the direction of the text around them: a name with
+one shows as another name. (Trojan Source, Boucher and Anderson 2023.)"""
+_ESCAPED = re.compile(r"\\u(?:00[0189]|007[fF]|061[cC]|200[eEfF]|202[89a-eA-E]|206[6-9])")
+_FREE = "meta"
+
+
+def misleading_texts(value: Any, text: str) -> Iterator[str]:
+    """What is wrong with texts in a file's JSON value; free-form ``meta``, which nothing prints, is left alone.
+
+    Parameters
+    ----------
+    text
+        The file. It is searched first: few files hold such a text, and none is worth a walk over a million nodes.
+    """
+    if _MISLEADING.search(text) or _ESCAPED.search(text):
+        yield from _found(value)
+
+
+def _found(value: Any) -> Iterator[str]:
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while waiting:
+        parts, value = waiting.pop()
+        if isinstance(value, str) and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
+            what = unicodedata.name(found[0], "a control character")
+            yield f"{field_path(parts)}: holds {what} (U+{ord(found[0]):04X}), which hides what it says; remove it"
+        if isinstance(value, dict):
+            waiting += [((*parts, _visible(key)), entry) for key, entry in value.items() if key != _FREE]
+            waiting += [((*parts, "a key"), key) for key in value]
+        elif isinstance(value, list):
+            waiting += [((*parts, position), entry) for position, entry in enumerate(value)]
+
+
+def _visible(key: str) -> str:
+    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)

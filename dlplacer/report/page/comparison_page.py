@@ -1,0 +1,46 @@
+"""The comparison of methods as one HTML page: a table of them, and the schedule of each."""
+
+from typing import Any
+
+from dlplacer.core.units import format_seconds
+from dlplacer.planning.compare import Comparison
+from dlplacer.report.page.page import schedule_data
+from dlplacer.report.page.render import FigureTable, Page, render_page
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """One HTML page about a comparison: the best method's schedule, and any other beside it at a click."""
+    plans = [(row.method, row.plan) for row in comparison.rows if row.plan is not None]
+    best = comparison.rows[0]
+    single_s = comparison.single_device_s
+    top = [
+        ("best", best.method if best.makespan_s is None else f"{best.method}, {format_seconds(best.makespan_s)}"),
+        ("bound", format_seconds(comparison.lower_bound_s)),
+        ("best single device", "fits on none" if single_s is None else format_seconds(single_s)),
+    ]
+    title = f"{comparison.name}: methods compared" if comparison.name else "Methods compared"
+    data: dict[str, Any] = schedule_data(plans) if plans else {"unitS": 1e-9}
+    data["tables"] = [_method_table(comparison, data["unitS"])]
+    return render_page(Page(title, top, [FigureTable("Comparison", top)], data))
+
+
+def _method_table(comparison: Comparison, unit_s: float) -> dict[str, Any]:
+    rows = comparison.rows
+    number = iter(range(len(rows)))
+    columns = [
+        {"name": "method", "values": [row.method for row in rows]},
+        {"name": "status", "values": [row.status for row in rows], "width": 110},
+        {"name": "step", "unit": "time", "values": [_units(row.makespan_s, unit_s) for row in rows]},
+        {"name": "speedup", "unit": "ratio", "values": [comparison.speedup(row) for row in rows]},
+        {"name": "gap", "unit": "share", "values": [comparison.gap(row) for row in rows]},
+        {"name": "solved in", "unit": "time", "values": [_units(row.solve_s, unit_s) for row in rows]},
+    ]
+    return {
+        "title": "Methods",
+        "columns": columns,
+        "schedules": [None if row.plan is None else next(number) for row in rows],
+    }
+
+
+def _units(time_s: float | None, unit_s: float) -> int | None:
+    return None if time_s is None else round(time_s / unit_s)

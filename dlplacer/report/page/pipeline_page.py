@@ -1,0 +1,143 @@
+"""A pipeline as one HTML page: its passes as ops, its stages as a table."""
+
+from collections.abc import Iterator, Set
+from typing import Any
+
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.units import format_seconds
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.planning.pipeline.schedule.action import Action
+from dlplacer.report.page.columns.texts import visible
+from dlplacer.report.page.page import schedule_data
+from dlplacer.report.page.render import FigureTable, Page, render_page
+
+_KINDS = {"F": "forward", "B": "backward", "I": "backward for the inputs", "W": "backward for the weights"}
+_COLORS = (("module", "micro-batch"), ("phase", "phase"), ("kind", "pass"), ("device", "device"))
+
+
+def pipeline_page(pipeline: PipelinePlan) -> str:
+    """One HTML page about a pipeline: a row per device, passes coloured by micro-batch, transfers between stages."""
+    title = (
+        f"{pipeline.name}: {pipeline.schedule}, {len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
+    )
+    speedup = "fits on no single device" if pipeline.speedup is None else f"{pipeline.speedup:.4g}×"
+    top = [
+        ("step", format_seconds(pipeline.step_s)),
+        ("bubble", f"{100 * pipeline.timeline.bubble:.1f} %"),
+        ("speedup", speedup),
+    ]
+    split = "best of all contiguous splits" if pipeline.exact else "best of the splits searched"
+    rows = [
+        *top,
+        ("slowest part", f"{format_seconds(pipeline.bottleneck_s)} per micro-batch ({split})"),
+        *(("warning", warning) for warning in pipeline.warnings),
+    ]
+    data = schedule_data([("pipeline", passes_as_plan(pipeline))], colorBy=_COLORS)
+    data["tables"] = [_stage_table(pipeline, data["unitS"])]
+    return render_page(Page(title, top, [FigureTable("Pipeline", rows)], data))
+
+
+def passes_as_plan(pipeline: PipelinePlan) -> Plan:
+    """The passes of a pipeline as the ops of a plan, for what shows plans; it is not one that `check` knows.
+
+    Ops are named as actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer goes over one
+    link, whose rate is what it reaches.
+    """
+    timeline, devices = pipeline.timeline, pipeline.devices
+    spans = {span.action: span for spans in timeline.ranks for span in spans}
+    entries = [
+        ScheduledOp(str(span.action), devices[rank], span.begin_s, span.end_s)
+        for rank, spans in enumerate(timeline.ranks)
+        for span in spans
+    ]
+    ops = [_pass(action, span.end_s - span.begin_s) for action, span in spans.items()]
+    for rank, update_s in enumerate(timeline.update_s):
+        if update_s:
+            begin_s = max((span.end_s for span in timeline.ranks[rank]), default=0.0)
+            ops.append(Op(f"update of {devices[rank]}", "optimizer", update_s, phase="optimizer"))
+            entries.append(ScheduledOp(ops[-1].id, devices[rank], begin_s, begin_s + update_s))
+    edges = [
+        Edge(str(action), str(reader), size, tensor=_tensor(action, reader))
+        for action in spans
+        for reader, size in _readers(pipeline, action, spans.keys())
+    ]
+    transfers = tuple(_transfers(pipeline, spans.keys()))
+    rates = {sent.segments[0].route[0]: max(1, sent.bytes) / ((sent.end_s - sent.start_s) or 1.0) for sent in transfers}
+    links = {frozenset(hop): Link(*hop, rate) for hop, rate in rates.items()}
+    return Plan(
+        graph=OpGraph(tuple(ops), tuple(edges), name=pipeline.name),
+        topology=Topology(tuple(Device(name) for name in devices), links=tuple(links.values())),
+        options=Options(step="joint"),
+        status="feasible",
+        makespan_s=pipeline.step_s,
+        lower_bound_s=0.0,
+        gap=0.0,
+        rounding_s=0.0,
+        method=pipeline.schedule,
+        solve_s=0.0,
+        ops=tuple(sorted(entries, key=lambda entry: entry.start_s)),
+        transfers=transfers,
+    )
+
+
+def _pass(action: Action, time_s: float) -> Op:
+    phase = "forward" if action.kind == "F" else "backward"
+    module = f"micro-batch {action.micro_batch}.stage {action.stage}"
+    return Op(str(action), _KINDS[action.kind], time_s, phase=phase, module=module)
+
+
+def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iterator[tuple[Action, int]]:
+    """Who reads what a pass makes, and the bytes that travel if it is on another device.
+
+    Activations go to the next stage and gradients back; what a stage keeps for its own backward never travels.
+    """
+    stage, part = action.stage, action.micro_batch
+    readers = {
+        "F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)],
+        "W": [],
+    }
+    back = [(stage - 1, kind, pipeline.stages[stage - 1].returns_bytes) for kind in "BI" if stage > 0]
+    for there, kind, size in readers.get(action.kind, [*back, (stage, "W", 0)]):
+        reader = Action(there, kind, part)
+        if reader in known:
+            yield reader, size
+
+
+def _tensor(action: Action, reader: Action) -> str:
+    return f"{action} → {reader}"
+
+
+def _transfers(pipeline: PipelinePlan, known: Set[Action]) -> Iterator[Transfer]:
+    for span in pipeline.timeline.transfers:
+        for reader, size in _readers(pipeline, span.action, known):
+            if reader.stage != span.action.stage:
+                hop = pipeline.stages[span.action.stage].device, pipeline.stages[reader.stage].device
+                segment = TransferSegment((hop,), span.begin_s, span.end_s)
+                yield Transfer(_tensor(span.action, reader), str(span.action), hop[1], size, (segment,))
+
+
+def _stage_table(pipeline: PipelinePlan, unit_s: float) -> dict[str, Any]:
+    stages = pipeline.stages
+
+    def times(name: str) -> list[int]:
+        return [round(getattr(stage, name) / unit_s) for stage in stages]
+
+    columns = [
+        {"name": "stage", "unit": "number", "values": list(range(len(stages)))},
+        {"name": "device", "values": [visible(stage.device) for stage in stages]},
+        {"name": "ops", "unit": "number", "values": [len(stage.ops) for stage in stages]},
+        {"name": "last op", "values": [visible(stage.ops[-1]) if stage.ops else "" for stage in stages], "width": 240},
+        *(
+            {"name": name.removesuffix("_s"), "unit": "time", "values": times(name)}
+            for name in ("forward_s", "backward_s", "weight_s", "update_s")
+        ),
+        {"name": "held", "unit": "number", "values": [stage.held for stage in stages]},
+        *(
+            {"name": name.removesuffix("_bytes"), "unit": "bytes", "values": [getattr(stage, name) for stage in stages]}
+            for name in ("memory_bytes", "sends_bytes", "returns_bytes")
+        ),
+    ]
+    return {"title": "Stages", "columns": columns}

@@ -1,0 +1,96 @@
+"""A page as one file: template, style, script and data in one HTML text that loads nothing."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from dlplacer.report.page.columns.texts import visible
+
+_ASSETS = files("dlplacer.report.page") / "assets"
+# In the order in which they need each other; all share one scope.
+_STYLES = ("theme", "layout", "controls", "panels", "tables")
+_SCRIPTS = (
+    *("dom", "units", "theme", "decode", "state", "palette", "viewport"),
+    *("live_memory", "totals", "rows", "draw_spans", "draw_rows", "draw_paths", "draw_axis", "timeline"),
+    *("hit", "tooltip", "pointer", "keys"),
+    *("query", "table", "plan_tables", "module_tree", "total_table", "alive_table", "details", "search"),
+    *("line_chart", "main"),
+)
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """Figures with names, one column of them for every schedule.
+
+    Attributes
+    ----------
+    heads
+        Names of the columns behind the first; empty for one column.
+    """
+
+    title: str
+    rows: Sequence[Sequence[str]]
+    heads: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows.
+
+    Attributes
+    ----------
+    title
+        Its heading and the name of its window.
+    highlights
+        Name and value of the few figures at the top.
+    figures
+        Shown at the side; readable without the script.
+    data
+        For the script: JSON.
+    """
+
+    title: str
+    highlights: Sequence[tuple[str, str]]
+    figures: Sequence[FigureTable]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def render_page(page: Page) -> str:
+    """The HTML text of a page; the same page gives the same text.
+
+    Its content security policy allows its own script, by hash, and nothing else: no name can become code, and nothing
+    is loaded from anywhere.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = visible
+    template = environment.from_string(_read(_ASSETS / "page.html.jinja"))
+    script = _joined("script", ".js", _SCRIPTS)
+    return template.render(
+        page=page,
+        style=_joined("style", ".css", _STYLES),
+        script=script,
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        data=_script_json(page.data),
+    )
+
+
+def _script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: all ASCII, and no ``<`` that could end the element."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+@cache
+def _joined(folder: str, suffix: str, names: tuple[str, ...]) -> str:
+    return "\n".join(_read(_ASSETS / folder / f"{name}{suffix}") for name in names)
+
+
+def _read(path: Traversable) -> str:
+    return path.read_text(encoding="utf-8")

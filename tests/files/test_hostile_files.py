@@ -1,0 +1,144 @@
+"""Files that have no end, show as what they are not, or are written by several processes of which some are killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.files import disk, read_graph
+from dlplacer.files.load import load_graph, load_plan, load_topology
+from dlplacer.files.text import read_json, write_json
+
+TINY = {"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "aten.mm", "time_s": 1.0}], "edges": []}
+
+
+@pytest.mark.parametrize("load", [load_graph, load_plan, load_topology])
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
+def test_a_device_without_an_end_is_not_read(load, name: str) -> None:
+    with pytest.raises(InputError, match=f"cannot read {name}: it is no file; give a regular file or a pipe"):
+        load(name)
+
+
+def test_a_file_larger_than_any_of_ours_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(5 << 30)
+    with pytest.raises(InputError, match="it holds more than 4,294,967,296 bytes; give"):
+        read_json(tmp_path / "sparse")
+    monkeypatch.setattr(disk, "_MOST_BYTES", 100)
+    (tmp_path / "grows").write_bytes(b" " * 101)
+    with pytest.raises(InputError, match="it holds more than"):
+        read_json(tmp_path / "grows")
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text(json.dumps(TINY)))
+    writer.start()
+    assert [op.id for op in read_graph(path).ops] == ["a"]
+    writer.join()
+
+
+def test_a_pipe_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_MOST_BYTES", 1 << 20)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with subprocess.Popen(["sh", "-c", f"yes > {path}"], stderr=subprocess.DEVNULL) as writer:
+        with pytest.raises(InputError, match="it holds more than"):
+            read_json(path)
+        writer.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a\u202eb", r"nodes\[0\].id: holds RIGHT-TO-LEFT OVERRIDE \(U\+202E\), which hides what it says; remove it"),
+        ("a\u2066b", r"LEFT-TO-RIGHT ISOLATE \(U\+2066\)"),
+        ("a\u200fb", r"RIGHT-TO-LEFT MARK"),
+        ("\x1b[31mred", r"a control character \(U\+001B\)"),
+        ("a\u2028b", r"LINE SEPARATOR"),
+        ("a\x7fb", r"U\+007F"),
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_a_name_that_shows_as_another_is_refused(tmp_path: Path, text: str, told: str, ascii_only: bool) -> None:
+    path = tmp_path / "graph.json"
+    graph = {**TINY, "nodes": [{**TINY["nodes"][0], "id": text}]}
+    path.write_text(json.dumps(graph, ensure_ascii=ascii_only), encoding="utf-8")
+    with pytest.raises(FileFormatError, match=told) as refused:
+        read_graph(path)
+    assert text not in str(refused.value)
+
+
+def test_other_scripts_and_free_notes_are_welcome(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    node = {**TINY["nodes"][0], "id": "שלום 图 é\tx", "meta": {"note": "a\u200fb\u202e"}}
+    path.write_text(json.dumps({**TINY, "nodes": [node]}))
+    assert read_graph(path).ops[0].id == "שלום 图 é\tx"
+
+
+WRITE = """
+import sys
+from dlplacer.files.text import write_json
+mark, size = sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+while True:
+    write_json(sys.argv[1], {"mark": mark, "nodes": [{"id": mark}] * size})
+"""
+
+
+def writer(path: Path, mark: str) -> "subprocess.Popen[str]":
+    """A process that writes a file again and again, once it has begun."""
+    command = [sys.executable, "-c", WRITE, str(path), mark, "2000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def whole(path: Path) -> str:
+    """The mark of a file that one writer wrote from its beginning to its end."""
+    value = read_json(path)
+    assert [node["id"] for node in value["nodes"]] == [value["mark"]] * 2000
+    return str(value["mark"])
+
+
+def test_two_processes_that_write_one_file_leave_one_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_json(path, {"mark": "old", "nodes": [{"id": "old"}] * 2000})
+    processes = [writer(path, mark) for mark in ("left", "right")]
+    try:
+        deadline, seen = time.monotonic() + 20, set()
+        while seen < {"left", "right"} and time.monotonic() < deadline:
+            seen.add(whole(path))
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert seen >= {"left", "right"}
+    assert whole(path) in ("left", "right")
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="this system names every file")
+def test_a_writer_that_is_killed_leaves_a_whole_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    chooser = random.Random(0)
+    path = tmp_path / "plan.json"
+    write_json(path, {"mark": "old", "nodes": [{"id": "old"}] * 2000})
+    left = 0
+    for number in range(8):
+        process = writer(path, str(number))
+        time.sleep(chooser.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        whole(path)
+        left = len(list(tmp_path.iterdir())) - 1
+    # Between naming the new file and renaming it is a moment of some microseconds.
+    assert left <= 1

@@ -1,0 +1,47 @@
+"""The page of a run: its figures by name, both steps on one axis."""
+
+from dataclasses import replace
+
+from report.page.reading import ReadPage
+from report.plot.plans import diamond
+
+from dlplacer.measure.fidelity.run_page import page_of_run, run_figures
+from dlplacer.measure.fidelity.run_report import Run, RunReport
+
+REPORT = RunReport(
+    predicted_s=0.011,
+    measured_s=0.012,
+    predicted_speedup=1.5,
+    measured_speedup=1.4,
+    prediction_error=1 / 12,
+    max_abs_error=0.0,
+    plan_makespan_s=0.010,
+    baseline_s=0.0168,
+    eager_all_cores_s=None,
+    draws="none",
+    steps=10,
+    devices=("cpu:0", "cpu:1"),
+    host_s=0.0,
+    dispatch_s=0.0,
+    use=(),
+    offenders=(),
+)
+
+
+def test_figures_have_names_and_units() -> None:
+    figures = dict(run_figures(REPORT))
+    assert list(figures)[:4] == ["predicted", "measured", "error", "speedup"]
+    assert figures["predicted"] == "11 ms"
+    assert figures["error"] == "8.33 %"
+    assert figures["speedup"] == "1.400×"
+    assert figures["devices"] == "cpu:0, cpu:1"
+    assert "all cores, plain PyTorch" not in figures
+
+
+def test_both_steps_are_on_the_page() -> None:
+    measured = replace(diamond(), method="measured", transfers=(), memory={})
+    page = ReadPage(page_of_run(Run(REPORT, diamond(), measured)))
+    assert [schedule["name"] for schedule in page.data["schedules"]] == ["predicted", "measured"]
+    assert page.data["shown"] == [0, 1]
+    assert page.title == "small: predicted and measured on a, b"
+    assert ["one device, plain PyTorch", "16.8 ms"] in page.rows

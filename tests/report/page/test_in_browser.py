@@ -1,0 +1,450 @@
+"""The page in headless Chromium: it draws, zooms, finds, selects, sums up, and neither errs nor loads anything."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report.page.browser import Browser, browser
+from report.page.long_plans import long_plan
+from report.page.test_other_pages import compared, hybrid, pipeline
+from report.page.test_page import HOSTILE_SHOWN, hostile_plan
+from report.plot.plans import diamond, one_moment, two_at_once
+
+from dlplacer.check import live_bytes
+from dlplacer.core.plan import Plan
+from dlplacer.report.critical_path import critical_path
+from dlplacer.report.page.comparison_page import comparison_page
+from dlplacer.report.page.hybrid_page import hybrid_page
+from dlplacer.report.page.page import html_page, run_page
+from dlplacer.report.page.pipeline_page import pipeline_page
+
+# One worker of pytest-xdist: one session serves all tests here.
+pytestmark = pytest.mark.xdist_group("browser")
+
+PLAN = long_plan(600, devices=3)
+SMALL = diamond(memory_bytes=1024)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    measured = replace(SMALL, method="measured", transfers=(), memory={})
+    texts = {
+        "plan": html_page(PLAN),
+        "small": html_page(SMALL),
+        "two": html_page(PLAN, long_plan(600, devices=3, seed=1), ("one", "two")),
+        "run": run_page(SMALL, measured, [("predicted", "11 s")]),
+        "split": html_page(SMALL, two_at_once()),
+        "moment": html_page(one_moment()),
+        "hostile": html_page(hostile_plan()),
+        "pipeline": pipeline_page(pipeline()),
+        "comparison": comparison_page(compared()),
+        "hybrid": hybrid_page(hybrid()),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_bytes(text.encode())
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+@pytest.fixture
+def page(session: Browser, pages: dict[str, Path]) -> Iterator[Browser]:
+    """The page of `PLAN`; what it logs or loads fails the test."""
+    session.open(pages["plan"])
+    yield session
+    assert session.messages() == []
+    assert session.requests() == []
+
+
+def details(page: Browser) -> str:
+    return str(page.find("#details").text)
+
+
+def place_of(page: Browser, op: str) -> tuple[float, float]:
+    """Where on the canvas the middle of an op's bar is."""
+    event = [entry.op for entry in PLAN.ops].index(op)
+    x, y = page.run(
+        "const event = arguments[0]; const s = schedules[0]; const here = area();"
+        "const middle = (s.ops.start[event] + s.ops.end[event]) / 2;"
+        "const row = rowsOf({schedule: 0, type: 'op', index: event})[0];"
+        "return [here.left + (middle - here.begin) * here.scale, row.top - here.scroll + row.height / 2];",
+        event,
+    )
+    return x, y
+
+
+def test_it_draws(page: Browser) -> None:
+    colors = page.colors()
+    assert colors["63,127,191"] > 1000, "forward bars"
+    assert colors["232,155,60"] > 1000, "backward bars"
+    assert colors["179,18,78"] > 50, "critical path"
+    assert len(page.colors("#axis")) > 5
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_the_wheel_zooms_where_the_pointer_is(page: Browser) -> None:
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    before = page.run("return [view.begin, view.end, timeAt(600)]")
+    x = round(600 - page.find("#gantt").rect["width"] / 2)
+    origin = ScrollOrigin.from_element(page.find("#gantt"), x, 0)
+    drawn = page.colors()
+    page.actions().scroll_from_origin(origin, 0, -400).perform()
+    page.settled()
+    after = page.run("return [view.begin, view.end, timeAt(600)]")
+    assert after[1] - after[0] < 0.6 * (before[1] - before[0])
+    assert after[2] == pytest.approx(before[2], rel=0.01)
+    assert page.colors() != drawn
+    page.actions().scroll_from_origin(origin, 0, 4000).perform()
+    page.settled()
+    assert page.run("return view.end - view.begin") >= before[1] - before[0]
+
+
+def test_letters_zoom_and_pan_and_zero_shows_all(page: Browser) -> None:
+    whole = page.run("return [view.begin, view.end]")
+    page.keys("w", "w", "w")
+    zoomed = page.run("return [view.begin, view.end]")
+    assert zoomed[1] - zoomed[0] < whole[1] - whole[0]
+    page.keys("d", "d")
+    panned = page.run("return [view.begin, view.end]")
+    assert panned[0] > zoomed[0]
+    assert panned[1] - panned[0] == pytest.approx(zoomed[1] - zoomed[0])
+    page.keys("0")
+    assert page.run("return [view.begin, view.end]") == pytest.approx(whole)
+
+
+def test_dragging_pans(page: Browser) -> None:
+    page.run("setView(0.4 * step, 0.5 * step)")
+    before = page.run("return [view.begin, area().scale]")
+    page.move_to("#gantt", 700, 60).click_and_hold().move_by_offset(-100, 0).move_by_offset(-100, 0).release().perform()
+    page.settled()
+    assert page.run("return view.begin") == pytest.approx(before[0] + 200 / before[1], rel=1e-3)
+    assert page.run("return state.selected") is None
+
+
+def test_search_finds_any_op_and_zooms_to_it(page: Browser) -> None:
+    op = PLAN.ops[417].op
+    page.keys("/")
+    page.find("#search").send_keys(op)
+    assert page.find("#found .hit").text.split()[:2] == ["op", op]
+    page.keys("\ue007")
+    assert op in details(page)
+    begin, end = page.run("return [view.begin, view.end].map((time) => time * data.unitS)")
+    entry = PLAN.scheduled[op]
+    assert begin <= entry.start_s
+    assert end >= entry.end_s
+    assert end - begin < 0.2 * PLAN.makespan_s
+
+
+def test_search_finds_a_module_and_shows_it_alone(page: Browser) -> None:
+    page.keys("/")
+    page.find("#search").send_keys("blocks.1.layer3")
+    assert page.find("#found .hit").text.split()[0] == "module"
+    page.keys("\ue007")
+    inside = {op.id for op in PLAN.graph.ops if f"{op.module}.".startswith("model.blocks.1.layer3.")}
+    events = "Array.from({length: schedules[0].ops.count}, (_, event) => event)"
+    lit = page.run(
+        f"const s = schedules[0]; return {events}.filter((e) => state.lit.has(s, e)).map((e) => opName(s, e))"
+    )
+    assert set(lit) == inside
+    begin, end = page.run("return [view.begin, view.end].map((time) => time * data.unitS)")
+    forward = [entry for entry in PLAN.ops if entry.op in inside and PLAN.graph.op(entry.op).phase == "forward"]
+    assert begin <= min(entry.start_s for entry in forward)
+    assert end >= max(entry.end_s for entry in forward)
+    assert end - begin < 0.5 * PLAN.makespan_s
+    assert "model.blocks.1.layer3" in details(page)
+
+
+def test_a_click_tells_everything_about_an_op(page: Browser) -> None:
+    entry = max(PLAN.ops, key=lambda each: (each.end_s - each.start_s) * ("backward" in each.op))
+    page.click_at("#gantt", *place_of(page, entry.op))
+    op, text = PLAN.graph.op(entry.op), details(page)
+    for part in (
+        op.id,
+        op.kind,
+        entry.device,
+        "×".join(map(str, op.outputs[0].shape)),
+        "float32",
+        "slack",
+        "Waited for",
+    ):
+        assert part in text
+    for part in str(op.module).split("."):
+        assert part in text
+    for edge in PLAN.graph.edges_into[op.id]:
+        assert edge.source in text
+
+
+def test_hovering_shows_a_tip(page: Browser) -> None:
+    entry = max(PLAN.ops, key=lambda each: each.end_s - each.start_s)
+    page.move_to("#gantt", *place_of(page, entry.op)).perform()
+    tip = page.until(lambda: page.find("#tip").text)
+    for part in (entry.op, PLAN.graph.op(entry.op).kind, "start", "time", "slack", "waited for"):
+        assert part in tip
+
+
+def test_an_interval_has_totals_per_kind_and_device(page: Browser) -> None:
+    chain = page.move_to("#axis", 500, 36).click_and_hold().move_by_offset(150, 0).move_by_offset(150, 0)
+    chain.release().perform()
+    page.settled()
+    begin, end = page.run("return state.interval.map((time) => time * data.unitS)")
+    assert end > begin
+    kinds: dict[str, float] = defaultdict(float)
+    devices: dict[str, float] = defaultdict(float)
+    for entry in PLAN.ops:
+        inside = min(end, entry.end_s) - max(begin, entry.start_s)
+        if inside > 0:
+            kinds[PLAN.graph.op(entry.op).kind] += inside
+            devices[entry.device] += inside
+    found = page.run(
+        "const s = schedules[0];"
+        "const sums = computeTotals(s, ...state.interval, (event) => texts[s.graph.kind[s.ops.op[event]]]);"
+        "return [[...sums.groups].map(([kind, group]) => [kind, group.time * data.unitS]),"
+        " [...sums.devices].map((time, device) => [s.devices.name[device], time * data.unitS])];"
+    )
+    assert dict(found[0]) == pytest.approx(kinds, rel=1e-4)
+    assert dict(found[1]) == pytest.approx(devices, rel=1e-4)
+    longest = max(kinds, key=lambda kind: kinds[kind])
+    assert longest in details(page)
+    page.find("[data-name=Totals]").click()
+    assert longest in page.find("#tab .row").text
+    page.keys("\ue00c")
+    assert page.run("return state.interval") is None
+
+
+def test_tables_sort_and_filter_and_are_written(page: Browser, tmp_path: Path) -> None:
+    rows = page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))")
+    longest = sorted(PLAN.ops, key=lambda entry: entry.start_s - entry.end_s)
+    assert rows[0] == longest[0].op
+    assert len(page.driver.find_elements("css selector", "#tab .row")) < 60, "only rows in sight are elements"
+    page.find("#tab input").send_keys("device:gpu1 time>100us relu")
+    wanted = [
+        entry.op
+        for entry in longest
+        if entry.device == "gpu1" and entry.end_s - entry.start_s > 1e-4 and PLAN.graph.op(entry.op).kind == "aten.relu"
+    ]
+    assert wanted
+    assert page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))") == wanted
+    assert page.find("#tab .status").text == f"{len(wanted)} of 600"
+    page.find("#tab .heads button:nth-child(4)").click()
+    page.find("#tab .heads button:nth-child(4)").click()
+    page.driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.find("#tab .bar button").click()
+    table = page.until(lambda: (tmp_path / "ops.csv").is_file() and (tmp_path / "ops.csv").read_text())
+    head, *lines = table.splitlines()
+    assert head.startswith("op,kind,device,start (s),time (s),slack (s),output,")
+    starts = sorted(wanted, key=lambda op: PLAN.scheduled[op].start_s)
+    assert page.run("return tabs.views.get('Ops').shown.map((event) => opName(schedules[0], event))") == starts
+    page.click_at("#tab .scroll", 300, 38)
+    assert starts[0] in details(page)
+    assert {line.split(",")[0] for line in lines} == set(wanted)
+
+
+def test_transfers_devices_and_links_are_listed(page: Browser) -> None:
+    for name, count in (("Transfers", len(PLAN.transfers)), ("Devices", 3), ("Links", 6)):
+        page.find(f"[data-name={name}]").click()
+        assert page.find("#tab .status").text == str(count)
+    page.find("[data-name=Transfers]").click()
+    page.click_at("#tab .scroll", 300, 38)
+    first = PLAN.transfers[page.run("return state.selected.index")]
+    assert first.bytes == max(sent.bytes for sent in PLAN.transfers)
+    assert first.tensor in details(page)
+    assert f"{first.segments[0].route[0][0]} → {first.target}" in details(page)
+
+
+def test_modules_fold_and_unfold(page: Browser) -> None:
+    page.find("[data-name=Modules]").click()
+    paths = "return [...document.querySelectorAll('.module')].map((row) => row.title)"
+    row = "[...document.querySelectorAll('.module')].find((each) => each.title === 'model.blocks.0')"
+    before = page.run(paths)
+    assert before[0] == "model"
+    assert "model.blocks.0" in before
+    page.run(f"{row}.querySelector('.fold').click()")
+    assert "model.blocks.0.layer0" in page.run(paths)
+    page.run(f"{row}.querySelector('.fold').click()")
+    assert page.run(paths) == before
+    inside = [op for op in PLAN.graph.ops if str(op.module).startswith("model.blocks.0.")]
+    assert f"{len(inside)} ops" in page.run(f"return {row}.innerText")
+
+
+def test_tensors_make_up_the_peak(page: Browser) -> None:
+    for position, device in enumerate(PLAN.topology.devices):
+        peak = max(level for _, level in live_bytes(PLAN, device.id))
+        found = page.run(
+            "const s = schedules[0]; const curve = memoryCurve(s, arguments[0]);"
+            "const alive = aliveAt(s, arguments[0], curve.peakTime).map((live) => s.memory.bytes[live]);"
+            "return [curve.peak, alive.reduce((sum, size) => sum + size, s.memory.resident[arguments[0]])];",
+            position,
+        )
+        assert found == [peak, peak]
+    page.find("[data-name=Memory]").click()
+    assert "the peak" in page.find("#tab .status").text
+    row = page.run("const row = rows.find((r) => r.type === 'memory' && r.device === 1); return [row.top, row.height]")
+    page.run("timeline.scroller.scrollTop = 1e6")
+    page.settled()
+    scroll = page.run("return timeline.scroller.scrollTop")
+    page.click_at("#gantt", 700, row[0] - scroll + row[1] / 2)
+    assert page.run("return looked.device") == 1
+    assert page.run("return looked.time") == pytest.approx(page.run("return timeAt(700)"), rel=1e-3)
+
+
+def test_critical_path_and_colours(page: Browser) -> None:
+    marked = page.run(
+        "return [...schedules[0].ops.critical].flatMap((c, event) => (c ? [opName(schedules[0], event)] : []))"
+    )
+    assert set(marked) == {step.op for step in critical_path(PLAN) if hasattr(step, "op")}
+    page.keys("c")
+    assert "179,18,78" not in page.colors()
+    drawings = [page.colors()]
+    for key, name in (("2", "module"), ("3", "kind"), ("4", "device")):
+        page.keys(key)
+        assert page.run("return state.colorBy") == name
+        drawings.append(page.colors())
+    assert all(one != other for at, one in enumerate(drawings) for other in drawings[:at])
+    legend = page.find("#legend").text.split()
+    assert legend[:3] == ["gpu0", "gpu1", "gpu2"]
+    page.find("#legend button:nth-child(2)").click()
+    page.settled()
+    assert "gpu1" in details(page)
+    assert page.colors() != drawings[-1]
+
+
+def test_the_keyboard_goes_from_op_to_op(page: Browser) -> None:
+    order = PLAN.order["gpu0"]
+    page.run("choose({schedule: 0, type: 'op', index: arguments[0]})", [e.op for e in PLAN.ops].index(order[5]))
+    page.settled()
+    page.keys("\ue014")
+    assert order[6] in details(page)
+    page.keys("\ue012", "\ue012")
+    assert order[4] in details(page)
+    page.keys("\ue015")
+    assert page.run("return schedules[0].ops.device[state.selected.index]") == 1
+    page.keys("?")
+    assert page.find("#help").is_displayed()
+    page.keys("\ue00c")
+    assert not page.find("#help").is_displayed()
+
+
+def test_two_plans_stand_side_by_side(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["two"])
+    rows = session.run("return rows.filter((row) => row.type === 'device').map((row) => [row.label, row.tag])")
+    assert rows == [[device, name] for device in ("gpu0", "gpu1", "gpu2") for name in ("one", "two")]
+    session.run("choose({schedule: 0, type: 'op', index: 7})")
+    other = session.run("return twins(state.selected).map((twin) => opName(schedules[1], twin.index))")
+    assert other == [PLAN.ops[7].op]
+    assert "difference" in session.find("#tab .heads").text
+    assert session.messages() == []
+
+
+def test_ops_that_only_one_plan_has_are_listed(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["split"])
+    listed = session.run("const ops = tabs.views.get('Ops'); return ops.shown.map((row) => ops.columns[0].value(row))")
+    assert sorted(listed) == ["p", "u", "v", "w", "x", "y", "z"]
+    cells = session.run(
+        "const ops = tabs.views.get('Ops');"
+        "return ops.shown.map((row) => ops.columns.slice(2, 9).map((column) => cellText(column, row)));"
+    )
+    found = dict(zip(listed, cells, strict=True))
+    assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "0 s"]
+    assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "–"]
+    assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "–"]
+    assert session.messages() == []
+
+
+def test_a_run_is_beside_its_prediction(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["run"])
+    rows = session.run("return rows.filter((row) => row.type === 'device').map((row) => [row.label, row.tag])")
+    assert rows == [["a", "predicted"], ["a", "measured"], ["b", "predicted"], ["b", "measured"]]
+    session.run("choose({schedule: 1, type: 'op', index: 4})")
+    assert "a tensor that arrives" in details(session)
+    assert session.messages() == []
+
+
+def test_no_name_becomes_code(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["hostile"])
+    session.run("choose({schedule: 0, type: 'op', index: 0})")
+    session.settled()
+    assert session.run("return document.querySelector('#details h2').textContent") == HOSTILE_SHOWN
+    assert session.run("return document.scripts.length") == 2
+    for name in session.run("return tabs.names"):
+        session.find(f"[data-name={name}]").click()
+    session.find("#search").send_keys("script")
+    assert session.find("#found .hit bdi").text == HOSTILE_SHOWN
+    assert session.messages() == []
+
+
+@pytest.mark.parametrize("name", ["small", "moment"])
+def test_smallest_plans(session: Browser, pages: dict[str, Path], name: str) -> None:
+    session.open(pages[name])
+    for tab in session.run("return tabs.names"):
+        session.find(f"[data-name={tab}]").click()
+    session.keys("w", "s", "0", "c")
+    assert session.messages() == []
+
+
+def test_dark_and_narrow(session: Browser, pages: dict[str, Path]) -> None:
+    driver = session.driver
+    driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    metrics = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        session.open(pages["plan"])
+        assert session.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        assert session.colors()["20,23,27"] > 1000
+        assert session.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert session.run("return document.querySelector('#gantt').width") == 780
+        session.find("#theme").click()
+        session.settled()
+        assert session.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    finally:
+        session.run("localStorage.clear()")
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert session.messages() == []
+
+
+def test_without_transfers_there_is_no_tab_for_them(session: Browser, tmp_path: Path) -> None:
+    alone: Plan = long_plan(40, devices=1)
+    (tmp_path / "alone.html").write_text(html_page(alone))
+    session.open(tmp_path / "alone.html")
+    assert session.run("return tabs.names") == ["Ops", "Devices", "Totals", "Memory", "Modules"]
+    assert session.messages() == []
+
+
+def test_a_pipeline_is_coloured_by_micro_batch(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["pipeline"])
+    assert session.run("return COLOR_NAMES[0][1] === 'micro-batch' && state.colorBy === 'module'")
+    assert session.find("#legend").text.split("\n")[:2] == ["micro-batch 0", "micro-batch 1"]
+    assert session.run("return tabs.open") == "Stages"
+    assert len(session.colors()) > 8
+    assert session.messages() == []
+
+
+def test_a_method_is_put_beside_the_best(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["comparison"])
+    assert session.run("return state.shown") == [0]
+    session.click_at("#tab .scroll", 60, 26 + 24 + 12)
+    assert session.run("return state.shown") == [0, 1]
+    assert session.run("return rows.filter((row) => row.type === 'device').length") == 4
+    assert session.run("return view.end") >= session.run("return Math.max(schedules[0].end, schedules[1].end)")
+    assert session.messages() == []
+
+
+def test_a_hybrid_is_a_chart(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["hybrid"])
+    colors = session.colors("#chart")
+    assert colors["0,114,178"] > 100, "data parallelism"
+    assert colors["230,159,0"] > 100, "two devices per worker"
+    x, y = session.run("const box = byId('chart').getBoundingClientRect(); return [box.width - CHART.right, 40]")
+    session.move_to("#chart", x, y).perform()
+    assert "devices" in session.until(lambda: session.find("#tip").text)
+    assert session.messages() == []

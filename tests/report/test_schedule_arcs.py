@@ -1,0 +1,123 @@
+"""Slack and waits, against hand-computed schedules and against schedules replayed with one op delayed."""
+
+import pytest
+from report.page.long_plans import long_plan, replayed
+from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
+
+from dlplacer.core.graph import Edge, Op
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.report.critical_path import critical_path
+from dlplacer.report.schedule_arcs import BARRIER, DEVICE, INPUT, LINK, PRODUCER, RELAY, TRANSFER, ScheduleArcs
+
+
+def slack_of(plan: Plan) -> dict[str, float]:
+    arcs = ScheduleArcs(plan)
+    return {entry.op: arcs.slack_s[event] for event, entry in enumerate(plan.ops)}
+
+
+def waits_of(plan: Plan) -> dict[str, tuple[str, int]]:
+    """Op → what it waited for: an op, or a tensor, and why."""
+    arcs = ScheduleArcs(plan)
+    names = [entry.op for entry in plan.ops] + [part.tensor for part in plan.transfers for _ in part.segments]
+    found = {}
+    for event, arc in enumerate(arcs.latest_before[: len(plan.ops)]):
+        if arc is not None:
+            found[names[event]] = (names[arc.before], arc.why)
+    return found
+
+
+def test_slack_of_the_diamond() -> None:
+    # z ends at 3, and the next on its device and its reader is w, which starts at 10; all else is on the path to 11.
+    assert slack_of(diamond()) == {"p": 0, "x": 0, "z": 7, "y": 0, "w": 0}
+
+
+def test_waits_of_the_diamond() -> None:
+    assert waits_of(diamond()) == {"x": ("p", INPUT), "z": ("x", INPUT), "y": ("x.0", TRANSFER), "w": ("y.0", TRANSFER)}
+
+
+def test_a_transfer_waits_for_its_producer() -> None:
+    arcs = ScheduleArcs(diamond())
+    arc = arcs.latest_before[arcs.first_segment[0]]
+    assert arc is not None
+    assert (arc.why, arcs.plan.ops[arc.before].op) == (PRODUCER, "x")
+
+
+@pytest.mark.parametrize(("contention", "why", "slack_s"), [("link", LINK, 0.0), ("none", PRODUCER, 1.0)])
+def test_a_transfer_waits_for_its_link(contention: str, why: int, slack_s: float) -> None:
+    # u.0 travels 1–4; v.0 is ready at 2, and may go at once only where there is no contention: then it ends at 5, and
+    # u.0, which ends at 4, has a second to spare until w starts at 5.
+    begin_s = 4.0 if contention == "link" else 2.0
+    plan = plan_of(
+        [Op("u", "k", 1.0), Op("v", "k", 1.0), Op("w", "k", 1.0)],
+        [Edge("u", "w", 4, tensor="u.0"), Edge("v", "w", 4, tensor="v.0")],
+        {"u": ("a", 0.0, 1.0), "v": ("a", 1.0, 2.0), "w": ("b", begin_s + 3, begin_s + 4)},
+        [sent("u.0", "u", 4, ("a-b", 1.0, 4.0)), sent("v.0", "v", 4, ("a-b", begin_s, begin_s + 3))],
+        options=Options(contention=contention, step="joint"),
+    )
+    arcs = ScheduleArcs(plan)
+    arc = arcs.latest_before[arcs.first_segment[1]]
+    assert arc is not None
+    assert arc.why == why
+    assert arcs.slack_s[arcs.first_segment[0]] == slack_s
+
+
+def test_a_relayed_segment_waits_for_the_one_before() -> None:
+    plan = plan_of(
+        [Op("u", "k", 1.0), Op("v", "k", 1.0)],
+        [Edge("u", "v", 2, tensor="t")],
+        {"u": ("a", 0.0, 1.0), "v": ("b", 7.0, 8.0)},
+        [sent("t", "u", 2, ("a-b", 1.0, 3.0), ("b-a", 3.0, 5.0), ("a-b", 5.0, 7.0))],
+        pair(),
+    )
+    arcs = ScheduleArcs(plan)
+    first = arcs.first_segment[0]
+    assert [arc.why for arc in arcs.latest_before[first : first + 3] if arc] == [PRODUCER, RELAY, RELAY]
+    assert arcs.slack_s == [0.0] * 5
+
+
+def test_backward_ops_wait_for_the_loss() -> None:
+    ops = [
+        Op("f", "k", 1.0, phase="forward"),
+        Op("loss", "k", 1.0, phase="forward"),
+        Op("b", "k", 1.0, phase="backward"),
+    ]
+    times = {"f": ("a", 0.0, 1.0), "loss": ("a", 1.0, 2.0), "b": ("b", 2.0, 3.0)}
+    assert waits_of(plan_of(ops, (), times, options=Options()))["b"] == ("loss", BARRIER)
+    assert "b" not in waits_of(plan_of(ops, (), times, options=Options(step="joint")))
+
+
+def test_the_device_is_waited_for() -> None:
+    ops = [Op("u", "k", 1.0), Op("v", "k", 1.0)]
+    plan = plan_of(ops, (), {"u": ("a", 0.0, 1.0), "v": ("a", 1.0, 2.0)})
+    assert waits_of(plan) == {"v": ("u", DEVICE)}
+
+
+def test_without_transfers_an_op_waits_for_producers_elsewhere() -> None:
+    plan = plan_of(
+        [Op("u", "k", 1.0), Op("v", "k", 1.0)], [Edge("u", "v", 2)], {"u": ("a", 0.0, 1.0), "v": ("b", 3.0, 4.0)}
+    )
+    assert waits_of(plan) == {"v": ("u", TRANSFER)}
+
+
+@pytest.mark.parametrize("plan", [diamond(), through_a_router(), through_a_router("store-and-forward")])
+def test_the_critical_path_has_no_slack(plan: Plan) -> None:
+    arcs = ScheduleArcs(plan)
+    on_path = set(map(id, critical_path(plan)))
+    assert all(arcs.slack_s[event] == 0 for event, entry in enumerate(plan.ops) if id(entry) in on_path)
+
+
+def test_two_at_once_share_their_link() -> None:
+    # Without contention both transfers go at once: only v's, which ends last, holds w up.
+    assert slack_of(two_at_once()) == {"u": 0, "v": 0, "w": 0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slack_is_what_an_op_can_take_longer(seed: int) -> None:
+    """Replayed in the same order with one op longer by its slack, the step is as long; by more, it is longer."""
+    plan = long_plan(60, devices=3, seed=seed)
+    slack = slack_of(plan)
+    assert max(slack.values()) > 0
+    for op, slack_s in slack.items():
+        assert replayed(plan, {op: slack_s}) == pytest.approx(plan.makespan_s, rel=1e-9)
+        assert replayed(plan, {op: slack_s + 1e-6}) > plan.makespan_s + 0.9e-6

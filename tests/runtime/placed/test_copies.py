@@ -1,0 +1,95 @@
+"""Copies of a placed module, and what takes its place in a file."""
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import build, build_with, dropout, graph_of
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from dlplacer.core.errors import InputError
+
+pytestmark = needs_two_cores
+
+EXACT = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def test_a_deep_copy_has_its_own_tensors_and_runs() -> None:
+    job, plain = build("counting"), build("counting").module
+    with placed_at_random(job, graph=graph_of("counting")) as placed:
+        placed.step(*job.args, *job.targets)
+        plain_loss(job, plain)
+        copied = copy.deepcopy(placed)
+        with torch.no_grad():
+            placed.fc.weight.zero_()
+        torch.testing.assert_close(dict(copied.named_parameters()), dict(plain.named_parameters()), **EXACT)
+        torch.testing.assert_close(copied.step(*job.args, *job.targets), plain_loss(job, plain).detach(), **EXACT)
+        copied.eval()
+        assert placed.training
+        assert placed.fc.training
+        copied.close()
+        placed.step(*job.args, *job.targets)
+        placed.close()
+        with pytest.raises(InputError, match="is closed"):
+            copied.train().step(*job.args, *job.targets)
+
+
+def test_a_copy_of_an_edited_module_is_edited() -> None:
+    job, plain = build("branches"), build("branches").module
+    with placed_at_random(job, graph=graph_of("branches")) as placed:
+        for module in (job.module, plain):
+            next(module.parameters()).requires_grad_(False)
+        copied = copy.deepcopy(placed)
+        loss = copied.step(*job.args, *job.targets)
+        expected = plain_loss(job, plain)
+        expected.backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(loss, expected.detach(), **EXACT)
+        assert next(copied.parameters()).grad is None
+        assert all(parameter.grad is not None for parameter in list(copied.parameters())[1:])
+        copied.close()
+
+
+def test_a_copy_goes_on_drawing_and_updating_as_the_original_does() -> None:
+    from dataclasses import replace
+
+    job = replace(build_with(dropout), optimizer="adam")
+    with placed_at_random(job) as placed:
+        placed.step(*job.args, *job.targets)
+        copied = copy.deepcopy(placed)
+        ours = [placed.step(*job.args, *job.targets).item() for _ in range(3)]
+        theirs = [copied.step(*job.args, *job.targets).item() for _ in range(3)]
+        assert ours == theirs
+        copied.close()
+
+
+def test_averages_of_a_placed_module_are_those_of_a_plain_one() -> None:
+    job, plain = build("convolutions"), build("convolutions").module
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
+        modules: list[nn.Module] = [placed, plain]
+        averages = [AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.5)) for module in modules]
+        optimizers = [torch.optim.SGD(module.parameters(), 0.1) for module in modules]
+        for _ in range(2):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            placed.step(*job.args, *job.targets)
+            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+            for module, average, optimizer in zip(modules, averages, optimizers, strict=True):
+                optimizer.step()
+                average.update_parameters(module)
+        ours, theirs = (average.eval()(*job.args) for average in averages)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("save", [torch.save, pickle.dump])
+def test_saving_the_module_itself_says_what_to_save(save: Any) -> None:
+    job = build("linear")
+    with (
+        placed_at_random(job, graph=graph_of("linear")) as placed,
+        pytest.raises(InputError, match=r"torch.save\(placed.state_dict\(\), file\), and the plan"),
+    ):
+        save(placed, io.BytesIO())

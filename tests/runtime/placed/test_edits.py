@@ -1,0 +1,299 @@
+"""What is edited after `apply` is seen: the next step is that of plain PyTorch after the same edit, or names it."""
+
+import re
+import time
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import CLASSES, build_with, dropout
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
+
+from dlplacer.core.errors import CaptureError, InputError
+from dlplacer.frontend import Job
+from dlplacer.runtime.placed.module_snapshot import ModuleSnapshot
+
+pytestmark = needs_two_cores
+
+EXACT = {"rtol": 1e-6, "atol": 1e-6}
+
+
+class Layers(nn.Module):
+    """Attributes of every sort that a forward pass reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        self.scale, self.sizes, self.config = 2.0, [1.0, 3.0], SimpleNamespace(shift=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.first(x)) * self.scale + self.sizes[-1]
+        return self.last(hidden + self.config.shift)
+
+
+def layers() -> Job:
+    return Job(Layers(), (torch.randn(4, 8),), (torch.randint(CLASSES, (4,)),), functional.cross_entropy)
+
+
+def freeze(module: Any) -> None:
+    module.first.weight.requires_grad_(False)
+
+
+def unfreeze(module: Any) -> None:
+    module.first.weight.requires_grad_(True)
+
+
+def swap(module: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module.first = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 8))
+
+
+def new_parameter(module: Any) -> None:
+    module.last.bias = nn.Parameter(torch.arange(float(CLASSES)))
+
+
+def parameter_gone(module: Any) -> None:
+    module.last.bias = None
+
+
+def forward_hook(module: Any) -> None:
+    module.first.register_forward_hook(lambda module, args, output: output * 3)
+
+
+def forward_pre_hook(module: Any) -> None:
+    module.first.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+
+
+def gradient_hook(module: Any) -> None:
+    module.first.weight.register_hook(lambda gradient: gradient * 5)
+
+
+def weight_norm(module: Any) -> None:
+    parametrizations.weight_norm(module.first)
+
+
+def parametrized(module: Any) -> None:
+    parametrize.register_parametrization(module.last, "weight", nn.Tanh())
+
+
+def parametrization_gone(module: Any) -> None:
+    parametrize.remove_parametrizations(module.last, "weight")
+
+
+def number(module: Any) -> None:
+    module.scale = 7.0
+
+
+def entry_of_a_list(module: Any) -> None:
+    module.sizes[1] = -4.0
+
+
+def entry_of_a_configuration(module: Any) -> None:
+    module.config.shift = 11.0
+
+
+def other_forward(module: Any) -> None:
+    module.first.forward = lambda x: x * 2
+
+
+def tied(module: Any) -> None:
+    module.first = nn.Linear(8, 8)
+    module.last = nn.Sequential(module.first, nn.Linear(8, CLASSES))
+    module.last[1].weight.data.fill_(0.5)
+    module.last[1].bias.data.fill_(0.1)
+    module.first.weight.data.fill_(0.25)
+    module.first.bias.data.fill_(0.2)
+
+
+EDITS: dict[str, list[Callable[[Any], None]]] = {
+    "freeze": [freeze],
+    "freeze, unfreeze": [freeze, unfreeze],
+    "swap": [swap],
+    "swap twice, freeze": [swap, swap, lambda module: module.first[0].requires_grad_(False)],
+    "new parameter": [new_parameter],
+    "parameter gone": [parameter_gone],
+    "forward hook": [forward_hook],
+    "forward pre-hook": [forward_pre_hook],
+    "gradient hook": [gradient_hook],
+    "weight norm": [weight_norm],
+    "parametrization": [parametrized, parametrization_gone],
+    "number": [number],
+    "entry of a list": [entry_of_a_list],
+    "entry of a configuration": [entry_of_a_configuration],
+    "forward of an instance": [other_forward],
+    "tied": [tied],
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_the_next_step_is_that_of_plain_pytorch_after_the_same_edit(name: str) -> None:
+    joint = list(EDITS).index(name) % 2 == 0  # in one program, or by the autograd engine
+    job, plain = build_with(layers), build_with(layers).module
+    with placed_at_random(job, seed=2) as placed:
+        for edit in (None, *EDITS[name]):
+            for module in (job.module, plain):
+                if edit is not None:
+                    edit(module)
+                module.zero_grad()
+            expected = plain_loss(job, plain)
+            expected.backward()  # type: ignore[no-untyped-call]
+            loss = placed.step(*job.args, *job.targets) if joint else placed(*job.args, *job.targets)
+            if not joint:
+                loss.backward()
+            torch.testing.assert_close(loss.detach(), expected.detach(), **EXACT)
+            ours, theirs = dict(placed.named_parameters()), dict(plain.named_parameters())
+            assert list(ours) == list(theirs)
+            for parameter, other in theirs.items():
+                assert (ours[parameter].grad is None) == (other.grad is None), parameter
+                torch.testing.assert_close(ours[parameter].grad, other.grad, **EXACT)
+            placed.eval()
+            plain.eval()
+            torch.testing.assert_close(placed(*job.args), plain(*job.args), **EXACT)
+            placed.train()
+            plain.train()
+
+
+def test_an_optimizer_goes_on_after_a_part_is_frozen() -> None:
+    job, plain = build_with(layers), build_with(layers).module
+    with placed_at_random(job) as placed:
+        optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (placed, plain)]
+        for step in range(4):
+            if step == 2:
+                freeze(job.module)
+                freeze(plain)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            placed.step(*job.args, *job.targets)
+            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+            for optimizer in optimizers:
+                optimizer.step()
+        torch.testing.assert_close(dict(placed.named_parameters()), dict(plain.named_parameters()), **EXACT)
+
+
+def test_the_dropout_rate_is_seen_in_training() -> None:
+    job = build_with(dropout)
+    with placed_at_random(job) as placed:
+        job.module[1].p = 1.0
+        placed.step(*job.args, *job.targets)
+        assert not job.module[0].weight.grad.any()
+        job.module[1].p = 0.0
+        torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT)
+
+
+def test_a_backward_hook_is_refused_by_the_name_of_its_module() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        handle = job.module.last.register_full_backward_hook(lambda module, inputs, outputs: None)
+        with pytest.raises(CaptureError, match=r"module 'last' \(Linear\) has a backward hook"):
+            placed.step(*job.args, *job.targets)
+        handle.remove()
+        placed.step(*job.args, *job.targets)
+
+
+def test_hooks_of_the_placed_module_itself_are_called_or_refused() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        placed.register_forward_hook(lambda module, args, output: output * 2)
+        torch.testing.assert_close(placed(*job.args, *job.targets), 2 * plain_loss(job, job.module), **EXACT)
+        with pytest.raises(InputError, match="has hooks, which step"):
+            placed.step(*job.args, *job.targets)
+
+
+def test_attributes_of_the_job_module_are_not_set_on_the_placed_one() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed, pytest.raises(AttributeError, match="'scale' is an attribute of the module"):
+        placed.scale = 3.0
+
+
+def test_nothing_left_to_train_is_named() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        job.module.requires_grad_(False)
+        with pytest.raises(CaptureError, match="no parameter of the module requires a gradient"):
+            placed.step(*job.args, *job.targets)
+
+
+def test_going_back_and_forth_captures_each_state_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        captured = []
+        monkeypatch.setattr(placed, "_capture", lambda job, honest=placed._capture: captured.append(1) or honest(job))
+        for _ in range(3):
+            freeze(job.module)
+            placed.step(*job.args, *job.targets)
+            unfreeze(job.module)
+            placed.step(*job.args, *job.targets)
+        assert len(captured) == 1
+
+
+def test_a_module_that_was_swapped_out_is_not_kept_alive() -> None:
+    import gc
+    import weakref
+
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        placed.step(*job.args, *job.targets)
+        old = weakref.ref(job.module.first)
+        swap(job.module)
+        placed.step(*job.args, *job.targets)
+        gc.collect()
+        assert old() is None
+
+
+def test_an_attribute_that_changes_with_every_step_is_warned_of() -> None:
+    job = Job(Layers().first, (torch.randn(4, 8),), mode="infer")
+    with placed_at_random(job) as placed, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(17):
+            job.module.scale = float(step)
+            placed(*job.args)
+    (message,) = {str(warning.message) for warning in told if "captures its step again" in str(warning.message)}
+    assert re.search(r"scale: \d+.0, now \d+.0; keep what changes", message)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (freeze, "first.weight.requires_grad: True, now False"),
+        (number, "scale: 2.0, now 7.0"),
+        (entry_of_a_list, ""),
+        (entry_of_a_configuration, "config.shift: 0.5, now 11.0"),
+        (parameter_gone, "last.bias was removed"),
+        (parametrized, "the type of last: Linear, now ParametrizedLinear"),
+    ],
+)
+def test_a_difference_names_what_was_edited(edit: Callable[[Any], None], told: str) -> None:
+    module = Layers()
+    before = ModuleSnapshot({"": module})
+    assert before.holds()
+    edit(module)
+    assert not before.holds()
+    after = ModuleSnapshot({"": module})
+    assert after.holds()
+    assert told in after.difference(before)
+
+
+def test_looking_for_edits_costs_little_beside_naming_all_tensors() -> None:
+    """What a call did before, to name its tensors, takes longer than to see that nothing was edited."""
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()) for _ in range(60)))
+    snapshot = ModuleSnapshot({"": module})
+
+    def named() -> dict[str, torch.Tensor]:
+        return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    def fastest(work: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(20):
+            began = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    assert fastest(snapshot.holds) < fastest(named)

@@ -1,0 +1,248 @@
+"""Other batch sizes, lengths and numbers than those of the plan: the same placement, the results of plain PyTorch."""
+
+import math
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import CLASSES, Calls, build, build_with, dropout, graph_of
+from runtime.families import all_families
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from torch import nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from dlplacer.core.errors import DlplacerError
+from dlplacer.frontend import Job
+from dlplacer.runtime import PlacedModule
+
+pytestmark = needs_two_cores
+
+EXACT = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def resized(job: Job, batch: int) -> Job:
+    """The job with another number of examples, which repeat those that it has."""
+
+    def sized(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf if leaf.dim() == 0 else leaf[torch.arange(batch) % len(leaf)]
+
+    given = job.args, dict(job.kwargs), job.targets
+    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, sized, given)
+    return replace(job, args=args, kwargs=kwargs, targets=targets)
+
+
+def trains_as(placed: PlacedModule, job: Job, plain: nn.Module) -> None:
+    """Loss and gradients of a placed step and a plain one are the same."""
+    placed.zero_grad()
+    plain.zero_grad()
+    loss = placed.step(*job.args, *job.targets, **job.kwargs)
+    expected = plain_loss(job, plain)
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, expected.detach(), **EXACT)
+    theirs = dict(plain.named_parameters())
+    for name, parameter in placed.named_parameters():
+        assert (parameter.grad is None) == (theirs[name].grad is None), name
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["attention", "convolutions", "recurrent", "transformer"])
+def test_any_batch_size(name: str) -> None:
+    job, plain = build(name), build(name).module.train()
+    with placed_at_random(job, graph=graph_of(name)) as placed:
+        for batch in (1, 5):
+            trains_as(placed, resized(job, batch), plain)
+        for variant in placed._variants.values():
+            kept = {op: device for op, device in placed.plan.placement.items() if op in variant.home}
+            assert kept.items() <= variant.home.items()
+            assert len(kept) > 0.8 * len(placed.plan.placement)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", all_families.EVERY)
+def test_every_family_at_batch_size_1(name: str) -> None:
+    job, plain = all_families.build(name), all_families.build(name).module.train()
+    with placed_at_random(job, graph=all_families.graph_of(name)) as placed:
+        trains_as(placed, resized(job, 1), plain)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_another_length_of_a_recurrent_network(length: int) -> None:
+    """Every step of the sequence is ops of its own: as many appear or vanish."""
+    job, plain = build("recurrent"), build("recurrent").module
+    with placed_at_random(job, graph=graph_of("recurrent"), seed=1) as placed:
+        longer = replace(job, args=(torch.randn(4, length, 8),))
+        trains_as(placed, longer, plain)
+        placed.eval()
+        torch.testing.assert_close(placed(*longer.args), plain.eval()(*longer.args), **EXACT)
+
+
+def test_plans_for_one_example_run_with_more() -> None:
+    job = resized(build("attention"), 1)
+    with placed_at_random(job) as placed:
+        trains_as(placed, build("attention"), build("attention").module)
+
+
+def test_variants_are_bounded() -> None:
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        placed._variants._found._most = 4
+        for batch in range(1, 8):
+            placed.step(*resized(job, batch).args, *resized(job, batch).targets)
+        assert len(placed._variants) == 4
+        trains_as(placed, job, build("linear").module)
+
+
+def from_threads(count: int, work: Any) -> list[Any]:
+    """What `work(number)` returns or raises, called from as many threads at once."""
+    found: list[Any] = [None] * count
+    barrier = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            found[number] = work(number)
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_the_first_evaluation_may_come_from_several_threads() -> None:
+    job, plain = build("convolutions"), build("convolutions").module.eval()
+    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
+        placed.eval()
+        inputs = [job.args[0][: 1 + number % 3] for number in range(6)]
+        for found, given in zip(from_threads(6, lambda number: placed(inputs[number])), inputs, strict=True):
+            torch.testing.assert_close(found, plain(given), **EXACT)
+        assert len(placed._variants) == 1 + 3
+
+
+class Factor(nn.Module):
+    """Reads Python numbers in its forward pass."""
+
+    def __init__(self, uses: Any) -> None:
+        super().__init__()
+        self.fc, self.uses = nn.Linear(8, CLASSES), uses
+
+    def forward(self, x: torch.Tensor, factor: Any) -> torch.Tensor:
+        return self.uses(self.fc(x), factor)
+
+
+USES = {
+    "a factor": lambda x, factor: x * factor + 1,
+    "a branch": lambda x, factor: x * factor if factor > 3 else x + factor,
+    "computed with": lambda x, factor: x * (factor * 2 + 1),
+    "its root": lambda x, factor: x * math.sqrt(factor),
+    "a count": lambda x, factor: sum((x * step for step in range(int(factor))), x),
+    "a size": lambda x, factor: functional.pad(x, (0, int(factor)))[:, :CLASSES] + int(factor),
+    "absolute": lambda x, factor: x * abs(factor),
+    "at most": lambda x, factor: x * min(factor, 6),
+    "twice": lambda x, factor: (x + factor).clamp(-factor, factor),
+}
+
+
+@pytest.mark.parametrize("kind", [float, int])
+@pytest.mark.parametrize("name", USES)
+def test_other_numbers_give_what_plain_pytorch_gives(name: str, kind: type) -> None:
+    """Whatever the forward pass does with a number: also with one that comes after many."""
+    job = build_with(lambda: Job(Factor(USES[name]), (torch.randn(4, 8), kind(2)), mode="infer"))
+    with placed_at_random(job) as placed:
+        for factor in (2, 5, 1, 7, 4, *((-3,) if name in ("a factor", "absolute", "at most") else ())):
+            given = kind(factor) + (0.25 if kind is float else 0)
+            torch.testing.assert_close(placed(job.args[0], given), job.module(job.args[0], given), **EXACT)
+
+
+@pytest.mark.parametrize("kind", [float, int])
+def test_numbers_that_only_flow_into_ops_are_not_captured_again(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, plain = build_with(factored), build_with(factored).module
+    job = replace(job, args=(job.args[0], kind(2)))
+    with placed_at_random(job) as placed:
+        captured = []
+        monkeypatch.setattr(placed, "_capture", lambda job, honest=placed._capture: captured.append(1) or honest(job))
+        for factor in range(2, 30):
+            trains_as(placed, replace(job, args=(job.args[0], kind(factor))), plain)
+        assert len(captured) <= 1
+
+
+def factored() -> Job:
+    """A training job whose module takes a number."""
+    labels = torch.randint(CLASSES, (4,))
+    return Job(Factor(USES["a factor"]), (torch.randn(4, 8), 2.0), (labels,), functional.cross_entropy)
+
+
+def test_threads_with_other_numbers_do_not_mix_them_up() -> None:
+    job = build_with(lambda: Job(Factor(USES["a factor"]), (torch.randn(4, 8), 2.0), mode="infer"))
+    with placed_at_random(job) as placed:
+        placed(job.args[0], 3.0)
+        found = from_threads(8, lambda number: [placed(job.args[0], float(number)) for _ in range(20)])
+        for number, outputs in enumerate(found):
+            expected = job.module(job.args[0], float(number))
+            for output in outputs:
+                torch.testing.assert_close(output, expected, **EXACT)
+
+
+def test_nan_is_captured_once() -> None:
+    job = build_with(
+        lambda: Job(
+            Calls(lambda self, x, a: self.fc(x) * a, fc=nn.Linear(8, 5)), (torch.randn(4, 8), 1.0), mode="infer"
+        )
+    )
+    with placed_at_random(job) as placed:
+        for _ in range(3):
+            assert placed(job.args[0], float("nan")).isnan().all()
+        assert len(placed._variants) <= 2
+
+
+def dropped(placed: PlacedModule, job: Job, steps: int) -> list[float]:
+    return [placed.step(*job.args, *job.targets).item() for _ in range(steps)]
+
+
+def test_manual_seed_reaches_dropout() -> None:
+    job = build_with(dropout)
+    with placed_at_random(job) as placed:
+        torch.manual_seed(5)
+        first = dropped(placed, job, 3)
+        torch.manual_seed(5)
+        assert dropped(placed, job, 3) == first
+        torch.manual_seed(6)
+        assert dropped(placed, job, 3) != first
+        torch.manual_seed(5)
+        assert dropped(placed, job, 1) == first[:1]
+
+
+def test_a_resumed_run_draws_the_same(tmp_path: Any) -> None:
+    job = build_with(dropout)
+    torch.manual_seed(5)
+    with placed_at_random(job) as placed:
+        dropped(placed, job, 2)
+        torch.save(placed.state_dict(), tmp_path / "state.pt")
+        expected = dropped(placed, job, 3)
+    assert len(set(expected)) == 3
+    torch.manual_seed(9)
+    again = build_with(dropout)
+    with placed_at_random(again, seed=1) as placed:
+        placed.load_state_dict(torch.load(tmp_path / "state.pt"))
+        torch.randn(100)
+        assert dropped(placed, again, 3) == expected
+        torch.manual_seed(5)
+        assert dropped(placed, again, 3) != expected
+    plain = build_with(dropout).module
+    plain.load_state_dict(torch.load(tmp_path / "state.pt"))
+
+
+def test_shapes_that_cannot_be_captured_leave_the_others_usable() -> None:
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        for _ in range(2):
+            with pytest.raises(DlplacerError, match="cannot be captured"):
+                placed.step(torch.randn(4, 9), *job.targets)
+            trains_as(placed, job, build("linear").module)
