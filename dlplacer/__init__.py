@@ -1,12 +1,17 @@
 """Where every op of a model should run, how good that plan is, and running it there.
 
 >>> import dlplacer as dp
->>> graph = dp.load_graph("inception_v3-train")
->>> result = dp.place(graph, dp.load_topology("dgx1-v100-2gpu"), time_limit_s=10)
->>> result.status in ("optimal", "feasible")
-True
+>>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", time_limit_s=2)
+>>> result
+<Result: ..., ... ms, gap ... %, speedup ...x over the best single device; method ilp, ... s>
+>>> result.save("plan.json")  # doctest: +SKIP
+PosixPath('plan.json')
 """
 
 import lazy_loader
+
+from dlplacer.core.abilities import provide
+
+provide(save="dlplacer.files.save:save", html="dlplacer.api.notebook:html")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

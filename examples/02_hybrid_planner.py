@@ -16,6 +16,7 @@ from typing import Any
 
 import dlplacer as dp
 from dlplacer.cli.output.hybrid_table import print_hybrid
+from dlplacer.data_parallel import delayed_updates, measure_epochs
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid import (
     EpochsTable,
@@ -26,9 +27,7 @@ from dlplacer.planning.hybrid import (
     StatisticalEfficiency,
     WorkerLayout,
     cluster,
-    delayed_updates,
     fit_critical_batch,
-    measure_epochs,
     plan_hybrid,
     presolve,
     work_of,
@@ -80,7 +79,7 @@ def main() -> None:
 
 def measured_epochs(output: Path) -> None:
     print("1. epochs of a small classifier, as 1 to 16 workers would train it")
-    measured = measure_epochs(train, [1, 2, 4, 8, 16], lambda loss: loss < 0.3, max_epochs=100)
+    measured = measure_epochs(train, [1, 2, 4, 8, 16], reached=lambda loss: loss < 0.3, max_epochs=100)
     measured.write(output / "epochs.json", name="small classifier", mini_batch=MINI_BATCH, samples=SAMPLES)
     points = [(each.workers, each.median) for each in measured.measurements if each.median is not None]
     for workers, epochs in points:

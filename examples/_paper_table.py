@@ -1,7 +1,14 @@
 """What the scripts ``paper_*.py`` share: the numbers of a paper beside those computed here, as a table or as JSON.
 
-A script makes a `Number` for everything that the text states and that can be computed, and an `Unreproducible` for what
-cannot, and hands both to `report`, which also reads ``--json``.
+A script makes a `Number` for everything that can be computed, and an `Unreproducible` for what cannot, and hands both
+to `report`, which also reads ``--json``. Every row says on what it rests:
+
+stated
+    The paper's text prints the number, and here it is computed from other numbers of the text.
+follows
+    The text does not print it, but it follows from numbers that the text prints.
+assumed
+    Something that goes into it is not in the text; the row names it.
 """
 
 import argparse
@@ -13,18 +20,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper and the same number computed here.
+    """A number computed here, beside that of the paper where its text prints one.
 
     Attributes
     ----------
     name
         What it is, with its unit.
     paper
-        As the text has it; None where the text implies it without saying it.
+        As the text prints it; None where it does not.
     here
         As computed.
-    inputs
-        Whether the text gives every input: ``yes``, or what had to be derived or assumed.
+    given
+        Numbers of the text that went into the computation. The number itself is never among them: it would stand on
+        both sides of the comparison.
+    assumed
+        What went into it that is not in the text; empty where nothing did.
     note
         A caveat, or an empty text.
     """
@@ -32,8 +42,20 @@ class Number:
     name: str
     paper: float | None
     here: float
-    inputs: str = "yes"
+    given: tuple[float, ...] = ()
+    assumed: str = ""
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.paper is not None and self.paper in self.given:
+            raise ValueError(f"{self.name}: {self.paper:g} is compared with what was computed from it")
+        if not self.given and not self.assumed:
+            raise ValueError(f"{self.name}: say which numbers of the text it is computed from, or what is assumed")
+
+    @property
+    def basis(self) -> str:
+        """``stated``, ``follows`` or ``assumed``."""
+        return "assumed" if self.assumed else "follows" if self.paper is None else "stated"
 
     @property
     def difference(self) -> float | None:
@@ -52,11 +74,17 @@ class Unreproducible:
 
 
 def report(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducible] = ()) -> None:
-    """Print the table of a script, or with ``--json`` on its command line a list of {name, paper, here}."""
+    """Print the table of a script, or with ``--json`` on its command line a list of rows."""
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--json", action="store_true", help="print a list of {name, paper, here}")
-    if parser.parse_args().json:
-        print(json.dumps([{"name": each.name, "paper": each.paper, "here": each.here} for each in numbers], indent=1))
+    parser.add_argument("--json", action="store_true", help="print a list of {name, paper, here, basis, assumed}")
+    show(title, numbers, missing, parser.parse_args().json)
+
+
+def show(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducible], as_json: bool) -> None:
+    """The table, or the list of rows."""
+    if as_json:
+        names = ("name", "paper", "here", "basis", "assumed")
+        print(json.dumps([{name: getattr(each, name) for name in names} for each in numbers], indent=1))
     else:
         _print(title, numbers, missing)
 
@@ -65,11 +93,12 @@ def _print(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducib
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("number", "paper", "here", "difference", "inputs given?", title=title)
+    table = Table("number", "paper", "here", "difference", "rests on", title=title)
     for each in numbers:
         difference = "-" if each.difference is None else f"{100 * each.difference:+.2f} %"
-        paper = "not in the text" if each.paper is None else _figures(each.paper)
-        table.add_row(each.name, paper, _figures(each.here), difference, each.inputs)
+        paper = "-" if each.paper is None else _figures(each.paper)
+        basis = {"stated": "the text", "follows": "follows from the text"}.get(each.basis, f"assumed: {each.assumed}")
+        table.add_row(each.name, paper, _figures(each.here), difference, basis)
     console = Console(width=None if Console().is_terminal else 140)
     console.print(table)
     for each in numbers:

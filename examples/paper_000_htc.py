@@ -1,6 +1,6 @@
 """Numbers of Zou et al. 2017 (distributed training of large-scale deep architectures) that its text determines.
 
-Run it: ``python examples/paper_000_htc.py``; with ``--json`` it prints a list of {name, paper, here}.
+Run it: ``python examples/paper_000_htc.py``; with ``--json`` it prints a list of rows.
 """
 
 from _paper_table import Number, Unreproducible, report
@@ -45,21 +45,27 @@ def main() -> None:
     """Print the table."""
     overhead = SerialOverhead(0.10)
     numbers = [
-        Number("Lemma 3.1: most overhead for 80 % efficiency on 4 GPUs", 0.09, most_overhead_ratio(0.8, 4)),
-        Number("Lemma 3.1: GPUs for a speedup of 3 at R_O = 10 %", 4, overhead.workers_for(3)),
-        Number("Lemma 3.1: speedup on 3 GPUs at R_O = 10 %", None, 3 * overhead.efficiency(3)),
-        Number("Lemma 3.1: speedup on 4 GPUs at R_O = 10 %", None, 4 * overhead.efficiency(4)),
-        Number("Lemma 3.1: ceiling of the speedup at R_O = 10 %", None, overhead.speedup_ceiling),
+        Number("Lemma 3.1: most overhead for 80 % efficiency on 4 GPUs", 0.09, most_overhead_ratio(0.8, 4), (0.8, 4)),
+        Number("Lemma 3.1: GPUs for a speedup of 3 at R_O = 10 %", 4, overhead.workers_for(3), (0.10, 3)),
+        Number("Lemma 3.1: speedup on 3 GPUs at R_O = 10 %", None, 3 * overhead.efficiency(3), (0.10,)),
+        Number("Lemma 3.1: speedup on 4 GPUs at R_O = 10 %", None, 4 * overhead.efficiency(4), (0.10,)),
+        Number("Lemma 3.1: ceiling of the speedup at R_O = 10 %", None, overhead.speedup_ceiling, (0.10,)),
     ]
     for row, (size, out_size, depth, out_depth, _, printed) in enumerate(TABLE_2, start=1):
         ratio = fft_bytes(128, size, (depth, out_depth)) / gemm_bytes(128, (size, out_size), (depth, out_depth))
         numbers.append(
             Number(
-                f"Table 2: memory of FFT over GEMM, convolution {row}", printed, ratio, "dimensions; not the formula"
+                f"Table 2: memory of FFT over GEMM, convolution {row}",
+                printed,
+                ratio,
+                (128, size, out_size, depth, out_depth),
+                "the formula of the memory",
             )
         )
     parameters = (feature_parameter_bytes(ALEXNET) + classifier_bytes(ALEXNET, batch=0)) / COPIES / 4
-    numbers.append(Number("AlexNet's parameters, from table 2's dimensions", None, parameters, note=_ALEXNET))
+    numbers.append(
+        Number("AlexNet's parameters, from table 2's dimensions", None, parameters, (224, 3, 96, 11), note=_ALEXNET)
+    )
     report("Zou et al. 2017: mini-batch, number of GPUs, number of servers", numbers, _MISSING)
 
 

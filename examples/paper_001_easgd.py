@@ -1,6 +1,6 @@
 """Numbers of You, Buluç and Demmel 2017 (elastic averaging on GPUs and KNL) that its text determines.
 
-Run it: ``python examples/paper_001_easgd.py``; with ``--json`` it prints a list of {name, paper, here}.
+Run it: ``python examples/paper_001_easgd.py``; with ``--json`` it prints a list of rows.
 """
 
 from _paper_table import Number, Unreproducible, report
@@ -40,33 +40,45 @@ def main() -> None:
 def _speedups(rows: dict[str, Breakdown]) -> list[Number]:
     original, first, second, third = (rows[name] for name in list(TABLE_3)[1:])
     return [
-        Number("Table 3: Sync EASGD1 over Original", 3.7, original.time_s / first.time_s),
-        Number("Table 3: Sync EASGD2 over Sync EASGD1", 1.3, first.time_s / second.time_s),
-        Number("Table 3: Sync EASGD3 over Sync EASGD2", 1.1, second.time_s / third.time_s),
-        Number("Table 3: Sync EASGD3 over Original", 5.3, original.time_s / third.time_s, note=_FIVE),
-        Number("Table 3: of that, fewer mini-batches", None, original.batches / third.batches),
-        Number("Table 3: of that, less time for each", None, original.batch_s / third.batch_s),
+        Number("Table 3: Sync EASGD1 over Original", None, original.time_s / first.time_s, (41, 11)),
+        Number("Table 3: Sync EASGD2 over Sync EASGD1", 1.3, first.time_s / second.time_s, (11, 8.2)),
+        Number("Table 3: Sync EASGD3 over Sync EASGD2", 1.1, second.time_s / third.time_s, (8.2, 7.7)),
+        Number("Table 3: Sync EASGD3 over Original", 5.3, original.time_s / third.time_s, (41, 7.7), note=_FIVE),
+        Number("Table 3: of that, fewer mini-batches", None, original.batches / third.batches, (5000, 1000, 4)),
+        Number("Table 3: of that, less time for each", None, original.batch_s / third.batch_s, (41, 7.7, 5000, 1000)),
     ]
 
 
 def _shares(rows: dict[str, Breakdown]) -> list[Number]:
     shares = [
-        Number(f"Table 3: communication in percent, {name}", PRINTED_SHARES[name], 100 * row.communication_share)
+        Number(
+            f"Table 3: communication in percent, {name}",
+            PRINTED_SHARES[name],
+            100 * row.communication_share,
+            TABLE_3[name][3][:3],
+        )
         for name, row in rows.items()
     ]
     forward_s = {name: row.seconds("for/backward") for name, row in rows.items()}
     return [
         *shares,
-        Number("Table 3: seconds of forward and backward, Original*", 30, forward_s["Original EASGD*"]),
-        Number("Table 3: seconds of forward and backward, Sync EASGD3", 6, forward_s["Sync EASGD3"]),
+        Number("Table 3: seconds of forward and backward, Original*", 30, forward_s["Original EASGD*"], (69, 44)),
+        Number("Table 3: seconds of forward and backward, Sync EASGD3", 6, forward_s["Sync EASGD3"], (7.7, 79)),
     ]
 
 
 def _weak_scaling() -> list[Number]:
     return [
-        Number(f"Table 4: weak-scaling efficiency in percent, {model}, {cores} cores", printed, 100 * efficiency)
+        Number(
+            f"Table 4: weak-scaling efficiency in percent, {model}, {cores} cores",
+            printed,
+            100 * efficiency,
+            (times_s[0], time_s),
+        )
         for model, (times_s, percents) in TABLE_4.items()
-        for cores, printed, efficiency in zip(CORES, percents, weak_scaling_efficiency(times_s), strict=True)
+        for cores, time_s, printed, efficiency in zip(
+            CORES, times_s, percents, weak_scaling_efficiency(times_s), strict=True
+        )
         if cores > CORES[0]
     ]
 
@@ -75,23 +87,28 @@ def _chip() -> list[Number]:
     fast_bytes = 16 * 1024 * MB
     return [
         Number(
-            "Section 6.2: parts of a KNL, AlexNet and Cifar", 16, most_parts(249 * MB, 687 * MB, fast_bytes), note=_16
+            "Section 6.2: parts of a KNL, AlexNet and Cifar",
+            16,
+            most_parts(249 * MB, 687 * MB, fast_bytes),
+            (249, 687),
+            "parts are a power of two",
+            _16,
         ),
-        Number("Section 6.2: speedup of 16 parts over 1", 3.3, PART_S[1] / PART_S[16]),
-        Number("Section 6.2: speedup of 8 parts over 1", None, PART_S[1] / PART_S[8]),
+        Number("Section 6.2: speedup of 16 parts over 1", 3.3, PART_S[1] / PART_S[16], (1605, 490)),
+        Number("Section 6.2: speedup of 8 parts over 1", None, PART_S[1] / PART_S[8], (1605, 823)),
     ]
 
 
 def _sizes() -> list[Number]:
     return [
-        Number("64 Cifar samples, KiB", 768, 64 * 32 * 32 * 3 * 4 / 1024),
-        Number("VGG-19's weights, MB", 575, 143_667_240 * 4 / MB, "parameter count from the architecture"),
-        Number("AlexNet's weights, MB", 249, 62_378_344 * 4 / MB, "parameter count from the architecture"),
+        Number("64 Cifar samples, KiB", 768, 64 * 32 * 32 * 3 * 4 / 1024, (64, 32, 3, 4)),
+        Number("VGG-19's weights, MB", 575, 143_667_240 * 4 / MB, assumed="parameter count of the architecture"),
+        Number("AlexNet's weights, MB", 249, 62_378_344 * 4 / MB, assumed="parameter count of the architecture"),
         Number(
             "Table 2: bytes at half the rate, FDR InfiniBand",
             None,
             0.7e-6 / 0.2e-9,
-            "α and β from the original paper, β per byte",
+            assumed="α and β of the original paper, β per byte",
         ),
     ]
 

@@ -54,6 +54,18 @@ def test_main_job_on_one_core_says_so(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "demo" / "run.json").read_text())["devices"] == ["cpu:0"]
 
 
+def test_chip_partition_trains_the_same_in_any_number_of_parts() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "05_chip_partition.py"), "--steps", "4", "--batch-size", "32"]
+    done = subprocess.run([*command, "--fast-memory", "4 MiB", "--json"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # Weights of 591 KiB and data of 463 KiB fit three times into 4 MiB; parts are powers of two.
+    assert found["bound"] == 2
+    assert [row["parts"] for row in found["parts"]] == ([1] if found["cores"] < 2 else [1, 2])
+    assert all(row["cores"] * row["parts"] <= found["cores"] for row in found["parts"])
+    assert all(row["difference"] < 1e-5 for row in found["parts"])
+
+
 def test_readme_code_prints_what_it_says() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     code = blocks[0].replace("time_limit_s=20", "time_limit_s=2")

@@ -24,6 +24,7 @@ ROOMS = (
     "report",
     "runtime",
     "measure",
+    "api",
     "cli",
 )
 INNER_ROOMS = {
@@ -57,8 +58,7 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
     "torch": (
-        "data_parallel/elastic/",
-        "data_parallel/ternary/",
+        "data_parallel/",
         "frontend/torch/",
         "models/",
         "planning/hybrid/epochs/",
@@ -72,7 +72,7 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/",),
     "pynvml": ("machines/importers/",),
-    "matplotlib": ("report/plot/",),
+    "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),
 }
 

@@ -39,17 +39,61 @@ EXPECTED = {
 }
 
 
+KEYS = {"name", "paper", "here", "basis", "assumed"}
+BASES = {"stated", "follows", "assumed"}
+
+
 @pytest.mark.parametrize("script", EXPECTED)
 def test_numbers_of_a_paper(script: str) -> None:
     command = [sys.executable, str(ROOT / "examples" / script), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
-    assert all(number.keys() == {"name", "paper", "here"} for number in numbers)
+    assert all(number.keys() == KEYS for number in numbers)
     assert len({number["name"] for number in numbers}) == len(numbers)
     for number in numbers:
+        assert number["basis"] in BASES
+        assert bool(number["assumed"]) == (number["basis"] == "assumed"), number["name"]
+        assert (number["basis"] == "stated") <= (number["paper"] is not None), number["name"]
         if number["paper"] is not None:
             assert number["here"] == pytest.approx(number["paper"], rel=0.04), number["name"]
     for part, (value, tolerance) in EXPECTED[script].items():
         (found,) = [number for number in numbers if part in number["name"]]
         assert found["here"] == pytest.approx(value, rel=max(tolerance, 1e-12)), found["name"]
+
+
+def test_no_number_stands_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from _paper_table import Number
+
+    with pytest.raises(ValueError, match=r"1\.22 is compared with what was computed from it"):
+        Number("hybrid over best DP", 1.22, 1.22, (3.2, 1.22))
+    with pytest.raises(ValueError, match="say which numbers of the text"):
+        Number("images", 38.4, 38.4)
+    assert Number("ratio", None, 2.0, (4, 2)).basis == "follows"
+    assert Number("ratio", 2.1, 2.0, (4, 2)).basis == "stated"
+    assert Number("ratio", 2.1, 2.0, (4, 2), "a third").basis == "assumed"
+
+
+def test_figures_of_the_placement_paper(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "paper_003_figures.py"), "--short", "--json"]
+    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["paper"] for row in rows] == [1.32, 1.15, 1.22]
+    assert all(row["basis"] == "assumed" and row["here"] >= 1 for row in rows)
+    for number in (3, 4, 5, 8):
+        assert (tmp_path / f"figure_{number}.png").stat().st_size > 10_000
+
+
+def test_the_example_of_figure_3_is_as_the_text_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from paper_003_figures import example
+
+    plan = example()
+    speedup = {devices: plan.speedup(plan.at(devices).data_parallel) for devices in (16, 32, 64, 128)}
+    two, four = (plan.speedup(plan.at(64).by_degree[degree]) for degree in (2, 4))
+    # Data parallelism scales well up to 32 and slows down; at 64 devices 32 x 2 beats it, 16 x 4 too, but by less.
+    assert speedup[32] > 1.5 * speedup[16]
+    assert speedup[64] <= speedup[32] * 1.2
+    assert two > four > speedup[64] > 0

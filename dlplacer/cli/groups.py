@@ -5,15 +5,22 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
+from dlplacer.cli.arguments.model_argument import add_job_options, build_fake_job, capture_of, graph_of
+from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, quantity_of
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.data_parallel.groups.ddp_buckets import caps_mb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlplacer.core.graph import OpGraph
     from dlplacer.data_parallel.groups.layer_chain import LayerChain
     from dlplacer.data_parallel.groups.policies import Grouping
+    from dlplacer.frontend import Job
+    from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 HELP = "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices."
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
@@ -40,31 +47,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
-    from dlplacer.data_parallel.groups.captured_chain import chain_of
+    from dlplacer.data_parallel.groups.planned_groups import exchange_lines
     from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
-    from dlplacer.machines.costs.collectives_on_links import MachineCosts
-    from dlplacer.machines.costs.message_routes import Wiring
     from dlplacer.machines.costs.roofline_times import with_times
 
     topology = load_topology(arguments.topology)
-    if len(topology.devices) < 2:
-        raise InputError(
-            f"topology {arguments.topology!r} has one device, which exchanges nothing; give one with two or more"
-        )
-    graph = with_times(graph_of(arguments), topology)
-    costs = MachineCosts(Wiring(topology), (tuple(device.id for device in topology.devices),))
+    job = build_fake_job(arguments) if is_entry(arguments.model) else None
+    graph = with_times(graph_of(arguments) if job is None else capture_of(arguments, job).graph, topology)
     collective = arguments.collective or _COLLECTIVE[arguments.direction]
-    total_bytes = sum(op.weight_bytes for op in graph.ops)
-    line = costs.collectives(total_bytes)[collective]
-    chain = chain_of(graph, topology.devices[0].type, line, arguments.direction)
+    line = exchange_lines(topology, sum(op.weight_bytes for op in graph.ops))[collective]
     cap_bytes = None if arguments.cap is None else _cap_bytes(arguments.cap)
+    chain, buckets = _chain(graph, topology.devices[0].type, line, arguments.direction, cap_bytes, job)
     found = compare_groupings(chain, arguments.direction, cap_bytes)
     if arguments.json:
-        print(json.dumps(_object(chain, found, arguments.direction, collective)))
+        print(json.dumps(_object(chain, found, arguments.direction, collective, buckets)))
     else:
         _print(chain, found, f"{arguments.direction} pass, {collective} over {len(topology.devices)} devices")
+        if buckets is not None:
+            print(f"DistributedDataParallel(model, bucket_cap_mb_list={caps_mb(buckets)})")
     return 0
+
+
+def _chain(
+    graph: "OpGraph", device_type: str, line: "AlphaBeta", direction: str, cap_bytes: int | None, job: "Job | None"
+) -> "tuple[LayerChain, Sequence[int] | None]":
+    """The chain to group, and for gradients the caps of DDP's buckets.
+
+    Of a job it is known in which order gradients get ready and which calls use parameters; of a graph, which modules
+    own them.
+    """
+    from dlplacer.data_parallel.groups.bucket_caps import gradient_chain, plan_buckets
+    from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
+    from dlplacer.data_parallel.groups.exact_groups import best_groups
+    from dlplacer.data_parallel.groups.planned_groups import gradients_of
+    from dlplacer.data_parallel.groups.sharding_units import unit_chain
+
+    if job is not None and direction == "forward":
+        return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None
+    if job is not None:
+        gradients = gradients_of(graph, job.parameter_uses(), serial_clock(graph, device_type, direction))
+        return gradient_chain(gradients, line), plan_buckets(gradients, line, cap_bytes).caps_bytes
+    chain = chain_of(graph, device_type, line, direction)
+    if direction == "forward":
+        return chain, None
+    return chain, list(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
 
 
 def _cap_bytes(text: str) -> int:
@@ -74,19 +101,22 @@ def _cap_bytes(text: str) -> int:
     return cap_bytes
 
 
-def _object(chain: "LayerChain", found: "tuple[Grouping, ...]", direction: str, collective: str) -> dict[str, Any]:
+def _object(
+    chain: "LayerChain",
+    found: "tuple[Grouping, ...]",
+    direction: str,
+    collective: str,
+    buckets: "Sequence[int] | None",
+) -> dict[str, Any]:
     best = found[-1]
-    sizes = _group_bytes(chain, best.cuts)
-    # torch's DistributedDataParallel takes whole MiB, bucket by bucket as gradients get ready: from the last layer on.
-    caps = [max(1, round(size / 2**20)) for size in reversed(sizes)] if direction == "backward" else None
     return {
         "direction": direction,
         "collective": collective,
         "cuts": list(best.cuts),
         "makespan_s": best.makespan_s,
         "groups": [list(chain.names[before:last]) for before, last in pairwise((0, *best.cuts))],
-        "group_bytes": sizes,
-        "bucket_cap_mb_list": caps,
+        "group_bytes": _group_bytes(chain, best.cuts),
+        "bucket_cap_mb_list": None if buckets is None else caps_mb(buckets),
         "policies": {
             grouping.policy: {"cuts": list(grouping.cuts), "makespan_s": grouping.makespan_s} for grouping in found
         },

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dlplacer.core.topology import Topology
     from dlplacer.planning.hybrid.communication.step_times import StepTimes
     from dlplacer.planning.hybrid.hybrid import HybridProblem
+    from dlplacer.planning.hybrid.measurements import Measurements
     from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
     from dlplacer.planning.hybrid.scaling_fit import ScalingFits
     from dlplacer.planning.hybrid.step_workload import Work
@@ -48,6 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
     scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
     scaling.add_argument("--codecs", metavar="C[,C...]", help=f"some of {', '.join(CODECS)} (all)")
+    scaling.add_argument(
+        "--measurements",
+        type=Path,
+        metavar="FILE",
+        help="measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
+    )
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
     add_solver_arguments(parser, "each solve", default_s=10.0)
     parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
@@ -104,18 +112,20 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
-    from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
+    from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED
+    from dlplacer.planning.hybrid.measurements_file import read_measurements
     from dlplacer.planning.hybrid.placed_workers import SpeedupTable
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
     epochs = read_epochs(arguments.epochs)
-    box = load_topology(arguments.topology)
+    measured = NOTHING_MEASURED if arguments.measurements is None else read_measurements(arguments.measurements)
+    box = topology_to_plan_for(arguments.topology)
     graph = with_times(graph_of(arguments), box)
     step_times, fits = _closed_form(arguments)
-    topology = box if step_times is not None else _machine(arguments, box)
+    topology = box if step_times is not None else _machine(arguments, box, measured)
     work = fastest_work(graph, box)
     if epochs.mini_batch is not None and work.mini_batch not in (None, epochs.mini_batch):
         raise InputError(
@@ -127,10 +137,10 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
     placed, both = (None, None) if speedups else _solved(arguments, graph, work, topology, degrees, stop)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or epochs.mini_batch),
-        epochs.efficiency,
+        measured.applied_to(epochs.efficiency),
         both or SpeedupTable(speedups),
         topology,
-        step_times or _on_machine(arguments, topology),
+        step_times or _on_machine(arguments, topology, measured),
         degrees,
         placed,
         epochs.samples,
@@ -204,7 +214,7 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} both say where step times come from; give one of them")
-    unused = [name for name in ("codecs", "no_overlap") if getattr(arguments, name)]
+    unused = [name for name in ("codecs", "measurements", "no_overlap") if getattr(arguments, name)]
     if unused and given and given != ["--network"]:
         raise InputError(
             f"--{unused[0].replace('_', '-')} is for step times over links, but {given[0]} says what they are; drop one"
@@ -219,9 +229,16 @@ def _closed_form(arguments: argparse.Namespace) -> "tuple[StepTimes | None, Scal
     return None, None
 
 
-def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
+def _machine(arguments: argparse.Namespace, box: "Topology", measured: "Measurements") -> "Topology":
     from dlplacer.planning.hybrid.communication.clusters import cluster
 
+    if measured.network is not None and arguments.network is not None:
+        raise InputError(
+            f"--network is {arguments.network!r}, and {arguments.measurements} has a measured one; drop one of them"
+        )
+    if measured.network is not None and arguments.devices > len(box.devices):
+        boxes = -(-arguments.devices // len(box.devices))
+        return cluster(box, boxes, measured.network.bytes_per_s, measured.network.latency_s)
     if arguments.network is not None:
         rate = quantity_of("--network", arguments.network, "bytes_per_s")
         latency_s = quantity_of("--network-latency", arguments.network_latency, "seconds")
@@ -234,14 +251,15 @@ def _machine(arguments: argparse.Namespace, box: "Topology") -> "Topology":
     return box
 
 
-def _on_machine(arguments: argparse.Namespace, topology: "Topology") -> "StepTimes":
+def _on_machine(arguments: argparse.Namespace, topology: "Topology", measured: "Measurements") -> "StepTimes":
     from dlplacer.machines.costs.gradient_exchange import exchanges
     from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
     from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 
     codecs = CODECS if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
-    found = exchanges(memory_rate(topology), codecs)
-    return OnMachine(WorkerLayout(topology), found, overlap=not arguments.no_overlap)
+    found = exchanges(memory_rate(topology), codecs, measured.codecs)
+    overlap = not arguments.no_overlap
+    return OnMachine(WorkerLayout(topology), found, overlap=overlap, measured=measured.collectives)
 
 
 def _degrees(text: str | None) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ _COMMANDS = (
     "selftest",
     "topology",
     "groups",
+    "epochs",
     "hybrid",
     "pipeline",
     "advise",

@@ -149,13 +149,11 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
 
 def _warn_if_busy() -> None:
     """Timings on a machine that does something else say little; better said before than wondered at after."""
-    cores = os.cpu_count() or 1  # all of the machine, as the load average counts all of its processes
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > cores / 2:
-        print(
-            f"dlplacer: this machine is busy (load {load:.1f} on {cores} cores); its timings will say little",
-            file=sys.stderr,
-        )
+    from dlplacer.machines.host_load import load_note
+
+    note = load_note()
+    if note is not None:
+        print(f"dlplacer: {note}", file=sys.stderr)
 
 
 def _complete(arguments: argparse.Namespace, plan: "Plan") -> None:

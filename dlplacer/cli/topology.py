@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 HELP = "Detect this machine, show a topology, or import one from another tool."
@@ -28,7 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     imported.add_argument("file", metavar="FILE", type=Path, help="what the other tool wrote")
     imported.add_argument(
-        "--type", metavar="TYPE", help="device type where the file does not tell: V100, A100, H100, …"
+        "--type",
+        metavar="TYPE",
+        help=f"device type, whose memory and rates the device table has: {', '.join(_types())}; with the memory where "
+        "there are several, as V100-32GB",
     )
     for action in (detect, imported):
         action.add_argument("-o", "--output", metavar="T", type=output_file, help="topology file to write")
@@ -54,24 +58,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _detect(arguments: argparse.Namespace) -> Topology:
-    from dlplacer.machines.importers.host import host_topology
-    from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
+    from dlplacer.machines.host_load import load_note
+    from dlplacer.machines.importers.measured_links import doubts
+    from dlplacer.runtime.profile.detect import detected_topology
 
-    gpus = arguments.kind == "gpu" or (arguments.kind == "auto" and has_gpus())
-    topology = nvml_topology() if gpus else host_topology()
-    if not arguments.measure:
-        return topology
-    from dlplacer.machines.importers.measured_links import measured
-    from dlplacer.runtime.devices import open_devices
-    from dlplacer.runtime.profile.link_times import copy_timer
-
-    runtime = {device.id: f"{'cuda' if gpus else 'cpu'}:{place}" for place, device in enumerate(topology.devices)}
-    opened = dict(zip(runtime, open_devices(list(runtime.values())), strict=True))
-    try:
-        return measured(topology, copy_timer(opened))
-    finally:
-        for device in opened.values():
-            device.close()
+    note = load_note() if arguments.measure else None
+    if note is not None:
+        print(f"dlplacer: {note}", file=sys.stderr)
+    topology = detected_topology(arguments.kind, arguments.measure)
+    for doubt in doubts(topology):
+        print(f"dlplacer: {doubt}", file=sys.stderr)
+    return topology
 
 
 def _show(arguments: argparse.Namespace) -> Topology:
@@ -82,10 +79,22 @@ def _show(arguments: argparse.Namespace) -> Topology:
 
 def _import(arguments: argparse.Namespace) -> Topology:
     from dlplacer.machines.importers.any_format import import_topology
+    from dlplacer.machines.importers.products import unlimited_gpus
 
     if arguments.type is not None and not arguments.type.strip():
-        raise InputError("--type is empty; write the type of the devices, as in V100")
-    return import_topology(arguments.file, arguments.type)
+        raise InputError(f"--type is empty; write the type of the devices: {', '.join(_types())}")
+    topology = import_topology(arguments.file, arguments.type)
+    note = unlimited_gpus(topology)
+    if note is not None:
+        print(f"dlplacer: {note}", file=sys.stderr)
+    return topology
+
+
+def _types() -> list[str]:
+    """The types of GPUs that the device table has."""
+    from dlplacer.machines.costs.device_table import DEVICE_TABLE
+
+    return [kind for kind in DEVICE_TABLE if not kind.startswith("cpu")]
 
 
 _ACTIONS = {"detect": _detect, "show": _show, "import": _import}
@@ -103,7 +112,8 @@ def _print(topology: Topology) -> None:
             "-" if flops is None else f"{flops / 1e12:.4g} TFLOP/s",
             "-" if device.memory_bytes_per_s is None else format_bytes_per_s(device.memory_bytes_per_s),
         )
-    links = new_table("link", "", "rate", "latency", "duplex", names=2)
+    measured = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
+    links = new_table("link", "", "rate", "latency", "duplex", *(["copies off by"] if measured else []), names=2)
     for link in topology.links:
         count = f"{link.count} × " if link.count > 1 else ""
         links.add_row(
@@ -112,7 +122,15 @@ def _print(topology: Topology) -> None:
             f"{count}{format_bytes_per_s(link.bytes_per_s)}",
             format_seconds(link.latency_s),
             link.duplex,
+            *([_fit_of(link)] if measured else []),
         )
     print_table(devices, *([links] if topology.links else []))
     if topology.source:
         print(topology.source)
+
+
+def _fit_of(link: Link) -> str:
+    """How far the copies over a link are from its figures: the largest difference."""
+    if "measured" in link.meta:
+        return f"{100 * float(link.meta['measured']['residual']):.0f} %"
+    return "refused: assumed" if "refused" in link.meta else "assumed"

@@ -2,13 +2,19 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_table, expect_text, expect_whole, refuse, short_name, tuple_of, unknown
+from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
+from dlplacer.core.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas
 
 PHASES = ("forward", "backward", "optimizer")
 _AMOUNTS = (
@@ -20,7 +26,6 @@ _AMOUNTS = (
     "output_bytes",
     "workspace_bytes",
 )
-_CYCLE_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +47,16 @@ class TensorSpec:
     bytes: int
 
     def __post_init__(self) -> None:
+        if type(self.shape) is not tuple:
+            object.__setattr__(self, "shape", tuple_of("output", "shape", self.shape, int, "sizes"))
+        if type(self.dtype) is not str:
+            expect_text("output", dtype=self.dtype)
         for name, value in (*(("shape", size) for size in self.shape), ("bytes", self.bytes)):
             _require_amount(f"output of shape {list(self.shape)}", name, value)
 
 
-@dataclass(frozen=True)
-class Op:
+@dataclass(frozen=True, repr=False)
+class Op(Brief):
     """A vertex k of the dataflow graph.
 
     Attributes
@@ -103,6 +112,13 @@ class Op:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not (type(self.id) is type(self.kind) is str and type(self.outputs) is tuple and type(self.origin) is tuple):
+            self._normalize()
+        if any(text is not None and type(text) is not str for text in (self.dtype, self.module, self.colocate)):
+            expect_text(f"op {self.id!r}", optional=True, dtype=self.dtype, module=self.module, colocate=self.colocate)
+        if self.devices is not None and type(self.devices) is not tuple:
+            names = tuple_of(f"op {self.id!r}", "devices", self.devices, str, "names or types of devices")
+            object.__setattr__(self, "devices", names)
         if not self.id:
             raise InputError(f"an op of kind {self.kind!r} has no id; name it")
         if self.phase is not None and self.phase not in PHASES:
@@ -114,6 +130,13 @@ class Op:
                 _require_amount(f"op {self.id!r}", label, time_s)
         for name in _AMOUNTS:
             _require_amount(f"op {self.id!r}", name, getattr(self, name))
+
+    def _normalize(self) -> None:
+        expect_text("op", id=self.id)
+        expect_text(f"op {self.id!r}", kind=self.kind)
+        for name, kind, accepted in (("outputs", TensorSpec, "TensorSpec"), ("origin", str, "ids of ops")):
+            found = tuple_of(f"op {self.id!r}", name, getattr(self, name), kind, accepted)
+            object.__setattr__(self, name, found)
 
     @property
     def footprint_bytes(self) -> int:
@@ -127,8 +150,8 @@ class Op:
         return self.time_s
 
 
-@dataclass(frozen=True)
-class Edge:
+@dataclass(frozen=True, repr=False)
+class Edge(Brief):
     """An edge e of the dataflow graph: `target` reads a tensor of `source`.
 
     Attributes
@@ -149,6 +172,10 @@ class Edge:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not type(self.source) is type(self.target) is type(self.tensor) is str:
+            expect_text("edge", source=self.source, target=self.target, tensor=self.tensor)
+        if type(self.output) is not int:
+            expect_whole(f"edge {self.source!r} → {self.target!r}", output=self.output)
         for name in ("bytes", "output"):
             _require_amount(f"edge {self.source!r} → {self.target!r}", name, getattr(self, name))
         if not self.tensor:
@@ -163,9 +190,18 @@ class OutputPart:
     outputs: frozenset[int]
 
 
-@dataclass(frozen=True)
-class OpGraph:
+@dataclass(frozen=True, repr=False)
+class OpGraph(Saved, Shown):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
+
+    >>> import dlplacer as dp
+    >>> graph = dp.OpGraph(
+    ...     ops=[dp.Op("load", "input"), dp.Op("multiply", "matmul", time_s=2e-3)],
+    ...     edges=[dp.Edge("load", "multiply", bytes=4096)],
+    ...     name="tiny",
+    ... )
+    >>> graph
+    <OpGraph 'tiny': 2 ops, 1 edge>
 
     Attributes
     ----------
@@ -196,6 +232,10 @@ class OpGraph:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ops", tuple_of("graph", "ops", self.ops, Op, "Op"))
+        object.__setattr__(self, "edges", tuple_of("graph", "edges", self.edges, Edge, "Edge"))
+        expect_text("graph", name=self.name, source=self.source)
+        expect_table("graph", optional=True, capture=self.capture, known=self.known, meta=self.meta)
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         if len(self.index) != len(self.ops):
@@ -213,14 +253,30 @@ class OpGraph:
         if cycle is not None:
             raise InputError(cycle)
 
+    def __repr__(self) -> str:
+        count, joined = len(self.ops), len(self.edges)
+        ops, edges = "op" if count == 1 else "ops", "edge" if joined == 1 else "edges"
+        weights = sum(op.weight_bytes for op in self.ops)
+        stored = f", {format_bytes(weights)} of weights" if weights else ""
+        return f"<OpGraph {short_name(self.name)}: {count} {ops}, {joined} {edges}{stored}>"
+
     @cached_property
     def index(self) -> Mapping[str, int]:
         """Op id → position in `ops`."""
         return {op.id: position for position, op in enumerate(self.ops)}
 
     def op(self, op_id: str) -> Op:
-        """The op of this id; KeyError if there is none."""
-        return self.ops[self.index[op_id]]
+        """The op of this id.
+
+        Raises
+        ------
+        InputError
+            If there is none; names the ops that are called nearly so.
+        """
+        try:
+            return self.ops[self.index[op_id]]
+        except (KeyError, TypeError):
+            raise unknown("op", op_id, self.index, f"graph {short_name(self.name)}") from None
 
     @cached_property
     def edges_into(self) -> Mapping[str, tuple[Edge, ...]]:
@@ -274,6 +330,22 @@ class OpGraph:
         graph.add_edges_from((edge.source, edge.target, {"edge": edge}) for edge in self.edges)
         return graph
 
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per op, in the file's order: kind, phase, module, times in seconds, work, and parts of the footprint.
+
+        Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
+        """
+        import pandas
+
+        return pandas.DataFrame([_row(op) for op in self.ops])
+
+    def edges_frame(self) -> "pandas.DataFrame":
+        """A row per edge: source, target, output, bytes, tensor."""
+        import pandas
+
+        names = ("source", "target", "output", "bytes", "tensor")
+        return pandas.DataFrame([[getattr(edge, name) for name in names] for edge in self.edges], columns=list(names))
+
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
         for edge in self.edges:
@@ -281,54 +353,22 @@ class OpGraph:
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}
 
 
-def tensor_mistakes(ops: Iterable[Op], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
-    """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
-
-    An edge reads an output that its source has (a source without `outputs` leaves this open), and edges of one tensor
-    agree in source, output and bytes.
-    """
-    output_count = {op.id: len(op.outputs) for op in ops}
-    first: dict[str, Edge] = {}
-    for position, edge in enumerate(edges):
-        count = output_count.get(edge.source, 0)
-        if 0 < count <= edge.output:
-            yield (
-                position,
-                "output",
-                f"edge {edge.source!r} → {edge.target!r} reads output {edge.output}; {edge.source!r} has {count} "
-                f"{'output' if count == 1 else 'outputs'}, counted from 0",
-            )
-        other = first.setdefault(edge.tensor, edge)
-        if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
-            yield (
-                position,
-                "tensor",
-                f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output {edge.output} "
-                f"of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output {other.output} "
-                f"of {other.source!r}; edges of one tensor must agree",
-            )
-
-
-def cycle_mistake(edges: Iterable[Edge]) -> str | None:
-    """What is wrong if ops wait for each other in a circle: a text that shows the circle; None if none do."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for edge in edges:
-        sorter.add(edge.target, edge.source)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        return f"the graph has a cycle: {_arrows(error.args[1])}; remove one of its edges"
-    return None
-
-
-def _arrows(names: Sequence[str]) -> str:
-    shown = [repr(name) for name in names]
-    if len(shown) > _CYCLE_SHOWN:
-        half = _CYCLE_SHOWN // 2
-        shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
-    return " → ".join(shown)
+def _row(op: Op) -> dict[str, Any]:
+    times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
+    return {
+        "op": op.id,
+        **{name: getattr(op, name) for name in ("kind", "phase", "module")},
+        **{f"time_s[{kind}]" if kind else "time_s": time_s for kind, time_s in times.items()},
+        **{name: getattr(op, name) for name in _AMOUNTS},
+        "footprint_bytes": op.footprint_bytes,
+        "colocate": op.colocate,
+    }
 
 
 def _require_amount(owner: str, name: str, value: float) -> None:
-    if not 0 <= value <= sys.float_info.max:
+    try:
+        holds = 0 <= value <= sys.float_info.max
+    except (TypeError, ValueError):
+        raise refuse(owner, name, value, "a number") from None
+    if not holds:
         raise InputError(f"{owner}: {name} is {value}; it must be a finite number of at least 0")

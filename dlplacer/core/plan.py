@@ -4,12 +4,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect, expect_figure, expect_table, expect_text, expect_whole, short_name, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
+
+if TYPE_CHECKING:
+    import pandas
 
 STATUSES = ("optimal", "feasible")
 
@@ -24,6 +30,8 @@ class ScheduledOp:
     end_s: float
 
     def __post_init__(self) -> None:
+        if not type(self.op) is type(self.device) is str:
+            expect_text("scheduled op", op=self.op, device=self.device)
         _require_finite(f"op {self.op!r}", start_s=self.start_s, end_s=self.end_s)
 
 
@@ -36,6 +44,8 @@ class TransferSegment:
     end_s: float
 
     def __post_init__(self) -> None:
+        if type(self.route) is not tuple:
+            object.__setattr__(self, "route", tuple_of("segment", "route", self.route, tuple, "(from, to) pairs"))
         if not self.route:
             raise InputError("a segment has no links; name the links that it travels")
         _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
@@ -64,6 +74,11 @@ class Transfer:
     segments: tuple[TransferSegment, ...]
 
     def __post_init__(self) -> None:
+        expect_text("transfer", tensor=self.tensor, source=self.source, target=self.target)
+        expect_whole(f"transfer of {self.tensor!r}", bytes=self.bytes)
+        owner = f"transfer of {self.tensor!r}"
+        segments = tuple_of(owner, "segments", self.segments, TransferSegment, "TransferSegment")
+        object.__setattr__(self, "segments", segments)
         if not self.segments:
             raise InputError(f"the transfer of {self.tensor!r} to {self.target!r} has no segments; give it a route")
 
@@ -86,9 +101,17 @@ class DeviceMemory:
     peak_bytes: int
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Saved, Shown):
     """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
+
+    >>> import dlplacer as dp
+    >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
+    >>> plan.placement["convolution"]
+    'gpu0'
+    >>> plan.to_frame()[["op", "device", "kind"]].head(2)
+           op device       kind
+    0  ...
 
     Attributes
     ----------
@@ -126,10 +149,25 @@ class Plan:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, kind in (("graph", OpGraph), ("topology", Topology), ("options", Options)):
+            expect("plan", name, getattr(self, name), kind, f"an object of class {kind.__name__}")
+        expect_text("plan", method=self.method)
+        for name, entry in (("ops", ScheduledOp), ("transfers", Transfer)):
+            object.__setattr__(self, name, tuple_of("plan", name, getattr(self, name), entry, entry.__name__))
+        expect_table("plan", memory=self.memory, provenance=self.provenance, meta=self.meta)
         if self.status not in STATUSES:
             raise InputError(f"the plan's status is {self.status!r}; use one of {', '.join(STATUSES)}")
         figures = ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")
         _require_finite("the plan", **{name: getattr(self, name) for name in figures})
+
+    def __repr__(self) -> str:
+        graph, topology = short_name(self.graph.name), short_name(self.topology.name)
+        moved, used = len(self.transfers), len(set(self.placement.values()))
+        return (
+            f"<Plan of {graph} on {topology}: {self.status}, {format_seconds(self.makespan_s)}, "
+            f"gap {100 * self.gap:.2f} %, {len(self.ops)} ops on {used} of {len(self.topology.devices)} devices, "
+            f"{moved} transfer{'s' * (moved != 1)}, method {self.method}>"
+        )
 
     @cached_property
     def tolerance_s(self) -> float:
@@ -154,6 +192,53 @@ class Plan:
             for device in self.topology.devices
         }
 
+    def to_frame(self) -> "pandas.DataFrame":
+        """The schedule: a row per op, by start, with device, times in seconds, kind, phase and module."""
+        import pandas
+
+        names = ("op", "device", "start_s", "end_s", "time_s", "kind", "phase", "module")
+        rows = []
+        for entry in sorted(self.ops, key=lambda entry: (entry.start_s, entry.end_s)):
+            op = self.graph.op(entry.op)
+            times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
+            rows.append((entry.op, entry.device, *times, op.kind, op.phase, op.module))
+        return pandas.DataFrame(rows, columns=list(names))
+
+    def transfers_frame(self) -> "pandas.DataFrame":
+        """The transfers: a row per tensor and device that it goes to, by start; times in seconds, the route as text."""
+        import pandas
+
+        names = ("tensor", "source", "from_device", "to_device", "bytes", "start_s", "end_s", "time_s", "route")
+        rows = []
+        for entry in sorted(self.transfers, key=lambda entry: (entry.start_s, entry.end_s)):
+            hops = [hop for segment in entry.segments for hop in segment.route]
+            route = " → ".join([hops[0][0], *(end for _, end in hops)])
+            ends = (self.placement.get(entry.source), entry.target)
+            times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
+            rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, route))
+        return pandas.DataFrame(rows, columns=list(names))
+
+    def devices_frame(self) -> "pandas.DataFrame":
+        """A row per device: ops, seconds busy and idle in the step, peak and capacity in bytes (None if unlimited)."""
+        import pandas
+
+        busy_s = dict.fromkeys(self.topology.device_index, 0.0)
+        for entry in self.ops:
+            busy_s[entry.device] += entry.end_s - entry.start_s
+        rows = [
+            {
+                "device": device.id,
+                "type": device.type,
+                "ops": len(self.order[device.id]),
+                "busy_s": busy_s[device.id],
+                "idle_s": max(0.0, self.makespan_s - busy_s[device.id]),
+                "peak_bytes": self.memory[device.id].peak_bytes if device.id in self.memory else None,
+                "capacity_bytes": device.memory_bytes,
+            }
+            for device in self.topology.devices
+        ]
+        return pandas.DataFrame(rows)
+
 
 def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer]) -> float:
     """1e-9 × the horizon: all ops at their slowest and all transfers, one after another."""
@@ -165,5 +250,7 @@ def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer
 
 def _require_finite(owner: str, **figures: float) -> None:
     for name, value in figures.items():
+        if type(value) is not float:
+            expect_figure(owner, name, value)
         if not math.isfinite(value):
             raise InputError(f"{owner}: {name} is {value}; it must be finite")

@@ -2,14 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.expect import expect, expect_number, expect_table
 from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
+
+if TYPE_CHECKING:
+    import pandas
 
 
-@dataclass(frozen=True)
-class Result:
-    """The answer to one problem.
+@dataclass(frozen=True, repr=False)
+class Result(Saved, Shown):
+    """The answer to one problem. Saved, it is the file of its plan.
+
+    >>> import dlplacer as dp
+    >>> dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
+    <Result: feasible, ... ms, gap ... %, speedup ...x over the best single device; method heft, ... s>
 
     Attributes
     ----------
@@ -24,6 +34,19 @@ class Result:
     plan: Plan
     single_device_s: float | None
     bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expect("result", "plan", self.plan, Plan, "an object of class Plan")
+        expect_number("result", optional=True, single_device_s=self.single_device_s)
+        expect_table("result", bounds=self.bounds)
+
+    def __repr__(self) -> str:
+        plan, faster = self.plan, self.speedup
+        gain = "" if faster is None else f", speedup {faster:.3f}x over the best single device"
+        return (
+            f"<Result: {plan.status}, {format_seconds(plan.makespan_s)}, gap {100 * plan.gap:.2f} %{gain}; "
+            f"method {plan.method}, {plan.solve_s:.1f} s>"
+        )
 
     @property
     def status(self) -> str:
@@ -51,3 +74,7 @@ class Result:
             "method": plan.method,
             "bounds": dict(self.bounds),
         }
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The schedule of the plan: see `Plan.to_frame`."""
+        return self.plan.to_frame()

@@ -5,13 +5,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import (
+    expect_figure,
+    expect_number,
+    expect_table,
+    expect_text,
+    expect_whole,
+    printable,
+    short_name,
+    tuple_of,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    import pandas
 
 
-@dataclass(frozen=True)
-class Device:
+@dataclass(frozen=True, repr=False)
+class Device(Brief):
     """A compute node n that runs ops.
 
     Attributes
@@ -36,6 +51,9 @@ class Device:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        expect_text("device", id=self.id, type=self.type)
+        expect_number(f"device {self.id!r}", optional=True, memory_bytes=self.memory_bytes)
+        expect_number(f"device {self.id!r}", optional=True, memory_bytes_per_s=self.memory_bytes_per_s)
         for name in ("id", "type"):
             if not getattr(self, name):
                 raise InputError(f"device {self.id!r} of type {self.type!r} has an empty {name}; name it")
@@ -45,6 +63,7 @@ class Device:
         for dtype, rate in rates.items():
             if rate is not None:
                 label = f"flops_per_s[{dtype}]" if dtype else "flops_per_s"
+                expect_figure(f"device {self.id!r}", label, rate)
                 _require(rate > 0, f"device {self.id!r}", label, rate, "positive")
         if self.memory_bytes_per_s is not None:
             _require(
@@ -56,20 +75,21 @@ class Device:
             )
 
 
-@dataclass(frozen=True)
-class Router:
+@dataclass(frozen=True, repr=False)
+class Router(Brief):
     """A node r that only forwards: a switch, a bridge, a host."""
 
     id: str
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        expect_text("router", id=self.id)
         if not self.id:
             raise InputError("a router has no id; name it")
 
 
-@dataclass(frozen=True)
-class Link:
+@dataclass(frozen=True, repr=False)
+class Link(Brief):
     """A physical link l between two nodes; it carries data in both directions.
 
     Attributes
@@ -93,7 +113,10 @@ class Link:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        expect_text("link", source=self.source, target=self.target)
         owner = f"link {self.source!r} – {self.target!r}"
+        expect_number(owner, bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
+        expect_whole(owner, count=self.count)
         _require(self.bytes_per_s > 0, owner, "bytes_per_s", self.bytes_per_s, "positive")
         _require(self.latency_s >= 0, owner, "latency_s", self.latency_s, "at least 0")
         # The rate of the bonded links together must stay finite.
@@ -114,9 +137,17 @@ class Link:
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
-@dataclass(frozen=True)
-class Topology:
+@dataclass(frozen=True, repr=False)
+class Topology(Saved, Shown):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
+
+    >>> import dlplacer as dp
+    >>> dp.Topology(
+    ...     devices=[dp.Device("gpu0", "V100", 16 * 2**30), dp.Device("gpu1", "V100", 16 * 2**30)],
+    ...     links=[dp.Link("gpu0", "gpu1", bytes_per_s=20e9, latency_s=2e-6)],
+    ...     name="pair",
+    ... )
+    <Topology 'pair': 2 V100, 0 routers, 1 link>
 
     Raises
     ------
@@ -132,6 +163,11 @@ class Topology:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for part, kind in (("devices", Device), ("routers", Router), ("links", Link)):
+            entries = tuple_of("topology", part, getattr(self, part), kind, kind.__name__)
+            object.__setattr__(self, part, entries)
+        expect_text("topology", name=self.name, source=self.source)
+        expect_table("topology", meta=self.meta)
         if not self.devices:
             raise InputError("the topology has no devices; add a node of kind 'device'")
         names = Counter(node.id for node in self.nodes)
@@ -147,6 +183,15 @@ class Topology:
         for _, mistake in repeated_links(self.links):
             raise InputError(mistake)
 
+    def __repr__(self) -> str:
+        types = Counter(device.type for device in self.devices)
+        devices = ", ".join(f"{count} {printable(kind)}" for kind, count in list(types.items())[:4]) + ", …" * (
+            len(types) > 4
+        )
+        routers, links = len(self.routers), len(self.links)
+        joined = f"{routers} router{'s' * (routers != 1)}, {links} link{'s' * (links != 1)}"
+        return f"<Topology {short_name(self.name)}: {devices}, {joined}>"
+
     @property
     def nodes(self) -> tuple[Device | Router, ...]:
         """The devices, then the routers."""
@@ -158,8 +203,17 @@ class Topology:
         return {device.id: position for position, device in enumerate(self.devices)}
 
     def device(self, device_id: str) -> Device:
-        """The device of this id; KeyError if there is none."""
-        return self.devices[self.device_index[device_id]]
+        """The device of this id.
+
+        Raises
+        ------
+        InputError
+            If there is none; names some that there are.
+        """
+        try:
+            return self.devices[self.device_index[device_id]]
+        except (KeyError, TypeError):
+            raise unknown("device", device_id, self.device_index, f"topology {short_name(self.name)}") from None
 
     @cached_property
     def link_between(self) -> Mapping[tuple[str, str], Link]:
@@ -174,6 +228,29 @@ class Topology:
     def device_types(self) -> tuple[str, ...]:
         """The types of the devices, each once, in order of appearance."""
         return tuple(dict.fromkeys(device.type for device in self.devices))
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per device: type, memory in bytes (None if unlimited), float32 FLOP/s and memory rate where given."""
+        import pandas
+
+        rows = [
+            {
+                "device": device.id,
+                "type": device.type,
+                "memory_bytes": device.memory_bytes,
+                "flops_per_s": rates.get("float32") if isinstance(rates := device.flops_per_s, Mapping) else rates,
+                "memory_bytes_per_s": device.memory_bytes_per_s,
+            }
+            for device in self.devices
+        ]
+        return pandas.DataFrame(rows)
+
+    def links_frame(self) -> "pandas.DataFrame":
+        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
+        import pandas
+
+        names = ("source", "target", "bytes_per_s", "latency_s", "duplex", "count")
+        return pandas.DataFrame([[getattr(link, name) for name in names] for link in self.links], columns=list(names))
 
     def to_networkx(self) -> Any:
         """A networkx Graph whose nodes carry their `Device` or `Router` and whose edges carry their `Link`."""

@@ -1,4 +1,12 @@
-"""What data parallelism adds to a step: which parameters travel together, what goes on the wire, and how often."""
+"""Training on many devices: gradients in groups and in two bits, workers that synchronise now and then.
+
+>>> import dlplacer as dp
+>>> from dlplacer.data_parallel import plan_groups
+>>> from dlplacer.models import resnet50
+>>> plan = plan_groups(resnet50(batch_size=8), dp.load_topology("pcie-4gpu"))
+>>> plan.ddp_kwargs().keys()
+dict_keys(['bucket_cap_mb_list'])
+"""
 
 import lazy_loader
 

@@ -6,7 +6,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec, cycle_mistake, tensor_mistakes
+from dlplacer.core.expect import expect, expect_path
+from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,
@@ -153,7 +155,15 @@ def graph_from_dict(value: Any, where: str) -> OpGraph:
 
 
 def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
-    """Write a graph file atomically."""
+    """Write a graph file atomically.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or an argument is of a wrong type.
+    """
+    expect_path(path)
+    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
     write_json(path, graph_to_dict(graph))
 
 

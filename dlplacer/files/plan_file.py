@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from dlplacer.core.expect import expect, expect_path
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.files import graph_file, topology_file
@@ -149,7 +150,15 @@ def plan_of_dict(value: Any, where: str) -> Plan:
 
 
 def write_plan(path: str | PathLike[str], plan: Plan) -> None:
-    """Write a plan file atomically."""
+    """Write a plan file atomically.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or an argument is of a wrong type.
+    """
+    expect_path(path)
+    expect("", "plan", plan, Plan, "an object of class Plan")
     write_json(path, plan_to_dict(plan))
 
 

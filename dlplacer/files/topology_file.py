@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect, expect_path
 from dlplacer.core.topology import Device, Link, Router, Topology, repeated_links
 from dlplacer.files.fields import (
     Bytes,
@@ -120,7 +121,15 @@ def topology_from_dict(value: Any, where: str) -> Topology:
 
 
 def write_topology(path: str | PathLike[str], topology: Topology) -> None:
-    """Write a topology file atomically."""
+    """Write a topology file atomically.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or an argument is of a wrong type.
+    """
+    expect_path(path)
+    expect("", "topology", topology, Topology, "an object of class Topology")
     write_json(path, topology_to_dict(topology))
 
 

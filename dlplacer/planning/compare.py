@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlplacer.check import violations
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
+from dlplacer.core.expect import expect, printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble
 from dlplacer.planning.place import place
@@ -26,6 +29,9 @@ from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
+
+if TYPE_CHECKING:
+    import pandas
 
 _BOUND_SHARE = 0.05
 """Share of the time limit for the bound that all heuristics are judged by: 0.3 s suffice for 2,000 ops."""
@@ -59,8 +65,8 @@ class MethodResult:
     plan: Plan | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """The results of several methods on one problem.
 
     Attributes
@@ -80,14 +86,28 @@ class Comparison:
     single_device_s: float | None
     name: str = ""
 
+    def __repr__(self) -> str:
+        lines = [f"<Comparison {printable(self.name)}: lower bound {format_seconds(self.lower_bound_s)}"]
+        for row in self.rows:
+            speedup, gap = self.speedup(row), self.gap(row)
+            cells = (
+                row.status if row.makespan_s is None else format_seconds(row.makespan_s),
+                "" if speedup is None else f"{speedup:.3f}x",
+                "" if gap is None else f"gap {100 * gap:.2f} %",
+            )
+            lines.append(f"  {row.method:<10} {cells[0]:>10} {cells[1]:>8} {cells[2]:>12}")
+        return "\n".join(lines) + ">"
+
     def speedup(self, row: MethodResult) -> float | None:
         """Best single device ÷ makespan; None where one of them is missing, or the plan takes no time."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if self.single_device_s is None or not row.makespan_s:
             return None
         return self.single_device_s / row.makespan_s
 
     def gap(self, row: MethodResult) -> float | None:
         """(makespan − lower bound) ÷ makespan; None without a plan."""
+        expect("comparison", "row", row, MethodResult, "one of its rows")
         if row.makespan_s is None:
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
@@ -108,8 +128,8 @@ class Comparison:
         ]
         return {"methods": rows}
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame with a row per method and the columns of `to_dict`."""
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per method, the best first: times in seconds, speedup and gap as ratios, as in `to_dict`."""
         import pandas
 
         return pandas.DataFrame(self.to_dict()["methods"])
@@ -148,8 +168,8 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = _known(methods)
-    if not time_limit_s > 0:
-        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 < time_limit_s < math.inf:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
@@ -149,8 +150,8 @@ def _seconds(problem: Problem, device: int) -> float:
 def _require_arguments(method: str, time_limit_s: float, gap: float, workers: int | None) -> None:
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
-    if not time_limit_s > 0:
-        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive")
+    if not 0 < time_limit_s < math.inf:
+        raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:
         raise InputError(f"gap is {gap:g}; it must be at least 0 and below 1 (0.01 is one percent)")
     if workers is not None and workers < 1:

@@ -15,7 +15,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import choose_tick, exact, ticks
+from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
 from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.routes import RoutesByPair, least_delay_routes
 
@@ -29,7 +29,7 @@ class Arc:
     size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Problem:
     """The integer problem of one solve.
 
@@ -81,6 +81,10 @@ class Problem:
     workspace_bytes: tuple[int, ...]
     capacity_bytes: tuple[int | None, ...]
     groups: tuple[tuple[int, ...], ...]
+
+    def __repr__(self) -> str:
+        ticks = "exact" if self.exact else "rounded"
+        return f"<Problem: {self.graph!r} on {self.topology!r}, {ticks} ticks of {format_seconds(float(self.tick_s))}>"
 
     @property
     def op_count(self) -> int:

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.units import format_seconds
 from dlplacer.problem.dispatch import dispatch_bound_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.report.critical_path import critical_path
@@ -36,8 +38,8 @@ class DeviceShare:
     on_path_s: float
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """The figures behind a plan.
 
     Attributes
@@ -67,6 +69,13 @@ class Explanation:
     path_kinds_s: Mapping[str, float]
     devices: tuple[DeviceShare, ...]
     transfers: tuple[Transfer, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Explanation: limited by {self.limited_by}, at least {format_seconds(max(self.limits_s.values()))}; "
+            f"critical path of {len(self.path)} steps: ops {format_seconds(self.path_ops_s)}, transfers "
+            f"{format_seconds(self.path_transfers_s)}, waiting {format_seconds(self.path_waits_s)}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer explain --json`` prints."""

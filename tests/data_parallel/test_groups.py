@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -74,6 +75,30 @@ def test_equals_every_partition_under_a_cap() -> None:
         found = best_groups(chain, cap_bytes)
         assert found in fitting
         assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in fitting))
+
+
+def test_two_dtypes_never_share_a_group() -> None:
+    draw = random.Random(11)
+    for _ in range(300):
+        chain = random_chain(draw, draw.randint(1, 8))
+        dtypes = tuple(draw.choice(("float32", "float32", "bfloat16")) for _ in range(chain.layer_count))
+        chain = replace(chain, dtypes=dtypes)
+        cap_bytes = draw.choice((None, draw.randint(20, 150)))
+        allowed = [
+            cuts
+            for cuts in partitions(chain.layer_count)
+            if all(
+                last - before == 1
+                or (
+                    len(set(dtypes[before:last])) == 1
+                    and (cap_bytes is None or sum(chain.bytes[before:last]) <= cap_bytes)
+                )
+                for before, last in zip((0, *cuts), cuts, strict=False)
+            )
+        ]
+        found = best_groups(chain, cap_bytes)
+        assert found in allowed
+        assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in allowed))
 
 
 def test_linear_form_equals_quadratic_form() -> None:
@@ -168,7 +193,11 @@ def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:
 def test_fixed_sizes_and_bytes() -> None:
     chain = LayerChain(0.1, (1.0,) * 7, (1.0,) * 7, bytes=(10, 10, 10, 40, 10, 10, 10))
     assert every(chain, 3) == (3, 6, 7)
+    # DDP closes a bucket when it reaches the cap: 10 + 10 + 10, then 40 alone, then the rest.
     assert by_bytes(chain, cap_bytes=30) == (3, 4, 7)
+    assert by_bytes(chain, cap_bytes=31) == (3, 7)
+    wide = LayerChain(0.1, (1.0,) * 4, (1.0,) * 4, bytes=(20 * 2**20, 20 * 2**20, 2**19, 2**19))
+    assert by_bytes(wide) == (2, 4)
     assert makespan_s(chain, best_fixed_size(chain)) <= makespan_s(chain, every(chain, 3))
 
 

@@ -174,7 +174,7 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(
     path = tmp_path / "it.txt"
     path.write_text("old")
     monkeypatch.setattr(os, step, failing)
-    with pytest.raises(InputError, match=r"cannot write .*it\.txt: No space left on device; choose another -o"):
+    with pytest.raises(InputError, match=r"cannot write .*it\.txt: No space left on device; choose another path"):
         write_text(path, "new")
     monkeypatch.undo()
     assert path.read_text() == "old"
@@ -198,7 +198,7 @@ def test_an_interrupt_keeps_the_old_file_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("name", [".", "missing/it.txt", "x" * 256])
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"cannot write .*: [A-Z].*; choose another -o"):
+    with pytest.raises(InputError, match=r"cannot write .*: [A-Z].*; choose another path"):
         write_text(tmp_path / name, "new")
     assert list(tmp_path.iterdir()) == []
 

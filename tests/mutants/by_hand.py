@@ -16,5 +16,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *running_rooms.REPORT,
     *running_rooms.RUNTIME,
     *running_rooms.MEASURE,
+    *running_rooms.API,
     *running_rooms.CLI,
 )

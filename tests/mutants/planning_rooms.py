@@ -90,6 +90,20 @@ CHECK = (
 
 MACHINES = (
     Mutant(
+        "machines/importers/measured_links.py",
+        "copies that were delayed take part in the least squares",
+        "if _error(rough, size, time_s) <= _ON_THE_LINE / 2",
+        "if True",
+        ("machines/importers/test_detecting.py",),
+    ),
+    Mutant(
+        "machines/importers/measured_links.py",
+        "a rate that a copy contradicts is written",
+        "if len(off) > (1 - _LEAST_EXPLAINED) * len(times_s):",
+        "if len(off) == len(times_s):",
+        ("machines/importers/test_detecting.py",),
+    ),
+    Mutant(
         "machines/costs/gradient_codecs.py",
         "ternary gradients have twice their bytes",
         'Transport("all-gather", lambda workers: (("all-gather", workers * _CODE_BITS),), sums=False),',

@@ -119,6 +119,23 @@ MEASURE = (
     ),
 )
 
+API = (
+    Mutant(
+        "api/subjects.py",
+        "a run stands for its measured step",
+        "return value.predicted",
+        "return value.measured",
+        ("api/test_subjects.py",),
+    ),
+    Mutant(
+        "api/strip.py",
+        "an op fills all columns that it touches",
+        "busy[entry.device][column, phase] += (end_s - begin_s) / column_s",
+        "busy[entry.device][column, phase] += 1.0",
+        ("api/test_looks.py",),
+    ),
+)
+
 CLI = (
     Mutant(
         "cli/check.py",

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from dlplacer.cli.arguments.model_argument import graph_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 
@@ -23,9 +24,7 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 
 def calibrated(arguments: argparse.Namespace) -> tuple[OpGraph, Topology]:
     """Graph and topology of a command, with the measured times of the files; their coverage is reported on stderr."""
-    from dlplacer.files.load import load_topology
-
-    graph, topology = graph_of(arguments), load_topology(arguments.topology)
+    graph, topology = graph_of(arguments), topology_to_plan_for(arguments.topology)
     if not arguments.calibration:
         return graph, topology
     from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times

@@ -46,7 +46,7 @@ def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str]
 
     from dlplacer.frontend import Job
 
-    made = _called(_imported(entry), entry, batch_size)
+    made = _called(imported(entry), entry, batch_size)
     if isinstance(made, nn.Module):
         _require_inputs(made, entry, inputs)
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
@@ -60,9 +60,16 @@ def build_entry(entry: str, batch_size: int | None = None, inputs: Sequence[str]
     return replace(made, entry=entry)
 
 
-def _imported(entry: str) -> Callable[..., Any]:
+def imported(entry: str) -> Callable[..., Any]:
+    """What ``module:callable`` names.
+
+    Raises
+    ------
+    InputError
+        If there is no such module or callable, or the module cannot be imported.
+    """
     module_name, _, attribute = entry.partition(":")
-    with _current_folder_on_path(), _user_code(f"module {module_name!r} cannot be imported"):
+    with _current_folder_on_path(), user_code(f"module {module_name!r} cannot be imported"):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -94,7 +101,7 @@ def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> An
         if "batch_size" not in inspect.signature(build).parameters:
             raise InputError(f"--batch-size: {entry!r} takes no batch_size; drop the option")
         given["batch_size"] = batch_size
-    with _user_code(f"{entry!r} cannot be built"):
+    with user_code(f"{entry!r} cannot be built"):
         return build(**given)
 
 
@@ -126,7 +133,7 @@ def _example(spec: str) -> Any:
 
 
 @contextlib.contextmanager
-def _user_code(what: str) -> Iterator[None]:
+def user_code(what: str) -> Iterator[None]:
     """Whatever the user's code raises, `sys.exit` included, is reported with its location as the user's error."""
     try:
         yield

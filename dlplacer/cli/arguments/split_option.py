@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.model_argument import build_fake_job, build_job
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import given_options, options_of
+from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.progress import interruptible
 from dlplacer.cli.output.tables import print_pairs, print_result
@@ -46,12 +47,12 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
 def solve_with_splits(arguments: argparse.Namespace) -> int:
     """Solve without and with splits, write the better plan, and print both."""
     from dlplacer.files import write_plan
-    from dlplacer.files.load import load_graph, load_topology
+    from dlplacer.files.load import load_graph
     from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting.place_with_splits import place_with_splits
 
     _require_alone(arguments)
-    options, topology = options_of(arguments), load_topology(arguments.topology)
+    options, topology = options_of(arguments), topology_to_plan_for(arguments.topology)
     times = None if arguments.times is None else load_graph(arguments.times)
     with interruptible() as stop:
         result = place_with_splits(

@@ -48,6 +48,15 @@ def count_line(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: show(f"{done} of {total} {what}")
 
 
+@contextlib.contextmanager
+def trainings_line() -> Iterator[Callable[[int, int, int, float], None]]:
+    """A function that shows how far a training is on one line of a terminal; silent elsewhere."""
+    with _line("trainings") as show:
+        yield lambda workers, seed, epoch, metric: show(
+            f"{workers} workers, seed {seed}: epoch {epoch}" + ("" if metric != metric else f", metric {metric:.4g}")
+        )
+
+
 def _text(progress: "Progress") -> str:
     best = "none yet" if progress.makespan_s is None else format_seconds(progress.makespan_s)
     gap = "" if progress.gap is None else f"  gap {100 * progress.gap:.2f} %"

@@ -1,6 +1,6 @@
 """A captured step as a chain of layers whose parameters travel between data-parallel devices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph
@@ -11,7 +11,9 @@ from dlplacer.machines.costs.roofline_times import required_time_s
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")
 
 
-def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) -> LayerChain:
+def chain_of(
+    graph: OpGraph, device_type: str, line: AlphaBeta, direction: str, holders: Mapping[str, str] | None = None
+) -> LayerChain:
     """Modules that own parameters, in the order of their first use in the forward pass.
 
     Forward: a module computes from the first op that reads one of its parameters until that of the next module; what
@@ -22,16 +24,18 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
     ----------
     line
         Seconds of one exchange over its bytes.
+    holders
+        Parameter → the layer that it belongs to; None: the module that owns it.
 
     Raises
     ------
     InputError
         If no parameter is read, the graph lacks the direction's pass, or an op has no time on the device type.
     """
-    layers = _layers(graph)
+    layers = _layers(graph, holders)
     if not layers:
         raise InputError(f"graph {graph.name!r} has no parameters that its forward pass reads; capture a model")
-    clock_s = _clock(graph, device_type, direction)
+    clock_s = serial_clock(graph, device_type, direction)
     if direction == "forward":
         starts_s = [clock_s[first][0] for first, _ in layers.values()]
         ends_s = [*starts_s[1:], max(end_s for _, end_s in clock_s.values())]
@@ -54,7 +58,7 @@ def serial_order(graph: OpGraph) -> Sequence[str]:
     return graph.topological_order
 
 
-def _layers(graph: OpGraph) -> dict[str, tuple[str, list[Op]]]:
+def _layers(graph: OpGraph, holders: Mapping[str, str] | None) -> dict[str, tuple[str, list[Op]]]:
     """Module path → (the first forward op that reads it, its parameters), in the order of those ops."""
     readers: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -68,11 +72,13 @@ def _layers(graph: OpGraph) -> dict[str, tuple[str, list[Op]]]:
         for parameter in readers.get(name, ()):
             if parameter.id not in known:
                 known.add(parameter.id)
-                layers.setdefault(parameter.module or parameter.id, (name, []))[1].append(parameter)
+                owner = parameter.module or parameter.id
+                layer = owner if holders is None else holders.get(parameter.id, owner)
+                layers.setdefault(layer, (name, []))[1].append(parameter)
     return layers
 
 
-def _clock(graph: OpGraph, device_type: str, direction: str) -> dict[str, tuple[float, float]]:
+def serial_clock(graph: OpGraph, device_type: str, direction: str) -> dict[str, tuple[float, float]]:
     """Op id → start and end of the pass's ops, one after another."""
     times: dict[str, tuple[float, float]] = {}
     now_s = 0.0
@@ -91,19 +97,25 @@ def _gradient_gaps(
     graph: OpGraph, clock_s: dict[str, tuple[float, float]], layers: dict[str, tuple[str, list[Op]]]
 ) -> list[float]:
     """Seconds of backward between a module's last gradient and those of the modules behind it."""
-    sinks = {op.colocate: op.id for op in graph.ops if op.kind == "gradient"}
-    ready_s: list[float] = []
-    for _, parameters in layers.values():
-        makers = [
-            edge.source
-            for parameter in parameters
-            if parameter.id in sinks
-            for edge in graph.edges_into[sinks[parameter.id]]
-        ]
-        ready_s.append(max((clock_s[maker][1] for maker in makers if maker in clock_s), default=0.0))
+    finished_s = gradient_times(graph, clock_s)
+    ready_s = [
+        max((finished_s.get(parameter.id, 0.0) for parameter in parameters), default=0.0)
+        for _, parameters in layers.values()
+    ]
     gaps, behind_s = [], 0.0
     # Gradients may be ready out of order; a chain knows no overtaking, and such a module takes no time of its own.
     for own_s in reversed(ready_s):
         gaps.append(max(0.0, own_s - behind_s))
         behind_s = max(behind_s, own_s)
     return gaps[::-1]
+
+
+def gradient_times(graph: OpGraph, clock_s: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Parameter → when its gradient is finished, by the clock of the backward pass; none for one without a gradient."""
+    parameters = {op.colocate: op.id for op in graph.ops if op.kind == "parameter"}
+    found = {}
+    for op in graph.ops:
+        if op.kind == "gradient" and op.colocate in parameters:
+            ends_s = (clock_s[edge.source][1] for edge in graph.edges_into[op.id] if edge.source in clock_s)
+            found[parameters[op.colocate]] = max(ends_s, default=0.0)
+    return found

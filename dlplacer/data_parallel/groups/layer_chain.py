@@ -31,6 +31,8 @@ class LayerChain:
         Size of every layer, for a cap on the bytes of a group; empty where none is asked for.
     names
         Names of the layers; empty to number them.
+    dtypes
+        Of their parameters, where layers of two dtypes cannot share a group; empty where they can.
 
     Raises
     ------
@@ -43,11 +45,12 @@ class LayerChain:
     compute_s: tuple[float, ...]
     bytes: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.transfer_s:
             raise InputError("a chain has no layers; give at least one transfer time and one compute time")
-        for name in ("compute_s", "bytes", "names"):
+        for name in ("compute_s", "bytes", "names", "dtypes"):
             count = len(getattr(self, name))
             if count != len(self.transfer_s) and (count or name == "compute_s"):
                 raise InputError(
@@ -93,9 +96,14 @@ class LayerChain:
         InputError
             If a cap is asked for and the chain does not know its layers' bytes.
         """
+        within_cap, same = self._within(cap_bytes), self._of_one_dtype()
+        return tuple(map(min, within_cap, same))
+
+    def _within(self, cap_bytes: int | None) -> list[int]:
+        """`reach` by the cap alone."""
         count = self.layer_count
         if cap_bytes is None:
-            return (count,) * count
+            return [count] * count
         if not self.bytes:
             raise InputError("a cap on the bytes of a group needs the bytes of every layer; give LayerChain(bytes=...)")
         sums = tuple(accumulate(self.bytes, initial=0))
@@ -104,7 +112,17 @@ class LayerChain:
             while last > start + 1 and sums[last] - sums[start] > cap_bytes:
                 last -= 1
             found.append(last)
-        return tuple(reversed(found))
+        return found[::-1]
+
+    def _of_one_dtype(self) -> list[int]:
+        """`reach` by the dtypes alone."""
+        count = self.layer_count
+        last, found = count, []
+        for start in reversed(range(count)):
+            if self.dtypes and start + 1 < count and self.dtypes[start] != self.dtypes[start + 1]:
+                last = start + 1
+            found.append(last)
+        return found[::-1]
 
 
 def require_cuts(chain: LayerChain, cuts: Sequence[int]) -> None:

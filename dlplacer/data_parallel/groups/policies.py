@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
+from dlplacer.data_parallel.groups.ddp_buckets import Gradient, built_buckets
 from dlplacer.data_parallel.groups.exact_groups import best_groups
 from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.data_parallel.groups.message_timeline import makespan_s
 
-DEFAULT_CAP_BYTES = 25 * 2**20
+DEFAULT_CAPS_BYTES = (2**20, 25 * 2**20)
+"""Of the first message and of all others: the defaults of torch's DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,13 @@ def best_fixed_size(chain: LayerChain) -> tuple[int, ...]:
     )
 
 
-def by_bytes(chain: LayerChain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int, ...]:
-    """Groups filled up to a number of bytes; filling starts at the last layer, whose gradient is there first.
+def by_bytes(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
+    """Groups as DistributedDataParallel makes them: filled from the last layer on until they reach the cap.
+
+    Parameters
+    ----------
+    cap_bytes
+        None: DDP's defaults, 1 MiB for the first message and 25 MiB for the others.
 
     Raises
     ------
@@ -61,14 +68,9 @@ def by_bytes(chain: LayerChain, cap_bytes: int = DEFAULT_CAP_BYTES) -> tuple[int
     """
     if not chain.bytes:
         raise InputError("groups by bytes need the bytes of every layer; give LayerChain(bytes=...)")
-    # DDP's first bucket is smaller (1 MiB), so that the exchange starts early; that is left out of the comparison.
-    cuts, filled = [chain.layer_count], 0
-    for layer in range(chain.layer_count, 0, -1):
-        if filled and filled + chain.bytes[layer - 1] > cap_bytes:
-            cuts.append(layer)
-            filled = 0
-        filled += chain.bytes[layer - 1]
-    return tuple(reversed(cuts))
+    caps = DEFAULT_CAPS_BYTES if cap_bytes is None else (cap_bytes,)
+    gradients = [Gradient(str(layer), chain.bytes[layer - 1]) for layer in range(chain.layer_count, 0, -1)]
+    return tuple(reversed([int(bucket.names[0]) for bucket in built_buckets(gradients, caps)]))
 
 
 POLICIES: Mapping[str, Callable[[LayerChain], tuple[int, ...]]] = {
@@ -86,8 +88,8 @@ def compare_groupings(
 ) -> tuple[Grouping, ...]:
     """Every policy's groups and makespan; the optimum comes last.
 
-    With a cap, ``optimal`` keeps to it and the other policies do not. Where the layers' bytes are known, groups of
-    25 MiB (the default of torch's DistributedDataParallel) are compared too.
+    With a cap, ``optimal`` keeps to it and the other policies do not. Where the layers' bytes are known, the default
+    groups of torch's DistributedDataParallel are compared too.
     """
     chosen = {name: policy(chain) for name, policy in POLICIES.items() if name != "optimal"}
     if chain.bytes:

@@ -3,8 +3,8 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -29,17 +29,20 @@ from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors
 from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
 
+Traceable: TypeAlias = Job | nn.Module | torch.export.ExportedProgram
+"""What can be captured; a module and a program are so for inference."""
+
 
 @dataclass(frozen=True)
 class Captured:
     """A job's graph and the code that its ops stand for."""
 
     graph: OpGraph
-    executable: Executable
+    executable: Executable = field(repr=False)
 
 
 def capture(
-    job: Job | nn.Module | torch.export.ExportedProgram,
+    job: Traceable,
     args: tuple[Any, ...] = (),
     *,
     whole_backward: bool = False,

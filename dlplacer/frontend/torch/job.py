@@ -2,15 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import brief, expect, expect_call, expect_number, expect_table, expect_text, tuple_of
+
+if TYPE_CHECKING:
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.data_parallel.groups.parameter_uses import ParameterUses
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")
+_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,12 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.kind not in OPTIMIZERS:
             raise InputError(f"optimizer is {self.kind!r}; use one of {', '.join(OPTIMIZERS)}")
+        rates = {name: getattr(self, name) for name in ("lr", "momentum", "eps", "weight_decay")}
+        expect_number("optimizer", **rates)
+        betas = tuple_of("optimizer", "betas", self.betas, (int, float), "two numbers")
+        if len(betas) != 2:
+            raise InputError(f"optimizer: betas is {betas}; give two numbers, as (0.9, 0.999)")
+        object.__setattr__(self, "betas", betas)
 
     @property
     def states(self) -> int:
@@ -40,9 +53,13 @@ class Optimizer:
         return OPTIMIZERS.index(self.kind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Job:
     """A step to plan and run.
+
+    >>> import dlplacer as dp, torch
+    >>> dp.Job(torch.nn.Linear(12, 3), args=(torch.randn(8, 12),), mode="infer")
+    <Job Linear: infer, args float32[8, 12]>
 
     Attributes
     ----------
@@ -78,6 +95,10 @@ class Job:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise InputError(f"job: module is a {type(self.module).__name__}; give a torch.nn.Module")
+        expect_call("job", optional=True, loss=self.loss)
+        expect_table("job", kwargs=self.kwargs)
+        expect("job", "optimizer", self.optimizer, (Optimizer, str, type(None)), "dp.Optimizer, its kind, or None")
+        expect_text("job", optional=True, entry=self.entry)
         for name in ("args", "targets"):
             if not isinstance(getattr(self, name), tuple):
                 raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
@@ -90,10 +111,48 @@ class Job:
         if isinstance(self.optimizer, str):
             object.__setattr__(self, "optimizer", Optimizer(self.optimizer))
 
+    def __repr__(self) -> str:
+        parts = [self.mode]
+        for name, given in (("args", (*self.args, *self.kwargs.values())), ("targets", self.targets)):
+            leaves = [_described(leaf) for leaf in pytree.tree_leaves(given)]
+            if leaves:
+                parts.append(f"{name} {', '.join(leaves[:_SHOWN])}{', …' * (len(leaves) > _SHOWN)}")
+        if self.loss is not None:
+            parts.append(f"loss {getattr(self.loss, '__qualname__', type(self.loss).__name__)}")
+        if self.update is not None:
+            parts.append(f"optimizer {self.update.kind}")
+        if self.autocast is not None:
+            parts.append(f"autocast {self.autocast}")
+        return f"<Job {type(self.module).__name__}: {', '.join(parts)}>"
+
     @property
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
+
+    def capture(self) -> "OpGraph":
+        """The dataflow graph of the step: `dlplacer.capture` of this job."""
+        from dlplacer.frontend.torch.capture import capture
+
+        return capture(self)
+
+    def parameter_uses(self) -> "ParameterUses":
+        """Where the step uses its parameters, and in which order their gradients are finished.
+
+        Raises
+        ------
+        CaptureError
+            If the job does not train, or its step cannot run on tensors without data.
+        """
+        from dlplacer.frontend.torch.tracing.parameter_uses import parameter_uses
+
+        return parameter_uses(self)
+
+
+def _described(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+    return brief(leaf)
 
 
 def loss_in(output: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dlplacer.core.errors import InputError
@@ -39,12 +39,15 @@ class MachineCosts:
     islands
         The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
         than two sets, or sets of one, there is no hierarchical algorithm.
+    factors
+        Collective → its measured seconds ÷ those that the links promise, with every algorithm.
     """
 
     wiring: Wiring
     groups: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...] = (1.0,)
     islands: tuple[tuple[int, ...], ...] = ()
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.groups or len({len(group) for group in self.groups}) != 1 or not self.groups[0]:
@@ -101,7 +104,10 @@ class MachineCosts:
                 found[algorithm.collective][algorithm.name] = self.line(algorithm)
         if len(self.islands) > 1 and len(self.islands[0]) > 1:
             found["all-reduce"]["hierarchical"] = self.rounds(hierarchical_rounds(self.islands))
-        return found
+        return {
+            collective: {name: line.times(self.factors.get(collective, 1.0)) for name, line in lines.items()}
+            for collective, lines in found.items()
+        }
 
     def collectives(self, size_bytes: float) -> CollectiveCosts:
         """Every collective by its fastest algorithm for a vector of this size."""

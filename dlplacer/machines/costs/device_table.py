@@ -5,7 +5,7 @@ TF32 is not assumed. PyTorch leaves TF32 off for matrix products but lets cuDNN 
 (``torch.backends.cuda.matmul.allow_tf32`` is False, ``torch.backends.cudnn.allow_tf32`` True, seen in 2.13), so float32
 convolutions of an A100, H100 or H200 may be faster than the roofline says; profile them, or give the topology's devices
 a ``flops_per_s`` of their own. Float64 is likewise that of the plain units; matrix products on tensor cores reach twice
-as much on these three.
+as much on these three. T4, L4 and RTX 4090 hardly compute in float64.
 
 A dtype that a device lacks takes its float32 rate (`dlplacer.machines.costs.roofline.Rates.peak_flops_per_s`).
 """
@@ -36,6 +36,8 @@ class DeviceType:
         Peak rate per dtype; float32 is always there.
     memory_bytes_per_s
         Peak rate of the device's own memory.
+    memory_bytes
+        Size of that memory, of the smallest variant that is sold; None where the host's is shared.
     overhead_s
         Least time of an op that does anything: a kernel launch on a GPU, the call into the library on a CPU.
     """
@@ -43,6 +45,7 @@ class DeviceType:
     flops_per_s: Mapping[str, Figure]
     memory_bytes_per_s: Figure
     overhead_s: Figure
+    memory_bytes: Figure | None = None
 
 
 EFFICIENCY = Figure(
@@ -59,16 +62,35 @@ _CALL = Figure(
     "cat, max pool and batch norm, 11 us for a convolution; 5 us stands for the mix.",
 )
 
+_GIB = 2**30
+
+_P100 = "NVIDIA Tesla P100 GPU accelerator data sheet, SXM2 module"
 _V100 = "NVIDIA V100 Tensor Core GPU data sheet, SXM2 module"
 _A100 = "NVIDIA A100 Tensor Core GPU data sheet, SXM module of 80 GB"
 _H100 = "NVIDIA H100 Tensor Core GPU data sheet, SXM module"
 _H200 = "NVIDIA H200 Tensor Core GPU data sheet, SXM module"
+_B200 = "NVIDIA HGX B200 data sheet, one of its eight GPUs"
+_T4 = "NVIDIA T4 Tensor Core GPU data sheet"
+_L4 = "NVIDIA L4 Tensor Core GPU data sheet"
+_RTX4090 = "NVIDIA Ada GPU Architecture white paper, GeForce RTX 4090"
 _HALVED = "half of the 1979 TFLOP/s printed, which count sparsity"
 _AVX2 = "A generic server core with AVX2 at 3 GHz"
 _FMA = "FLOPS per cycle for sandy-bridge and haswell, Stack Overflow"
 
 DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
     {
+        "P100": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(5.3e12, _P100),
+                    FLOAT32: Figure(10.6e12, _P100),
+                    "float16": Figure(21.2e12, f"{_P100}: no tensor cores"),
+                }
+            ),
+            memory_bytes_per_s=Figure(732e9, f"{_P100}: HBM2"),
+            overhead_s=_LAUNCH,
+            memory_bytes=Figure(16 * _GIB, _P100),
+        ),
         "V100": DeviceType(
             flops_per_s=MappingProxyType(
                 {
@@ -79,6 +101,7 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
             ),
             memory_bytes_per_s=Figure(900e9, f"{_V100}: HBM2"),
             overhead_s=_LAUNCH,
+            memory_bytes=Figure(16 * _GIB, f"{_V100}, which is sold with 32 GB too; 16 GB is the careful side"),
         ),
         "A100": DeviceType(
             flops_per_s=MappingProxyType(
@@ -91,6 +114,7 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
             ),
             memory_bytes_per_s=Figure(2039e9, f"{_A100}: HBM2e"),
             overhead_s=_LAUNCH,
+            memory_bytes=Figure(80 * _GIB, f"{_A100}; the first ones had 40 GB: write A100-40GB"),
         ),
         "H100": DeviceType(
             flops_per_s=MappingProxyType(
@@ -103,6 +127,7 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
             ),
             memory_bytes_per_s=Figure(3350e9, f"{_H100}: HBM3"),
             overhead_s=_LAUNCH,
+            memory_bytes=Figure(80 * _GIB, _H100),
         ),
         "H200": DeviceType(
             flops_per_s=MappingProxyType(
@@ -115,6 +140,58 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(
             ),
             memory_bytes_per_s=Figure(4800e9, f"{_H200}: HBM3e"),
             overhead_s=_LAUNCH,
+            memory_bytes=Figure(141 * _GIB, _H200),
+        ),
+        "B200": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(37e12, _B200),
+                    FLOAT32: Figure(75e12, _B200),
+                    "float16": Figure(2250e12, f"{_B200}: half of the 4.5 PFLOP/s printed, which count sparsity"),
+                    "bfloat16": Figure(2250e12, f"{_B200}: half of the 4.5 PFLOP/s printed, which count sparsity"),
+                }
+            ),
+            memory_bytes_per_s=Figure(7700e9, f"{_B200}: HBM3e"),
+            overhead_s=_LAUNCH,
+            memory_bytes=Figure(180 * _GIB, _B200),
+        ),
+        "T4": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(0.254e12, f"{_T4}: a thirty-second of float32, as on all of Turing"),
+                    FLOAT32: Figure(8.1e12, _T4),
+                    "float16": Figure(65e12, f"{_T4}: tensor cores, which know no bfloat16"),
+                }
+            ),
+            memory_bytes_per_s=Figure(320e9, f"{_T4}: GDDR6"),
+            overhead_s=_LAUNCH,
+            memory_bytes=Figure(16 * _GIB, _T4),
+        ),
+        "L4": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(0.473e12, f"{_L4}: a sixty-fourth of float32, as on all of Ada"),
+                    FLOAT32: Figure(30.3e12, _L4),
+                    "float16": Figure(121e12, f"{_L4}: half of the 242 TFLOP/s printed, which count sparsity"),
+                    "bfloat16": Figure(121e12, f"{_L4}: half of the 242 TFLOP/s printed, which count sparsity"),
+                }
+            ),
+            memory_bytes_per_s=Figure(300e9, f"{_L4}: GDDR6"),
+            overhead_s=_LAUNCH,
+            memory_bytes=Figure(24 * _GIB, _L4),
+        ),
+        "RTX4090": DeviceType(
+            flops_per_s=MappingProxyType(
+                {
+                    "float64": Figure(1.29e12, f"{_RTX4090}: a sixty-fourth of float32"),
+                    FLOAT32: Figure(82.6e12, _RTX4090),
+                    "float16": Figure(165.2e12, f"{_RTX4090}: tensor cores that add in float32, without sparsity"),
+                    "bfloat16": Figure(165.2e12, f"{_RTX4090}: tensor cores that add in float32, without sparsity"),
+                }
+            ),
+            memory_bytes_per_s=Figure(1008e9, f"{_RTX4090}: GDDR6X"),
+            overhead_s=_LAUNCH,
+            memory_bytes=Figure(24 * _GIB, _RTX4090),
         ),
         "cpu-core": DeviceType(
             flops_per_s=MappingProxyType(

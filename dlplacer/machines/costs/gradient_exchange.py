@@ -2,10 +2,31 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.gradient_codecs import CODECS, FLOAT_BITS, GradientCodec, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSeconds:
+    """What coding was measured to take, per byte of the float32 gradient.
+
+    Attributes
+    ----------
+    decode_s_per_byte
+        Of the codes of one worker.
+    """
+
+    encode_s_per_byte: float
+    decode_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for name in ("encode_s_per_byte", "decode_s_per_byte"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"codec: {name} is {getattr(self, name)}; it must be finite and at least 0")
+
 
 CollectiveCosts = Mapping[str, AlphaBeta]
 """Collective → its line over a given set of workers."""
@@ -19,11 +40,14 @@ class GradientExchange:
     ----------
     pass_s_per_byte
         Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
+    measured
+        What coding takes, in place of passes over memory.
     """
 
     codec: GradientCodec
     transport: Transport
     pass_s_per_byte: float = 0.0
+    measured: CodecSeconds | None = None
 
     @property
     def name(self) -> str:
@@ -66,6 +90,8 @@ class GradientExchange:
         if workers == 1:
             return 0.0
         decodes = self.transport.decodes if self.transport.sums else workers
+        if self.measured is not None:
+            return self.measured.encode_s_per_byte + decodes * self.measured.decode_s_per_byte
         return self.pass_s_per_byte * (self.codec.encode_passes + decodes * self.codec.decode_passes)
 
     def line(self, costs: CollectiveCosts, workers: int) -> AlphaBeta:
@@ -78,7 +104,9 @@ class GradientExchange:
 
 
 def exchanges(
-    memory_bytes_per_s: float | None = None, codecs: Iterable[str] = tuple(CODECS)
+    memory_bytes_per_s: float | None = None,
+    codecs: Iterable[str] = tuple(CODECS),
+    measured: Mapping[str, CodecSeconds] = MappingProxyType({}),
 ) -> tuple[GradientExchange, ...]:
     """Every transport of these codecs.
 
@@ -86,6 +114,8 @@ def exchanges(
     ----------
     memory_bytes_per_s
         Rate of the device's memory, which bounds coding; None: coding costs nothing.
+    measured
+        Codec → what coding takes, in place of that bound.
 
     Raises
     ------
@@ -95,12 +125,12 @@ def exchanges(
     if memory_bytes_per_s is not None and not memory_bytes_per_s > 0:
         raise InputError(f"memory_bytes_per_s is {memory_bytes_per_s}; it must be positive, or None")
     chosen = tuple(codecs)
-    for name in chosen:
+    for name in (*chosen, *measured):
         if name not in CODECS:
             raise InputError(f"there is no codec {name!r}; use some of {', '.join(CODECS)}")
     pass_s = 0.0 if memory_bytes_per_s is None else 1 / memory_bytes_per_s
     return tuple(
-        GradientExchange(codec, transport, pass_s)
+        GradientExchange(codec, transport, pass_s, measured.get(codec.name))
         for codec in CODECS.values()
         if codec.name in chosen
         for transport in codec.transports

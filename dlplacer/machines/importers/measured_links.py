@@ -1,74 +1,227 @@
 """Latency and rate of every link of a detected topology, from timed copies over many sizes."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Link, Topology
+from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
 SIZES_BYTES = (4, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 NO_COPY_BYTES_PER_S = 1e15
+"""The rate that stands for tensors that are handed over as pointers."""
 
 Timer = Callable[[str, str, int], float]
 """(device, device or ``host``, bytes) → seconds of one copy."""
 
+_ON_THE_LINE = 0.5
+"""Largest |fitted − measured| ÷ measured of a copy that the line explains: below 0.3 on a quiet machine."""
+_LEAST_EXPLAINED = 0.75
+"""Least share of sizes that the line must explain to be believed."""
+_ROUNDS = 3
+"""How often a link is timed before its copies are given up: noise on a shared machine comes in spells of a second."""
+_FLAT = 0.2
+"""Where the largest copy adds less than this share of the latency, no byte is copied."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """An α-β line through timed copies.
+    """An α-β line through timed copies, with α ≥ 0 and β ≥ 0.
 
     Attributes
     ----------
     residual
         Largest |fitted − measured| ÷ measured.
+    doubt
+        Why the copies do not determine the line; empty where they do.
     """
 
     latency_s: float
     bytes_per_s: float
     residual: float
+    doubt: str = ""
+
+    def time_s(self, size_bytes: float) -> float:
+        """Seconds of a copy by the line."""
+        return self.latency_s + size_bytes / self.bytes_per_s
 
 
-def fit_line(times_s: Mapping[int, float]) -> Fit:
-    """The line of least relative error through bytes → seconds; where time does not grow, no byte is copied.
+def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> Fit:
+    """The α-β line that explains most of bytes → seconds; where time does not grow, no byte is copied.
+
+    First the line of least Σ|log(fitted ÷ measured)| among all through two of the copies, and those with α = 0 or
+    β = 0 through one: copies that something delayed do not draw it to themselves, as they would a least-squares line.
+    Then least relative squares through the copies near it.
+
+    Parameters
+    ----------
+    most_bytes_per_s
+        The rate that the hardware cannot exceed: that of the slower end's memory.
+
+    Returns
+    -------
+    Fit
+        With a doubt if more than a quarter of the sizes is off the line by half, if the rate is less than half of what
+        some copy reached, if the latency exceeds the shortest copy by half, or if the rate exceeds `most_bytes_per_s`.
 
     Raises
     ------
     InputError
         If fewer than two sizes were timed, or a time is not positive.
     """
-    import numpy as np
-
     if len(times_s) < 2 or min(times_s.values()) <= 0:
         raise InputError(f"a line needs two sizes or more with positive times; got {dict(times_s)}")
-    sizes, times = np.array(list(times_s), dtype=float), np.array(list(times_s.values()))
-    rows = np.stack([1 / times, sizes / times], axis=1)
-    (latency_s, slope), *_ = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)
-    if latency_s < 0:
-        # The median: a mean of times ÷ sizes would be that of the 4-byte copy, whose time is all latency.
-        latency_s, slope = 0.0, float(np.median(times / sizes))
-    if slope <= 1 / NO_COPY_BYTES_PER_S or slope * sizes.max() < 0.2 * latency_s:
-        latency_s, slope = float(np.median(times)), 1 / NO_COPY_BYTES_PER_S
-    residual = float(np.max(np.abs(latency_s + slope * sizes - times) / times))
-    return Fit(float(latency_s), 1 / float(slope), residual)
+    rough = min(_candidates(times_s), key=lambda line: _distance(line, times_s))
+    near = {size: time_s for size, time_s in times_s.items() if _error(rough, size, time_s) <= _ON_THE_LINE / 2}
+    latency_s, slope = _least_squares(near) if len(near) >= 2 else rough
+    if slope <= 1 / NO_COPY_BYTES_PER_S or slope * max(times_s) < _FLAT * latency_s:
+        latency_s, slope = float(median(near.values() or times_s.values())), 1 / NO_COPY_BYTES_PER_S
+    errors = {size: _error((latency_s, slope), size, time_s) for size, time_s in times_s.items()}
+    fit = Fit(latency_s, 1 / slope, max(errors.values()))
+    return replace(fit, doubt=_doubt(fit, times_s, errors, most_bytes_per_s))
 
 
-def measured(topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZES_BYTES) -> Topology:
+def measured(
+    topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZES_BYTES, shared_memory: bool = False
+) -> Topology:
     """The topology with what was measured in place of what was assumed.
 
     A link between two devices takes the fit of copies between them. Devices that reach each other through routers alone
-    are timed to the host, which fits the first link of their route; links between routers keep their rates.
+    are timed to the host, which fits the first link of their route; links between routers keep their rates. A link
+    whose copies contradict each other three times keeps what was assumed: ``meta.refused`` says why, as
+    ``meta.measured`` says how well the others fit.
+
+    Parameters
+    ----------
+    shared_memory
+        Whether the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
+        their links takes half of the latency.
     """
-    ids = set(topology.device_index)
-    links = [_measured_link(link, ids, timer, sizes_bytes) for link in topology.links]
+    links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
     source = f"{topology.source}; links timed with copies of {sizes_bytes[0]} to {sizes_bytes[-1]} bytes"
     return replace(topology, links=tuple(links), source=source)
 
 
-def _measured_link(link: Link, devices: set[str], timer: Timer, sizes_bytes: Sequence[int]) -> Link:
-    ends = [end for end in (link.source, link.target) if end in devices]
+def doubts(topology: Topology) -> tuple[str, ...]:
+    """What to say of the links that `measured` left as they were assumed."""
+    return tuple(
+        f"link {link.source} – {link.target}: {link.meta['refused']['reason']}; it keeps the assumed "
+        f"{format_bytes_per_s(link.bytes_per_s)} and {format_seconds(link.latency_s)}: measure again on a quiet machine"
+        for link in topology.links
+        if "refused" in link.meta
+    )
+
+
+def _measured_link(
+    topology: Topology, link: Link, timer: Timer, sizes_bytes: Sequence[int], shared_memory: bool
+) -> Link:
+    ends = [end for end in (link.source, link.target) if end in topology.device_index]
     if not ends or "switch" in link.target:
         return link
-    other = ends[1] if len(ends) > 1 else "host"
-    fit = fit_line({size: timer(ends[0], other, size) for size in sizes_bytes})
-    meta = {**link.meta, "measured": {"residual": round(fit.residual, 4), "copies": list(sizes_bytes)}}
-    return replace(link, bytes_per_s=fit.bytes_per_s, latency_s=fit.latency_s, count=1, meta=meta)
+    other, share = (ends[1], 1.0) if len(ends) > 1 else ("host", 1.0)
+    if other == "host" and shared_memory:
+        peers = _peers(topology, link, ends[0])
+        if not peers:
+            reason = f"no other core is on {link.target if link.source == ends[0] else link.source} to hand tensors to"
+            return replace(link, meta={**link.meta, "refused": {"reason": reason}})
+        other, share = peers[0], 0.5
+    most = _most_bytes_per_s(topology, ends) if not shared_memory else NO_COPY_BYTES_PER_S
+    fit, times_s = _settled_fit(lambda size: timer(ends[0], other, size), sizes_bytes, most)
+    copies = {"copies": list(sizes_bytes), "times_s": [float(f"{times_s[size]:.4g}") for size in sizes_bytes]}
+    if fit.doubt:
+        return replace(link, meta={**link.meta, "refused": {"reason": fit.doubt, **copies}})
+    meta = {**link.meta, "measured": {"residual": round(fit.residual, 4), **copies}}
+    return replace(link, bytes_per_s=fit.bytes_per_s, latency_s=share * fit.latency_s, count=1, meta=meta)
+
+
+def _settled_fit(
+    time_s: Callable[[int], float], sizes_bytes: Sequence[int], most_bytes_per_s: float
+) -> tuple[Fit, dict[int, float]]:
+    """The first fit without a doubt, of up to three rounds; a round keeps the shorter time of every size."""
+    times_s: dict[int, float] = {}
+    for _ in range(_ROUNDS):
+        # Whatever else runs makes copies longer, never shorter.
+        times_s = {size: min(time_s(size), times_s.get(size, math.inf)) for size in sizes_bytes}
+        fit = fit_line(times_s, most_bytes_per_s)
+        if not fit.doubt:
+            break
+    return fit, times_s
+
+
+def _peers(topology: Topology, link: Link, device: str) -> list[str]:
+    """Other devices on the router of a link."""
+    router = link.target if link.source == device else link.source
+    ends = [
+        end for each in topology.links if router in (each.source, each.target) for end in (each.source, each.target)
+    ]
+    return [end for end in ends if end in topology.device_index and end != device]
+
+
+def _most_bytes_per_s(topology: Topology, devices: Sequence[str]) -> float:
+    """No copy is faster than the memory that it reads or writes; 5 % for clocks above the data sheet's."""
+    rates = [topology.device(device).memory_bytes_per_s for device in devices]
+    return 1.05 * min((rate for rate in rates if rate is not None), default=NO_COPY_BYTES_PER_S)
+
+
+def _candidates(times_s: Mapping[int, float]) -> Iterator[tuple[float, float]]:
+    """(α, β) of all lines through two copies that have no negative part, and through one with α or β zero."""
+    for (small, first_s), (large, second_s) in combinations(sorted(times_s.items()), 2):
+        slope = (second_s - first_s) / (large - small)
+        if slope >= 0 and first_s - slope * small >= 0:
+            yield first_s - slope * small, slope
+    for size, time_s in times_s.items():
+        yield time_s, 0.0
+        yield 0.0, time_s / size
+
+
+def _distance(line: tuple[float, float], times_s: Mapping[int, float]) -> float:
+    return sum(abs(math.log((line[0] + line[1] * size) / time_s)) for size, time_s in times_s.items())
+
+
+def _error(line: tuple[float, float], size: int, time_s: float) -> float:
+    return abs(line[0] + line[1] * size - time_s) / time_s
+
+
+def _least_squares(times_s: Mapping[int, float]) -> tuple[float, float]:
+    """(α, β) ≥ 0 of least Σ ((α + β n − t) ÷ t)²."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    sizes, times = np.array(list(times_s), dtype=float), np.array(list(times_s.values()))
+    # In units of the largest size: a column of 1e-9 beside one of 1e6 would cost all digits.
+    unit = sizes.max()
+    (latency_s, slope), _ = nnls(np.stack([1 / times, sizes / unit / times], axis=1), np.ones(len(times)))
+    return float(latency_s), float(slope / unit)
+
+
+def _doubt(fit: Fit, times_s: Mapping[int, float], errors: Mapping[int, float], most_bytes_per_s: float) -> str:
+    off = [size for size, error in errors.items() if error > _ON_THE_LINE]
+    if len(off) > (1 - _LEAST_EXPLAINED) * len(times_s):
+        worst = max(off, key=errors.__getitem__)
+        return (
+            f"no line explains its copies: {len(off)} of {len(times_s)} sizes are off by more than half (residual "
+            f"{fit.residual:.3g}; {format_bytes(worst)} took {format_seconds(times_s[worst])}, the line says "
+            f"{format_seconds(fit.time_s(worst))})"
+        )
+    fastest = max(times_s, key=lambda size: size / times_s[size])
+    reached = fastest / times_s[fastest]
+    if fit.bytes_per_s < _ON_THE_LINE * reached:
+        return (
+            f"the fitted rate {format_bytes_per_s(fit.bytes_per_s)} is contradicted by a copy of "
+            f"{format_bytes(fastest)}, which reached {format_bytes_per_s(reached)}"
+        )
+    shortest_s = min(times_s.values())
+    if fit.latency_s > (1 + _ON_THE_LINE) * shortest_s:
+        return (
+            f"the fitted latency {format_seconds(fit.latency_s)} is contradicted by a copy that took "
+            f"{format_seconds(shortest_s)} in all"
+        )
+    if fit.bytes_per_s > most_bytes_per_s:
+        return (
+            f"the fitted rate {format_bytes_per_s(fit.bytes_per_s)} is above the "
+            f"{format_bytes_per_s(most_bytes_per_s)} of the devices' own memory"
+        )
+    return ""

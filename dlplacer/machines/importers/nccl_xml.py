@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
+from dlplacer.machines.importers.products import device_of_type
 from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
@@ -40,10 +41,16 @@ class _Found:
     nvlinks: list[tuple[str, str, int, str]] = field(default_factory=list)
     sockets: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     network: list[Link] = field(default_factory=list)
+    device_type: str | None = None
 
 
-def parse_nccl_xml(text: str, where: str, name: str = "") -> Topology:
+def parse_nccl_xml(text: str, where: str, name: str = "", device_type: str | None = None) -> Topology:
     """The machine that NCCL saw. Network devices join hosts where the file has several.
+
+    Parameters
+    ----------
+    device_type
+        Type of the GPUs; None takes the usual one of their compute capability, which is all that the file tells.
 
     Raises
     ------
@@ -60,12 +67,12 @@ def parse_nccl_xml(text: str, where: str, name: str = "") -> Topology:
         raise FileFormatError(where, [f"the outermost element is <{root.tag}>; NCCL's is <system>"])
     if _too_deep(root):
         raise FileFormatError(where, [f"elements are nested more than {_MAX_DEPTH} levels deep; no machine is"])
-    return built(where, _topology, root, where, name)
+    return built(where, _topology, root, where, name, device_type)
 
 
-def _topology(root: ElementTree.Element, where: str, name: str) -> Topology:
+def _topology(root: ElementTree.Element, where: str, name: str, device_type: str | None) -> Topology:
     mistakes: list[str] = []
-    found = _Found()
+    found = _Found(device_type=device_type)
     for cpu in root.iter("cpu"):
         _read_cpu(cpu, found, mistakes)
     if not found.devices and not mistakes:
@@ -169,7 +176,8 @@ def _read_gpu(
     if name in found.devices:
         mistakes.append(f"<gpu> at {bus}: dev {numbers['dev']} is given twice")
         return
-    found.devices[name] = Device(name, TYPE_OF_SM.get(sm, f"sm{sm}"), meta={"busid": bus})
+    kind = found.device_type or TYPE_OF_SM.get(sm, f"sm{sm}")
+    found.devices[name] = device_of_type(name, kind, meta={"busid": bus})
     found.gpu_at[bus.lower()] = name
     found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
     for nvlink in gpu.findall("nvlink"):

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.core.topology import Link, Router, Topology
 from dlplacer.machines.importers.nvidia_smi import PATHS, TopoMatrix
+from dlplacer.machines.importers.products import device_of_type
 from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
@@ -23,10 +24,17 @@ def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str =
     The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
     has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
     of the device type's generation (`dlplacer.machines.importers.rates`), or cautious ones for an unknown type.
+    Memory and rates of the devices are those of the device table.
+
+    Parameters
+    ----------
+    device_type
+        A type, or the name of a product: ``V100``, ``A100-SXM4-40GB``.
     """
-    generation = generation_of(device_type)
     ids = [gpu.lower() for gpu in matrix.gpus]
-    devices = tuple(Device(gpu, device_type) for gpu in ids)
+    devices = tuple(device_of_type(gpu, device_type) for gpu in ids)
+    device_type = devices[0].type
+    generation = generation_of(device_type)
     links, routers = _nvlinks(matrix, ids, device_type)
     tree_links, tree_routers = pcie_tree(matrix, ids, pcie_slot_bytes_per_s(generation.pcie))
     assumed = {
@@ -40,7 +48,7 @@ def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str =
         (*routers, *tree_routers),
         (*links, *tree_links),
         name=name,
-        source="nvidia-smi topo -m; rates by generation, see meta.assumed",
+        source="nvidia-smi topo -m; rates by generation, see meta.assumed; memory by the device table",
         meta=meta,
     )
 

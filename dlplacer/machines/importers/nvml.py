@@ -1,6 +1,5 @@
 """The GPUs of this host as NVIDIA's management library (NVML) reports them."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
@@ -8,10 +7,10 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.importers.nvidia_smi import TopoMatrix
 from dlplacer.machines.importers.nvidia_smi_topology import SWITCH, pcie_tree
-from dlplacer.machines.importers.rates import GENERATIONS, NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
+from dlplacer.machines.importers.products import device_of_type
+from dlplacer.machines.importers.rates import NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
@@ -53,13 +52,6 @@ def has_gpus() -> bool:
     return True
 
 
-def type_of_name(name: str) -> str:
-    """The device type in a product name: ``Tesla V100-SXM2-16GB`` → ``V100``; an unknown product keeps its name."""
-    known = sorted({*GENERATIONS, *(kind for kind in DEVICE_TABLE if kind != "cpu-core")}, key=len, reverse=True)
-    found = re.search(rf"\b({'|'.join(known)})\b", name.replace("-", " "))
-    return found[1] if found else name
-
-
 def _library() -> Any:
     try:
         import pynvml
@@ -95,16 +87,8 @@ def _read(nvml: Any) -> Topology:
 
 def _device(nvml: Any, index: int, handle: Any) -> Device:
     name = _text(nvml.nvmlDeviceGetName(handle))
-    kind = type_of_name(name)
-    table = DEVICE_TABLE.get(kind)
-    return Device(
-        f"gpu{index}",
-        kind,
-        int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        None if table is None else {dtype: figure.value for dtype, figure in table.flops_per_s.items()},
-        None if table is None else table.memory_bytes_per_s.value,
-        {"product": name, "busid": _bus(nvml, handle)},
-    )
+    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return device_of_type(f"gpu{index}", name, memory_bytes, {"product": name, "busid": _bus(nvml, handle)})
 
 
 def _slot(nvml: Any, handle: Any, device_type: str) -> float:

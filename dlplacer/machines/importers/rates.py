@@ -28,6 +28,8 @@ class Generation:
     pcie: int
 
 
+_NO_NVLINK = Figure(_NVLINK_SHARE * 25e9, "of no use: these boards have no NVLinks; as UNKNOWN where a file says so")
+
 GENERATIONS = {
     "P100": Generation(Figure(18e9, f"{_NCCL}: SM60_NVLINK_BW"), 4, 3),
     "V100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 2.0"), 6, 3),
@@ -35,6 +37,9 @@ GENERATIONS = {
     "H100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
     "H200": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
     "B200": Generation(Figure(_NVLINK_SHARE * 50e9, "0.83 × 50 GB/s of NVLink 5.0"), 18, 5),
+    "T4": Generation(_NO_NVLINK, 0, 3),
+    "L4": Generation(_NO_NVLINK, 0, 4),
+    "RTX4090": Generation(_NO_NVLINK, 0, 4),
 }
 """Device type → its links."""
 

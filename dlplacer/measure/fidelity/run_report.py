@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_seconds
 from dlplacer.report.page.summary import busy_s
+
+if TYPE_CHECKING:
+    import pandas
 
 _LISTED = 10
 _OF_ONE_PROCESS = ("eager_all_cores_s", "dispatch_s", "beside")
@@ -136,8 +141,8 @@ class RunReport(Figures):
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """A report, the plan as in the predicted step nearest to the median, and a recorded step of median length.
 
     The plans of a run over ranks are those of all ranks, with devices named ``rank0/d0``, ``rank0/network``; see
@@ -147,6 +152,41 @@ class Run:
     report: RunReport
     predicted: Plan
     measured: Plan
+
+    def __repr__(self) -> str:
+        report = self.report
+        return (
+            f"<Run on {', '.join(report.devices)}: predicted {format_seconds(report.predicted_s)}, measured "
+            f"{format_seconds(report.measured_s)}, error {100 * report.prediction_error:.1f} %, "
+            f"{report.measured_speedup:.3f}x plain PyTorch on one device>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer run --json`` prints."""
+        return self.report.to_dict()
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per op of the measured step: device, predicted and measured seconds, and their difference."""
+        import pandas
+
+        predicted = {entry.op: entry.end_s - entry.start_s for entry in self.predicted.ops}
+        rows = []
+        for entry in sorted(self.measured.ops, key=lambda entry: entry.start_s):
+            op, measured_s = self.measured.graph.op(entry.op), entry.end_s - entry.start_s
+            predicted_s = predicted.get(entry.op)
+            rows.append(
+                {
+                    "op": entry.op,
+                    "kind": op.kind,
+                    "module": op.module,
+                    "device": entry.device,
+                    "start_s": entry.start_s,
+                    "predicted_s": predicted_s,
+                    "measured_s": measured_s,
+                    "difference_s": None if predicted_s is None else measured_s - predicted_s,
+                }
+            )
+        return pandas.DataFrame(rows)
 
 
 def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:

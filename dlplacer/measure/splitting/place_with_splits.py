@@ -11,6 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
@@ -41,7 +42,7 @@ class Solving(TypedDict, total=False):
     stop: Event | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SplitResult:
     """Plans of one step without and with splits.
 
@@ -59,6 +60,13 @@ class SplitResult:
     split: Result
     splits: tuple[OpSplit, ...]
     evaluated: int
+
+    def __repr__(self) -> str:
+        whole_s, split_s = self.whole.plan.makespan_s, self.split.plan.makespan_s
+        return (
+            f"<SplitResult: {format_seconds(whole_s)} whole, {format_seconds(split_s)} with {len(self.splits)} ops "
+            f"split, {self.evaluated} sets of splits tried>"
+        )
 
     @property
     def gain(self) -> float:

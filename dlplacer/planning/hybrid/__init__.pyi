@@ -7,10 +7,13 @@ from .epochs.critical_batch import fit_critical_batch as fit_critical_batch
 from .epochs.epochs import EpochsTable as EpochsTable
 from .epochs.epochs import StatisticalEfficiency as StatisticalEfficiency
 from .epochs.epochs_file import read_epochs as read_epochs
-from .epochs.measured_epochs import delayed_updates as delayed_updates
-from .epochs.measured_epochs import measure_epochs as measure_epochs
 from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
+from .measurements import MeasuredCollective as MeasuredCollective
+from .measurements import MeasuredNetwork as MeasuredNetwork
+from .measurements import Measurements as Measurements
+from .measurements_file import read_measurements as read_measurements
+from .measurements_file import write_measurements as write_measurements
 from .pipelined_workers import PipelinedWorkers as PipelinedWorkers
 from .placed_workers import Placed as Placed
 from .placed_workers import PlaceSettings as PlaceSettings

@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_whole, short_name
 from dlplacer.planning.hybrid.strategy import Strategy
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,8 @@ class Crossover:
     degree: int
 
 
-@dataclass(frozen=True)
-class HybridPlan:
+@dataclass(frozen=True, repr=False)
+class HybridPlan(Shown):
     """The answer for every budget from 1 device on.
 
     Attributes
@@ -102,6 +107,15 @@ class HybridPlan:
     mini_batches: float | None = None
     name: str = ""
 
+    def __repr__(self) -> str:
+        best = self.budgets[-1].best
+        strategy = "none" if best is None else f"{best.label}, {self.speedup(best):.2f}x"
+        win = "nowhere" if self.first_win is None else f"from {self.first_win} devices on"
+        return (
+            f"<HybridPlan {short_name(self.name)}: 1 to {len(self.budgets)} devices; best with all: {strategy}; "
+            f"hybrid wins {win}>"
+        )
+
     def at(self, devices: int) -> BestOfDevices:
         """The budget of this many devices.
 
@@ -110,6 +124,7 @@ class HybridPlan:
         InputError
             If it was not planned for.
         """
+        expect_whole("", devices=devices)
         if not 1 <= devices <= len(self.budgets):
             raise InputError(f"{devices} devices: the plan is for 1 to {len(self.budgets)}")
         return self.budgets[devices - 1]
@@ -144,8 +159,8 @@ class HybridPlan:
             "budgets": [self._budget(each) for each in self.budgets],
         }
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame with a row per budget: best strategy, speedups and ratios."""
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per budget: best strategy, speedups and ratios."""
         import pandas
 
         rows = [

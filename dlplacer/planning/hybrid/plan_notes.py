@@ -24,8 +24,8 @@ def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
     if unknown:
         yield (
             f"epochs of data parallelism are not known for {_ranges(unknown)} workers, so that no strategy is said to "
-            "win against it there; measure them (dlplacer.planning.hybrid.measure_epochs), or give 'critical_batch' in "
-            "the epochs file"
+            "win against it there; measure them (dlplacer epochs, or dlplacer.data_parallel.measure_epochs), or give "
+            "'critical_batch' in the epochs file"
         )
 
 

@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.abilities import Shown
+from dlplacer.core.expect import short_name
+from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.schedule.action import Order
 from dlplacer.planning.pipeline.schedule.pipeline_timeline import PipelineTimeline
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,8 @@ class Stage:
         return {**named, **sizes, "op_count": len(self.ops), "ops": list(self.ops)}
 
 
-@dataclass(frozen=True)
-class PipelinePlan:
+@dataclass(frozen=True, repr=False)
+class PipelinePlan(Shown):
     """Stages, schedule and prediction.
 
     Attributes
@@ -79,6 +85,13 @@ class PipelinePlan:
     bottleneck_s: float
     single_device_s: float | None
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        faster = "" if self.speedup is None else f", speedup {self.speedup:.3f}x over the best single device"
+        return (
+            f"<PipelinePlan {short_name(self.name)}: {self.schedule}, {len(self.stages)} stages, "
+            f"{self.micro_batches} micro-batches, {format_seconds(self.step_s)}{faster}>"
+        )
 
     @property
     def step_s(self) -> float:
@@ -117,3 +130,20 @@ class PipelinePlan:
             "stages": [stage.to_dict() for stage in self.stages],
             "order": [[str(action) for action in actions] for actions in self.order],
         }
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row per stage: device, ops, seconds per micro-batch forward and backward, memory and messages in bytes."""
+        import pandas
+
+        names = (
+            "device",
+            "forward_s",
+            "backward_s",
+            "update_s",
+            "held",
+            "memory_bytes",
+            "sends_bytes",
+            "returns_bytes",
+        )
+        rows = [{"ops": len(stage.ops)} | {name: getattr(stage, name) for name in names} for stage in self.stages]
+        return pandas.DataFrame(rows, columns=["device", "ops", *names[1:]])

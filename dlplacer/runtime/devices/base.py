@@ -7,6 +7,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 T = TypeVar("T")
+NamedDevice = str | torch.device
+"""A device of this machine, as a person writes it."""
+
 Value = torch.Tensor | None
 """What goes from op to op: a tensor, or None along an edge that carries only an order."""
 

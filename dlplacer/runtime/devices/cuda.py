@@ -4,11 +4,10 @@ The streams and events are reached through a `StreamBackend`, so that the order 
 without a GPU.
 """
 
-import re
-
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import RuntimeDevice, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
@@ -53,7 +52,7 @@ class CudaDevice(Worker):
         if copies not in COPIES:
             raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
         self.name = whole if part is None else f"{whole}/{part}"
-        self.type = device_type(self._backend.device_name(index))
+        self.type = type_of_name(self._backend.device_name(index))
         self.torch_device = torch.device(self.torch_type, index)
         self._index = index
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
@@ -96,12 +95,6 @@ class CudaDevice(Worker):
     def _prepare(self) -> None:
         self._backend.set_device(self._index)
         self._backend.activate(self._compute)
-
-
-def device_type(product: str) -> str:
-    """The type under which times are kept: ``H200`` for "NVIDIA H200", else the product name."""
-    words = re.split(r"[\s\-]+", product)
-    return next((word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?", word)), product)
 
 
 def _versions(index: int) -> dict[str, str]:

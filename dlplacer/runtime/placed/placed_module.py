@@ -92,6 +92,10 @@ class PlacedModule(nn.Module):
         self._variants.add(edition, job, self._primary)
         self._move_tensors(self._primary, snapshot.tensors)
 
+    def __repr__(self) -> str:
+        where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())
+        return f"<PlacedModule {type(self._job.module).__name__}: {len(self.plan.ops)} ops, {where}>"
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """In training the loss of ``(*args, *targets)``; in evaluation mode the outputs of ``(*args)``, or their loss.
 

@@ -192,6 +192,6 @@ def test_roofline_times_agree_with_those_of_a_topology() -> None:
 def test_roofline_times_of_an_unknown_type_are_refused() -> None:
     with pytest.raises(
         InputError,
-        match="the device table has no type 'abacus'; use one of V100, A100, H100, H200, cpu-core, or profile",
+        match=r"the device table has no type 'abacus'; use one of P100, V100, .*, cpu-core, or profile",
     ):
         with_roofline_times(graph(WORK), "abacus")

@@ -1,17 +1,21 @@
 """This host, NVML through a stand-in, and links fitted to timed copies."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from machines.importers.fake_nvml import FakeNvml
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.importers.host import host_topology, parse_core_list
-from dlplacer.machines.importers.measured_links import fit_line, measured
-from dlplacer.machines.importers.nvml import nvml_topology, type_of_name
+from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
+from dlplacer.machines.importers.nvml import nvml_topology
+from dlplacer.machines.importers.products import type_of_name
 from dlplacer.machines.importers.rates import pcie_bytes_per_s, pcie_slot_bytes_per_s
 from dlplacer.problem.routes import least_delay_routes
 
@@ -46,7 +50,14 @@ def test_nvml_that_is_not_there() -> None:
         ("Tesla P100-SXM2-16GB", "P100"),
         ("NVIDIA A100-SXM4-40GB", "A100"),
         ("NVIDIA H200", "H200"),
-        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA GeForce RTX 4090 D", "RTX4090D"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("Radeon RX 7900 XTX", "Radeon RX 7900 XTX"),
     ],
 )
 def test_types_of_products(product: str, device_type: str) -> None:
@@ -91,12 +102,97 @@ def test_lines_are_recovered_from_noisy_copies() -> None:
         fit_line({4: 1e-6})
 
 
-def test_a_slow_first_copy_does_not_decide_the_rate() -> None:
-    """Copies at about 100 MB/s, the smallest waited for 0.8 ms: the line through all has a negative latency."""
-    times_s = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.84}
-    fit = fit_line(times_s)
-    assert fit.latency_s == 0.0
+SHOWN = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.84}
+"""Copies at about 100 MB/s, the smallest of which waited for 0.8 ms: least squares give a negative latency."""
+
+
+def test_copies_that_contradict_each_other_are_doubted() -> None:
+    fit = fit_line(SHOWN)
     assert 80e6 < fit.bytes_per_s < 200e6
+    assert re.search(r"no line explains its copies: 3 of 6 sizes.*4 KiB took 800 ns", fit.doubt)
+    pair = Topology((Device("a"), Device("b")), (), (Link("a", "b", 20e9, 2e-6, count=2),))
+    found = measured(pair, lambda first, second, size: SHOWN[size], list(SHOWN))
+    (link,) = found.links
+    assert (link.bytes_per_s, link.latency_s, link.count) == (20e9, 2e-6, 2)
+    assert "measured" not in link.meta
+    (text,) = doubts(found)
+    assert re.match(r"link a – b: no line explains .* keeps the assumed 20 GB/s and 2 us: measure again", text)
+
+
+@given(
+    latency_s=st.floats(1e-6, 1e-4),
+    rate=st.floats(1e8, 4e11),
+    noise=st.lists(st.floats(0.9, 1.1), min_size=8, max_size=8),
+    delayed=st.sets(st.sampled_from(range(8)), max_size=2),
+    factor=st.floats(3, 3000),
+)
+def test_what_is_written_is_never_contradicted_by_its_copies(
+    latency_s: float, rate: float, noise: list[float], delayed: set[int], factor: float
+) -> None:
+    """Copies over a link, up to two of eight of them delayed: the line is found, or doubted; never written if wrong."""
+    times_s = {
+        size: (latency_s + size / rate) * noise[place] * (factor if place in delayed else 1)
+        for place, size in enumerate(SIZES_BYTES)
+    }
+    fit = fit_line(times_s)
+    if fit.doubt:
+        return
+    assert fit.bytes_per_s >= 0.5 * max(size / time_s for size, time_s in times_s.items())
+    assert fit.latency_s <= 1.5 * min(times_s.values())
+    off = [size for size, time_s in times_s.items() if abs(fit.time_s(size) - time_s) > 0.5 * time_s]
+    assert len(off) <= 2
+    undisturbed = [size for place, size in enumerate(SIZES_BYTES) if place not in delayed]
+    near = [size for size in undisturbed if abs(fit.time_s(size) / (latency_s + size / rate) - 1) < 0.8]
+    assert len(near) >= len(undisturbed) - 2
+
+
+def test_a_link_that_nothing_disturbs_is_measured_in_one_round_and_a_disturbed_one_in_three() -> None:
+    pair = Topology((Device("a"), Device("b")), (), (Link("a", "b", 1.0),))
+    rounds: list[int] = []
+
+    def delayed_at_first(first: str, second: str, size: int) -> float:
+        rounds.append(size)
+        late = 100 if rounds.count(size) == 1 and size in SIZES_BYTES[::2] else 1
+        return (5e-6 + size / 10e9) * late
+
+    (link,) = measured(pair, delayed_at_first).links
+    assert (link.bytes_per_s, link.latency_s) == (pytest.approx(10e9), pytest.approx(5e-6))
+    assert link.meta["measured"]["residual"] == 0
+    assert len(rounds) == 2 * len(SIZES_BYTES)
+    rounds.clear()
+    measured(pair, lambda first, second, size: rounds.append(size) or SHOWN[size], list(SHOWN))  # type: ignore[func-returns-value]
+    assert len(rounds) == 3 * len(SHOWN)
+
+
+def test_no_copy_between_gpus_is_faster_than_their_memory() -> None:
+    pair = Topology(
+        (Device("a", memory_bytes_per_s=900e9), Device("b", memory_bytes_per_s=300e9)), (), (Link("a", "b", 12e9),)
+    )
+    (link,) = measured(pair, lambda first, second, size: 2e-5).links
+    assert link.bytes_per_s == 12e9
+    assert "1000 TB/s is above the 315 GB/s of the devices' own memory" in link.meta["refused"]["reason"]
+
+
+def test_cores_of_a_node_are_timed_with_each_other() -> None:
+    """A hand-over of 40 us crosses two links, so each takes half; the only core of a node keeps what was assumed."""
+    box = Topology(
+        (Device("cpu0"), Device("cpu1"), Device("cpu2")),
+        (Router("numa0"), Router("numa1")),
+        (
+            *(Link("cpu0", "numa0", 1e15, 1e-6), Link("cpu1", "numa0", 1e15, 1e-6), Link("cpu2", "numa1", 1e15, 1e-6)),
+            Link("numa0", "numa1", 1e15, 5e-6),
+        ),
+    )
+    timed: set[tuple[str, str]] = set()
+
+    def handed_over(first: str, second: str, size: int) -> float:
+        timed.add((first, second))
+        return 40e-6
+
+    links = measured(box, handed_over, shared_memory=True).links
+    assert [link.latency_s for link in links] == [pytest.approx(20e-6), pytest.approx(20e-6), 1e-6, 5e-6]
+    assert timed == {("cpu0", "cpu1"), ("cpu1", "cpu0")}
+    assert "no other core is on numa1" in links[2].meta["refused"]["reason"]
 
 
 def test_measuring_replaces_assumed_links() -> None:

@@ -7,12 +7,17 @@ import networkx as nx
 import pytest
 from machines.importers.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX
 
+from dlplacer import place
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.topology import Topology
-from dlplacer.files import write_topology
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.topology import Device, Topology
+from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_topology
+from dlplacer.files.locate import shipped_folder
+from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 from dlplacer.machines.importers.any_format import import_topology
+from dlplacer.machines.importers.products import unlimited_gpus
 
 
 @pytest.fixture
@@ -186,3 +191,63 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source.write_text("no matrix")
     assert main(["topology", "import", str(source)]) == 2
     assert "topo.txt: 1 mistake" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "gib"), [("V100", "V100", 16), ("Tesla V100-SXM2-32GB", "V100", 32), ("H100", "H100", 80)]
+)
+def test_a_type_brings_memory_and_rates_from_the_table(imported, given: str, kind: str, gib: int) -> None:
+    for text in (DGX1, NCCL_XML):
+        box = imported(text, given)
+        for device in box.devices:
+            assert (device.type, device.memory_bytes) == (kind, gib * 2**30)
+            assert rates_of(device) == rates_of_type(kind)
+        assert unlimited_gpus(box) is None
+
+
+def test_a_compute_capability_tells_the_type_and_so_the_memory(imported) -> None:
+    sizes = {device.type: device.memory_bytes for device in imported(NCCL_XML).devices}
+    assert sizes == {"V100": 16 * 2**30, "H100": 80 * 2**30}
+
+
+def test_a_node_link_graph_keeps_what_it_says(imported) -> None:
+    text = json.dumps(
+        {
+            "nodes": [{"id": "a"}, {"id": "b", "memory_bytes": 5}, {"id": "c", "type": "abacus"}],
+            "edges": [{"source": "a", "target": "b", "bw": 1}],
+        }
+    )
+    found = {device.id: device for device in imported(text, "T4").devices}
+    assert (found["a"].type, found["a"].memory_bytes) == ("T4", 16 * 2**30)
+    assert (found["b"].type, found["b"].memory_bytes) == ("T4", 5)
+    assert (found["c"].type, found["c"].memory_bytes) == ("abacus", None)
+
+
+def test_an_unknown_type_is_refused_with_those_that_are_known(imported) -> None:
+    with pytest.raises(InputError, match=r"type 'V1000' is not in the device table; use one of P100, V100, .*L4"):
+        imported(DGX1, "V1000")
+
+
+def test_unlimited_memory_of_a_gpu_is_told(imported) -> None:
+    note = unlimited_gpus(imported(DGX1))
+    assert note is not None
+    assert "leaves the memory of gpu0, gpu1, gpu2, gpu3, … (type gpu) unlimited" in note
+    known = Topology((Device("g", "L4"), Device("c", "cpu-core"), Device("d")), name="box")
+    assert unlimited_gpus(known) == (
+        "topology 'box' leaves the memory of g (type L4) unlimited: a plan may need more than there is; give "
+        "memory_bytes (L4: 24 GiB), or import the machine with --type"
+    )
+    assert unlimited_gpus(load_topology("cpu-2core")) is None
+    assert all(unlimited_gpus(load_topology(path.stem)) is None for path in shipped_folder("topologies").glob("*.json"))
+
+
+def test_solving_on_gpus_of_unlimited_memory_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_topology(tmp_path / "box.json", Topology((Device("g", "V100"),), name="box"))
+    graph = OpGraph((Op("a", "mm", 1e-3),))
+    write_graph(tmp_path / "graph.json", graph)
+    assert main(["solve", str(tmp_path / "graph.json"), str(tmp_path / "box.json"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert "dlplacer: topology 'box' leaves the memory of g (type V100) unlimited" in said.err
+    assert json.loads(said.out)["status"] == "optimal"
+    with pytest.warns(UserWarning, match="leaves the memory of g"):
+        place(graph, tmp_path / "box.json")

@@ -7,7 +7,8 @@ import torch
 from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.cuda import CudaDevice, device_type
+from dlplacer.machines.importers.products import type_of_name
+from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
 
 
@@ -123,9 +124,10 @@ def test_without_a_gpu_torch_sees_none() -> None:
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA A100-SXM4-80GB", "A100"),
         ("Tesla V100-SXM2-16GB", "V100"),
-        ("NVIDIA L4", "NVIDIA L4"),
-        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
     ],
 )
 def test_device_types(product: str, expected: str) -> None:
-    assert device_type(product) == expected
+    assert type_of_name(product) == expected

@@ -9,6 +9,8 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.data_parallel import GroupPlan, plan_groups
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime import apply
@@ -36,6 +38,15 @@ def wrapped_steps(wrap):
     return run_ranks(2, work)
 
 
+def groups() -> GroupPlan:
+    """Some messages, not one."""
+    devices = tuple(Device(f"cpu{number}", "box", flops_per_s=1e10, memory_bytes_per_s=1e9) for number in range(2))
+    plan = plan_groups(mlp(batch_size=4), Topology(devices, (), (Link("cpu0", "cpu1", 1e8, 1e-6),)))
+    assert len(plan.buckets) > 1
+    assert len(plan.units) > 1
+    return plan
+
+
 def whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
@@ -44,9 +55,10 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     "wrap",
     [
         torch.nn.parallel.DistributedDataParallel,
+        lambda placed: torch.nn.parallel.DistributedDataParallel(placed, **groups().ddp_kwargs()),
         lambda placed: fully_shard(placed, mesh=init_device_mesh("cpu", (2,))),
     ],
-    ids=["DistributedDataParallel", "fully_shard"],
+    ids=["DistributedDataParallel", "planned buckets", "fully_shard"],
 )
 def test_training_equals_the_full_batch(wrap) -> None:
     _, expected = trained([mlp(batch_size=8)], steps=10)
@@ -63,4 +75,13 @@ def test_a_sub_module_that_is_sharded_alone_is_refused() -> None:
     for _, name, message in wrapped_steps(wrap):
         assert name == "MismatchError"
         assert "'hidden.0.weight' is a piece of a tensor (DTensor)" in message
+        assert "fully_shard(placed)" in message
+
+
+def test_planned_units_of_a_placed_module_are_refused() -> None:
+    for _, name, message in wrapped_steps(
+        lambda placed: groups().fully_shard(placed, mesh=init_device_mesh("cpu", (2,)))
+    ):
+        assert name == "MismatchError"
+        assert "is a piece of a tensor (DTensor)" in message
         assert "fully_shard(placed)" in message

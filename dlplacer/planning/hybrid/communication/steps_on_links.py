@@ -16,6 +16,7 @@ from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.hybrid.communication.exchange_choices import ExchangeChoice, choice_through, choices_among
 from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
 from dlplacer.planning.hybrid.communication.worker_layout import Worker, WorkerLayout
+from dlplacer.planning.hybrid.measurements import MeasuredCollective
 from dlplacer.planning.hybrid.step_workload import Work
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
@@ -38,6 +39,8 @@ class OnMachine:
         Whether the exchange may overlap with the backward pass.
     groupings
         Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
+    measured
+        Collectives as they were timed; what the links promise is scaled to them.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class OnMachine:
         *,
         overlap: bool = True,
         groupings: Sequence[str] = ("optimal",),
+        measured: Sequence[MeasuredCollective] = (),
     ) -> None:
         for name in groupings:
             if name not in GROUPINGS:
@@ -56,6 +60,7 @@ class OnMachine:
             exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
         )
         self.groupings = tuple(groupings)
+        self.factors = {each.collective: _factor(layout, each) for each in measured}
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
         """Every exchange with every algorithm that may be best, every grouping and period.
@@ -111,7 +116,7 @@ class OnMachine:
         groups = tuple(zip(*workers, strict=True))
         held, degree = team.split.shares, team.degree
         shares = held if len(held) == degree else (1 / degree,) * degree
-        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
+        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]), self.factors)
 
     def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
         """The workers, those first that have the highest rates to all others and the widest links."""
@@ -126,6 +131,19 @@ class OnMachine:
             return sum(rates), sum(own[name] for name in worker)
 
         return sorted(workers, key=width, reverse=True)
+
+
+def _factor(layout: WorkerLayout, measured: MeasuredCollective) -> float:
+    """Measured seconds ÷ those that the links among the first devices promise, for the bytes that were timed."""
+    there = [device.id for device in layout.topology.devices]
+    if measured.devices > len(there):
+        raise InputError(
+            f"{measured.collective} was measured among {measured.devices} devices, and {layout.topology.name!r} has "
+            f"{len(there)}; give a measurement among at most as many"
+        )
+    group = tuple(there[: measured.devices])
+    promised = MachineCosts(layout.wiring, (group,), (1.0,), layout.islands(group)).collectives(measured.bytes)
+    return measured.seconds / promised[measured.collective].time_s(measured.bytes)
 
 
 def _powers(most: int) -> Iterator[int]:

@@ -1,0 +1,1 @@
+from . import plot as plot

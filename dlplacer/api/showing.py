@@ -1,0 +1,175 @@
+"""What a plan looks like, and why it takes as long as it does: `show`, `explain`, `check_plan`, `violations`."""
+
+import webbrowser
+from dataclasses import dataclass
+from html import escape
+from os import PathLike
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
+
+from dlplacer.api.subjects import PlanLike, is_run, plan_of
+from dlplacer.core.expect import expect_number, expect_path, short_name
+
+if TYPE_CHECKING:
+    from dlplacer.check import Violation
+    from dlplacer.report.explanation import Explanation
+
+_FRAME_PIXELS = 720
+
+
+@dataclass(frozen=True)
+class HtmlPage:
+    """A page about a plan, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it.
+
+    Attributes
+    ----------
+    html
+        The whole file.
+    title
+        What the page is about.
+    """
+
+    html: str
+    title: str
+
+    def __repr__(self) -> str:
+        size = len(self.html) / 2**10
+        return f"<HtmlPage {short_name(self.title)}: {size:.0f} KiB; .save(path) writes it, .open() opens a browser>"
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own: the page's styles and scripts stay apart from those of the notebook.
+        return (
+            f'<iframe srcdoc="{escape(self.html, quote=True)}" title="{escape(self.title)}" '
+            f'style="width:100%;height:{_FRAME_PIXELS}px;border:1px solid #8886"></iframe>'
+        )
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the page, atomically; returns its path.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        from dlplacer.files import write_text
+
+        expect_path(path)
+        write_text(path, self.html)
+        return Path(path)
+
+    def open(self) -> Path:
+        """Open the page in a browser, from a temporary file; returns its path."""
+        with NamedTemporaryFile("w", encoding="utf-8", prefix="dlplacer-", suffix=".html", delete=False) as stream:
+            stream.write(self.html)
+        webbrowser.open(Path(stream.name).as_uri())
+        return Path(stream.name)
+
+
+def show(subject: PlanLike, path: str | PathLike[str] | None = None) -> HtmlPage:
+    """A page about a plan: figures, schedule, placement, memory, the longest ops.
+
+    Parameters
+    ----------
+    subject
+        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run` returned, of which the measured step is
+        shown.
+    path
+        Where to write the page too, as ``"plan.html"``.
+
+    Raises
+    ------
+    InputError
+        If the subject is none of these, or the file cannot be written.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> page = dp.show(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    >>> page.title
+    'InceptionV3 on dgx1-v100-2gpu: ... ms per step'
+    >>> page.save("plan.html")  # doctest: +SKIP
+    PosixPath('plan.html')
+    """
+    from dlplacer.report.page.page import html_page
+    from dlplacer.report.page.summary import headline
+
+    if path is not None:
+        expect_path(path)
+    plan = subject.measured if is_run(subject) else plan_of(subject, "subject")
+    page = HtmlPage(html_page(plan), headline(plan))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
+    """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
+
+    Parameters
+    ----------
+    plan
+        A `Plan`, a `Result`, or the path of a plan file.
+    dispatch_s
+        Seconds in which one process issues an op for any of the devices; 0 if each device is fed for itself.
+
+    Raises
+    ------
+    InputError
+        If an argument cannot be meant.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    >>> sorted(found.limits_s)
+    ['critical path', 'search', 'work']
+    >>> [share.device for share in found.devices]
+    ['gpu0', 'gpu1']
+    """
+    from dlplacer.report.explanation import explain as explain_plan
+
+    expect_number("", dispatch_s=dispatch_s)
+    return explain_plan(plan_of(plan), dispatch_s)
+
+
+def check_plan(plan: PlanLike) -> None:
+    """Return if the plan keeps every rule of the problem.
+
+    Parameters
+    ----------
+    plan
+        A `Plan`, a `Result`, or the path of a plan file.
+
+    Raises
+    ------
+    CheckError
+        With every violation.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    """
+    from dlplacer import check
+
+    check.check_plan(plan_of(plan))
+
+
+def violations(plan: PlanLike) -> "tuple[Violation, ...]":
+    """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
+
+    Parameters
+    ----------
+    plan
+        A `Plan`, a `Result`, or the path of a plan file.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    ()
+    """
+    from dlplacer import check
+
+    return check.violations(plan_of(plan))

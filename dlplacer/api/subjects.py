@@ -1,0 +1,211 @@
+"""From what a person gives to the value that is meant: names and paths of files, jobs, results, option words."""
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.expect import refuse, tuple_of
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
+
+if TYPE_CHECKING:
+    from dlplacer.frontend.torch.job import Job
+    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.runtime.devices.base import NamedDevice
+
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+Name: TypeAlias = str | PathLike[str]
+"""A path, or the bare name of what ships."""
+
+GraphLike: TypeAlias = Union[OpGraph, "Job", Name]
+"""A graph, a job to capture, the file of a graph or an ONNX model, or the name of a graph that ships."""
+
+TopologyLike: TypeAlias = Topology | Name
+"""A topology, its file, or the name of one that ships."""
+
+OptionsLike: TypeAlias = Options | str | Mapping[str, str] | None
+"""Options, words (``"paper"``, ``"shortest, joint"``, ``"memory=sum"``), or a dict of them; None means the defaults."""
+
+PlanLike: TypeAlias = Union[Plan, Result, "SplitResult", "Run", Name]
+"""A plan, a result that has one, a run, of which it is the predicted step, or the file of a plan."""
+
+DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevice"] | None
+"""Device of the plan → device of this machine; or devices in the plan's order; None lets the plan's types choose."""
+
+
+def graph_of(value: GraphLike, name: str = "graph") -> OpGraph:
+    """The graph that is meant.
+
+    Raises
+    ------
+    InputError
+        If it is none of `GraphLike`, or there is no such file.
+    """
+    if isinstance(value, OpGraph):
+        return value
+    if is_job(value):
+        from dlplacer.frontend import capture
+
+        return capture(value)
+    if isinstance(value, (Plan, Result)):
+        raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
+    if _is_module(value):
+        raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
+    text = _path(value, name, "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships")
+    if text.lower().endswith(".onnx"):
+        from dlplacer.frontend.onnx import onnx_graph, read_onnx
+
+        return onnx_graph(read_onnx(text))
+    if _ENTRY.fullmatch(text) and not Path(text).exists():
+        module, _, function = text.partition(":")
+        raise InputError(
+            f"{name} is {text!r}, which names a function as the command line does; in Python call it: from {module} "
+            f"import {function}, then give the Job that {function}() returns"
+        )
+    from dlplacer.files.load import load_graph
+
+    return load_graph(text)
+
+
+def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
+    """The topology that is meant; raises as `graph_of`."""
+    if isinstance(value, Topology):
+        return value
+    from dlplacer.files.load import load_topology
+
+    return load_topology(_path(value, name, "a Topology, the path of a topology file, or the name of one that ships"))
+
+
+def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
+    """As `topology_of`, for a machine to plan for: warns where the memory of GPUs is unlimited."""
+    from dlplacer.machines.importers.products import unlimited_gpus
+
+    topology = topology_of(value, name)
+    note = unlimited_gpus(topology)
+    if note is not None:
+        warnings.warn(note, stacklevel=3)
+    return topology
+
+
+def options_of(value: OptionsLike, name: str = "options") -> Options:
+    """The options that are meant; raises InputError for a word that no option has."""
+    if value is None or isinstance(value, Options):
+        return value or Options()
+    if isinstance(value, str):
+        return Options.of_words(value)
+    if isinstance(value, Mapping):
+        return Options.of_words(" ".join(f"{option}={word}" for option, word in value.items()))
+    raise refuse("", name, value, 'Options, "paper", words such as "shortest, joint", or a dict {"memory": "sum"}')
+
+
+def plan_of(value: PlanLike, name: str = "plan") -> Plan:
+    """The plan that is meant: a result's own, that with splits of a `SplitResult`; raises as `graph_of`."""
+    if isinstance(value, Plan):
+        return value
+    if isinstance(value, Result):
+        return value.plan
+    if _is_split_result(value):
+        return value.split.plan
+    if is_run(value):
+        return value.predicted
+    if isinstance(value, (OpGraph, Topology)):
+        raise refuse("", name, value, "a plan: dp.place(graph, topology) makes one")
+    from dlplacer.files.load import load_plan
+
+    return load_plan(_path(value, name, "a Plan, a Result, or the path of a plan file"))
+
+
+def job_of(value: "Job", name: str = "job") -> "Job":
+    """The job; a bare module is none, as nobody can guess its inputs and its loss."""
+    if is_job(value):
+        return value
+    accepted = "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)"
+    raise refuse("", name, value, accepted)
+
+
+def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> list[str]:
+    """Names of devices of this machine: from ``"cpu:0,cpu:1"`` or a series of names or of torch's devices."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if _is_torch_device(value):
+        return [str(value)]
+    return [_device(entry, name) for entry in tuple_of("", name, value, object, "names of devices, as 'cpu:0'")]
+
+
+def devices_of(plan: Plan, value: DevicesLike, name: str = "devices") -> Mapping[str, str] | list[str]:
+    """Devices of this machine for those of a plan; raises InputError where None is given and types do not tell."""
+    if value is None:
+        return default_devices(plan)
+    if isinstance(value, Mapping):
+        return {str(planned): _device(here, name) for planned, here in value.items()}
+    return names_of(value, name)
+
+
+def default_devices(plan: Plan) -> list[str]:
+    """``cpu:0``, ``cpu:1``, … for a plan's CPU cores, ``cuda:0``, … for its other devices, in the plan's order."""
+    from dlplacer.runtime.devices.kinds import KINDS
+
+    counts = dict.fromkeys(KINDS, 0)
+    names = []
+    for device in plan.topology.devices:
+        # A topology says V100 or H100; what runs that is the first kind, accelerators.
+        kind = next((kind for kind in KINDS if device.type.startswith(kind)), next(iter(KINDS)))
+        names.append(f"{kind}:{counts[kind]}")
+        counts[kind] += 1
+    return names
+
+
+def is_job(value: object) -> "TypeGuard[Job]":
+    """Whether it is a `dlplacer.Job`; loads no torch, without which there are no jobs."""
+    return _is_a(value, "dlplacer.frontend.torch.job", "Job")
+
+
+def is_run(value: object) -> "TypeGuard[Run]":
+    """Whether it is what `dlplacer.run` returns."""
+    return _is_a(value, "dlplacer.measure.fidelity.run_report", "Run")
+
+
+def _is_split_result(value: object) -> "TypeGuard[SplitResult]":
+    return _is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
+
+
+def _is_module(value: object) -> bool:
+    return _is_a(value, "torch.nn", "Module")
+
+
+def _is_torch_device(value: object) -> bool:
+    return _is_a(value, "torch", "device")
+
+
+def _is_a(value: object, module: str, name: str) -> bool:
+    """Whether it is of a class whose module need not be loaded: if it is not, there are no such objects."""
+    loaded = sys.modules.get(module)
+    kind: Any = getattr(loaded, name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _device(value: object, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    if _is_torch_device(value):
+        return str(value)
+    raise refuse("", name, value, "names of devices, as 'cpu:0' or 'cuda:1'")
+
+
+def _path(value: object, name: str, accepted: str) -> str:
+    if not isinstance(value, (str, PathLike)):
+        raise refuse("", name, value, accepted)
+    text = fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} is {text!r}; give {accepted}")
+    return text

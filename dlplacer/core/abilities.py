@@ -1,0 +1,73 @@
+"""What values do for a person that takes rooms above core: save themselves, and show themselves in a notebook.
+
+Core declares that a plan can be saved; which function saves it, core must not know. The root package knows every room:
+`dlplacer/__init__.py` names the functions with `provide` when it is imported, which is before anything of dlplacer can
+be used. They are imported when they are first needed.
+"""
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+_PROVIDERS: dict[str, str] = {}
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxother = 3, 4, 4, 80, 80
+
+
+def provide(**providers: str) -> None:
+    """Name the functions behind the abilities: ability → ``module:function``."""
+    _PROVIDERS.update(providers)
+
+
+def provider(ability: str) -> Callable[..., Any]:
+    """The function that has an ability."""
+    module, _, name = _PROVIDERS[ability].partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+class Saved:
+    """A value that has a file format."""
+
+    __slots__ = ()
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the value as a file that dlplacer reads again, atomically; returns its path.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        written: Path = provider("save")(self, path)
+        return written
+
+
+class Shown:
+    """A value that notebooks show as a small table rather than as its repr."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        fragment: str = provider("html")(self)
+        return fragment
+
+
+class Brief:
+    """A dataclass whose repr leaves out fields at their defaults, and shortens long ones."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = []
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if each.repr and (default is MISSING or value != default):
+                shown.append(f"{each.name}={_short.repr(value)}")
+        return f"{type(self).__name__}({', '.join(shown)})"

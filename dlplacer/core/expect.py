@@ -1,0 +1,140 @@
+"""What an argument or a field must be: a wrong type is refused where it is given, with the value and the way out."""
+
+import numbers
+import reprlib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from os import PathLike
+from typing import TypeVar
+
+from dlplacer.core.errors import InputError
+
+T = TypeVar("T")
+Kinds = type | tuple[type, ...]
+
+_brief = reprlib.Repr()
+_brief.maxlevel = 2
+_brief.maxtuple = _brief.maxlist = _brief.maxdict = _brief.maxset = 3
+_brief.maxstring = _brief.maxother = 60
+
+
+def brief(value: object) -> str:
+    """The value on part of a line, with its type: ``'25' (str)``; for objects without a literal the type alone."""
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    try:
+        text = _brief.repr(value)
+    except Exception:  # A repr of the user's own may fail, and must not hide what is wrong.
+        text = ""
+    return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
+
+
+def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
+    """The error for a value of a wrong type: whose it is, what it is, and what is accepted."""
+    prefix = f"{owner}: " if owner else ""
+    return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
+
+
+def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) -> None:
+    """Return if the value is of one of the types.
+
+    Raises
+    ------
+    InputError
+        Otherwise; names owner, value and what is accepted.
+    """
+    if not isinstance(value, kinds):
+        raise refuse(owner, name, value, accepted)
+
+
+def expect_text(owner: str, *, optional: bool = False, **texts: object) -> None:
+    """As `expect`, for texts: name → value; None is one where they are optional."""
+    for name, value in texts.items():
+        if not (isinstance(value, str) or (optional and value is None)):
+            raise refuse(owner, name, value, "a text or None" if optional else "a text")
+
+
+def expect_figure(owner: str, name: str, value: object) -> None:
+    """As `expect`, for one number, of whatever name; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise refuse(owner, name, value, "a number")
+
+
+def expect_number(owner: str, *, optional: bool = False, **figures: object) -> None:
+    """As `expect`, for numbers: name → value; True and False are none."""
+    for name, value in figures.items():
+        if not (optional and value is None):
+            expect_figure(owner, name, value)
+
+
+def expect_whole(owner: str, *, optional: bool = False, **figures: object) -> None:
+    """As `expect`, for whole numbers: name → value."""
+    for name, value in figures.items():
+        if value is None and optional:
+            continue
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise refuse(owner, name, value, "a whole number or None" if optional else "a whole number")
+
+
+def expect_flag(owner: str, **flags: object) -> None:
+    """As `expect`, for True and False: name → value."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise refuse(owner, name, value, "True or False")
+
+
+def expect_call(owner: str, *, optional: bool = False, **functions: object) -> None:
+    """As `expect`, for what can be called: name → value."""
+    for name, value in functions.items():
+        if not (callable(value) or (optional and value is None)):
+            raise refuse(owner, name, value, "a function or None" if optional else "a function")
+
+
+def expect_path(path: object) -> None:
+    """As `expect`, for the path of a file to write."""
+    expect("", "path", path, (str, PathLike), "the path of a file to write")
+
+
+def expect_table(owner: str, *, optional: bool = False, **tables: object) -> None:
+    """As `expect`, for mappings: name → value."""
+    for name, value in tables.items():
+        if not (isinstance(value, Mapping) or (optional and value is None)):
+            raise refuse(owner, name, value, "a dict or None" if optional else "a dict")
+
+
+def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
+    """The entries of a list, a tuple or another series as a tuple.
+
+    Raises
+    ------
+    InputError
+        If it is no series, or an entry is of another type. A text is no series: its letters are never meant.
+    """
+    if type(value) is not tuple:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+            raise refuse(owner, name, value, f"a tuple of {accepted}")
+        value = tuple(value)
+    for position, entry in enumerate(value):
+        if not isinstance(entry, kinds):
+            raise refuse(owner, f"{name}[{position}]", entry, f"a tuple of {accepted}")
+    return value
+
+
+def short_name(name: str) -> str:
+    """A name in quotes, its middle left out where it is long; ``unnamed`` for none."""
+    return _brief.repr(name) if name else "unnamed"
+
+
+def printable(text: str) -> str:
+    """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
+    return _brief.repr(text)[1:-1]
+
+
+def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
+    """The error for a name that is not there: what is called nearly so, or else some of what is there."""
+    if not isinstance(name, str):
+        return refuse(where, what, name, f"the id of one of its {what}s")
+    names = list(known)
+    near = get_close_matches(name, names, n=3) or names[:3]
+    return InputError(f"{where} has no {what} {name!r}; it has {', '.join(map(repr, near))}{', …' * (len(names) > 3)}")

@@ -1,0 +1,58 @@
+"""What can be wrong between ops and edges: files and `OpGraph` refuse the same things, in the same words."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlplacer.core.graph import Edge, Op
+
+_CYCLE_SHOWN = 12
+
+
+def tensor_mistakes(ops: "Iterable[Op]", edges: "Iterable[Edge]") -> Iterator[tuple[int, str, str]]:
+    """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
+
+    An edge reads an output that its source has (a source without `outputs` leaves this open), and edges of one tensor
+    agree in source, output and bytes.
+    """
+    output_count = {op.id: len(op.outputs) for op in ops}
+    first: dict[str, Edge] = {}
+    for position, edge in enumerate(edges):
+        count = output_count.get(edge.source, 0)
+        if 0 < count <= edge.output:
+            yield (
+                position,
+                "output",
+                f"edge {edge.source!r} → {edge.target!r} reads output {edge.output}; {edge.source!r} has {count} "
+                f"{'output' if count == 1 else 'outputs'}, counted from 0",
+            )
+        other = first.setdefault(edge.tensor, edge)
+        if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
+            yield (
+                position,
+                "tensor",
+                f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output {edge.output} "
+                f"of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output {other.output} "
+                f"of {other.source!r}; edges of one tensor must agree",
+            )
+
+
+def cycle_mistake(edges: "Iterable[Edge]") -> str | None:
+    """What is wrong if ops wait for each other in a circle: a text that shows the circle; None if none do."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for edge in edges:
+        sorter.add(edge.target, edge.source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return f"the graph has a cycle: {_arrows(error.args[1])}; remove one of its edges"
+    return None
+
+
+def _arrows(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names]
+    if len(shown) > _CYCLE_SHOWN:
+        half = _CYCLE_SHOWN // 2
+        shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
+    return " → ".join(shown)

@@ -1,0 +1,1 @@
+"""How many epochs a batch needs, measured on one device: workers emulated by delayed gradient updates."""

@@ -1,0 +1,147 @@
+"""N data-parallel workers emulated on one device, for any torch model, optimizer and loader."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.core.errors import InputError
+from dlplacer.data_parallel.epochs.codec_noise import codec_noise
+from dlplacer.data_parallel.epochs.delayed_updates import rounds
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    Noise = Callable[[torch.Tensor], torch.Tensor]
+    Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
+
+_SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda workers: 1.0}
+
+
+class EmulatedWorkers:
+    """Trains a model as N workers would; give it to `measure_epochs`.
+
+    With exchanges at every step, N mini-batches give one update by the mean of their gradients, each of which has gone
+    through the codec by itself. With a period τ every worker has a model and an optimizer of its own, does τ steps on
+    mini-batches of its own, and then all weights are averaged; what a worker changed goes through the codec.
+
+    Parameters
+    ----------
+    make
+        Seed → (model, optimizer, loader of one epoch's mini-batches). The same seed makes the same model.
+    loss
+        (model, mini-batch) → the loss of a worker's mini-batch, a scalar tensor.
+    metric
+        Model → what is compared with the goal, after every epoch, in evaluation mode and without gradients; None: the
+        mean of the epoch's losses.
+    rate_scaling
+        How the learning rate grows with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``. With a
+        period above 1 it stays as it is, as every worker steps with its own mini-batch.
+    name
+        Of the training, for a checkpoint.
+    """
+
+    def __init__(
+        self,
+        make: "Callable[[int], Trainer]",
+        loss: "Callable[[nn.Module, Any], torch.Tensor]",
+        metric: "Callable[[nn.Module], float] | None" = None,
+        *,
+        rate_scaling: str = "linear",
+        name: str = "",
+    ) -> None:
+        if rate_scaling not in _SCALINGS:
+            raise InputError(f"rate_scaling is {rate_scaling!r}; use one of {', '.join(_SCALINGS)}")
+        self.make, self.loss, self.metric, self.rate_scaling = make, loss, metric, rate_scaling
+        self.name = name or getattr(make, "__qualname__", "")
+
+    def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
+        """The metric after every epoch, without end.
+
+        Raises
+        ------
+        InputError
+            If an epoch has too few mini-batches for all workers, or there is no such codec.
+        """
+        import torch
+
+        torch.manual_seed(seed)
+        noise = codec_noise(codec, seed)
+        trainers = [self.make(seed) for _ in range(workers if period > 1 else 1)]
+        model, _, loader = trainers[0]
+        if period == 1:
+            for group in trainers[0][1].param_groups:
+                group["lr"] *= _SCALINGS[self.rate_scaling](workers)
+        while True:
+            if period == 1:
+                losses = [self._update(trainers[0], chosen, noise) for chosen in rounds(loader, workers)]
+            else:
+                chosen_for_all = rounds(loader, workers * period)
+                losses = [self._local_steps(trainers, chosen, period, noise) for chosen in chosen_for_all]
+            yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
+
+    def _update(self, trainer: "Trainer", chosen: Sequence[Any], noise: "Noise") -> float:
+        """One update by the mean of the workers' gradients; the mean of their losses."""
+        model, optimizer, _ = trainer
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        sums: list[torch.Tensor | None] = [None] * len(trained)
+        losses = []
+        for batch in chosen:
+            optimizer.zero_grad()
+            losses.append(self._backward(model, batch))
+            for place, parameter in enumerate(trained):
+                if parameter.grad is not None:
+                    sent = noise(parameter.grad) / len(chosen)
+                    before = sums[place]
+                    sums[place] = sent if before is None else before + sent
+        for parameter, total in zip(trained, sums, strict=True):
+            parameter.grad = total
+        optimizer.step()
+        return fmean(losses)
+
+    def _local_steps(
+        self,
+        trainers: "Sequence[Trainer]",
+        chosen: Sequence[Any],
+        period: int,
+        noise: "Noise",
+    ) -> float:
+        """The steps of every worker by itself, then the mean of their weights; the mean of their losses."""
+        import torch
+
+        centre = [value.detach().clone() for value in _averaged(trainers[0][0])]
+        losses = []
+        for number, (model, optimizer, _) in enumerate(trainers):
+            for batch in chosen[number * period : (number + 1) * period]:
+                optimizer.zero_grad()
+                losses.append(self._backward(model, batch))
+                optimizer.step()
+        with torch.no_grad():
+            changes = [
+                [noise(value - start) for value, start in zip(_averaged(model), centre, strict=True)]
+                for model, _, _ in trainers
+            ]
+            means = [sum(parts) / len(trainers) for parts in zip(*changes, strict=True)]
+            for model, _, _ in trainers:
+                for value, start, mean in zip(_averaged(model), centre, means, strict=True):
+                    value.copy_(start + mean)
+        return fmean(losses)
+
+    def _backward(self, model: "nn.Module", batch: Any) -> float:
+        model.train()
+        loss = self.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _measured(self, model: "nn.Module", metric: "Callable[[nn.Module], float]") -> float:
+        import torch
+
+        model.eval()
+        with torch.no_grad():
+            return float(metric(model))
+
+
+def _averaged(model: "nn.Module") -> "list[torch.Tensor]":
+    """Parameters and float buffers: what workers average. Counters stay each worker's own."""
+    return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]

@@ -1,0 +1,12 @@
+"""Whether this machine is busy: timings then say little."""
+
+import os
+
+
+def load_note() -> str | None:
+    """What to say of a machine that does something else; None for a quiet one, or where the system does not tell."""
+    cores = os.cpu_count() or 1  # all of the machine, as the load average counts all of its processes
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= cores / 2:
+        return None
+    return f"this machine is busy (load {load:.1f} on {cores} cores); its timings will say little"

@@ -1,0 +1,32 @@
+"""Every public function has an example, and all of them run as they are printed."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dlplacer as dp
+
+MODULES = (
+    *("dlplacer", "dlplacer.api.plot", "dlplacer.api.hybrid_planning", "dlplacer.api.machines", "dlplacer.api.running"),
+    *("dlplacer.api.showing", "dlplacer.api.solving", "dlplacer.api.splitting", "dlplacer.core.graph"),
+    *("dlplacer.core.options", "dlplacer.core.plan", "dlplacer.core.result", "dlplacer.core.topology"),
+    *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
+)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(import_module(name), optionflags=FLAGS)
+    assert found.failed == 0
+    assert found.attempted > 0
+
+
+def test_every_public_function_has_an_example() -> None:
+    public = [getattr(dp, name) for name in dp.__all__ if callable(getattr(dp, name))]
+    functions = [function for function in public if function.__module__.startswith("dlplacer.api")]
+    lacking = [function.__name__ for function in functions if ">>>" not in (function.__doc__ or "")]
+    assert lacking == ["HtmlPage"]

@@ -1,0 +1,220 @@
+"""How values look: short reprs, tables for notebooks, frames for pandas."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import dlplacer as dp
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.measure.fidelity.run_report import DeviceUse
+from dlplacer.problem.problem import build_problem
+
+LINES, COLUMNS = 25, 80
+"""Of a screen."""
+
+
+@pytest.fixture(scope="module")
+def result() -> dp.Result:
+    return dp.place("inception_v3-infer", "dgx1-v100-8gpu", method="heft")
+
+
+@pytest.fixture(scope="module")
+def comparison() -> dp.Comparison:
+    return dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="heft, single, etf")
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> dp.PipelinePlan:
+    return dp.pipeline("inception_v3-infer", "dgx1-v100-2gpu", stages=2, micro_batches=4)
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> dp.HybridPlan:
+    return dp.hybrid("inception_v3-train", "dgx1-v100-4gpu", 4, {1: 4, 4: 6}, speedups={2: 1.7})
+
+
+@pytest.fixture(scope="module")
+def run(result: dp.Result) -> dp.Run:
+    """As if the plan had run twice as slowly as predicted."""
+    report = dp.RunReport(
+        predicted_s=0.1,
+        measured_s=0.2,
+        predicted_speedup=3.0,
+        measured_speedup=1.5,
+        prediction_error=0.5,
+        max_abs_error=1e-7,
+        plan_makespan_s=0.1,
+        baseline_s=0.3,
+        eager_all_cores_s=None,
+        draws="none",
+        steps=10,
+        devices=("cuda:0", "cuda:1"),
+        host_s=0.0,
+        dispatch_s=0.0,
+        offenders=(),
+        use=(DeviceUse("gpu0", 0.1, 0.0, 0.1, 0.1),),
+    )
+    return dp.Run(report, result.plan, result.plan)
+
+
+def fits(text: str) -> bool:
+    return sum(-(-len(line) // COLUMNS) for line in text.splitlines()) <= LINES
+
+
+def test_reprs_fit_on_a_screen(result, comparison, pipeline, hybrid, run) -> None:
+    plan = result.plan
+    inputs = torch.zeros(10**4, 4)
+    big = dp.Job(nn.Sequential(*(nn.Linear(4, 4) for _ in range(500))), args=(inputs,) * 20, mode="infer")
+    job = dp.Job(nn.Linear(4, 4), args=(inputs,), mode="infer")
+    shown = [
+        *(result, plan, plan.graph, plan.topology, plan.options, comparison, pipeline, hybrid, run, dp.explain(plan)),
+        *(plan.graph.ops[800], plan.graph.edges[800], plan.ops[800], plan.transfers[3], plan.topology.links[0]),
+        *(big, job, capture_job(job, default_rewrites()), build_problem(plan.graph, plan.topology, plan.options)),
+        *(dp.SplitResult(result, result, (), 3), dp.show(plan), comparison.rows[0], dp.violations(plan)),
+        *(plan.topology.devices[0], dp.Device("d", meta={"x": "y" * 10**5}), dp.Op("a" * 10**4, "mm")),
+    ]
+    for value in shown:
+        assert fits(repr(value)), repr(value)[:500]
+
+
+def test_reprs_say_what_matters(result, comparison, run) -> None:
+    plan, pattern = result.plan, r"<Result: feasible, [\d.]+ ms, gap [\d.]+ %, speedup [\d.]+x over the best single"
+    assert re.match(pattern, repr(result))
+    assert f"on {len(set(plan.placement.values()))} of 8 devices, {len(plan.transfers)} transfers" in repr(plan)
+    assert repr(plan.graph) == "<OpGraph 'InceptionV3': 880 ops, 819 edges, 91.05 MiB of weights>"
+    assert repr(dp.load_topology("mixed-2gpu")).startswith("<Topology 'mixed-2gpu': 1 ")
+    lines = repr(comparison).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [row.method for row in comparison.rows]
+    assert "predicted 100 ms, measured 200 ms, error 50.0 %, 1.500x plain PyTorch" in repr(run)
+    assert repr(dp.Edge("a", "b", 4)) == "Edge(source='a', target='b', bytes=4, tensor='a:0->b')"
+    job = dp.Job(nn.Linear(12, 3), (torch.zeros(8, 12),), (torch.zeros(8),), nn.functional.mse_loss, optimizer="adam")
+    assert repr(job) == "<Job Linear: train, args float32[8, 12], targets float32[8], loss mse_loss, optimizer adam>"
+
+
+def test_notebooks_get_small_tables(result, comparison, pipeline, hybrid, run) -> None:
+    plan = result.plan
+    values = [plan, result, plan.graph, plan.topology, comparison, run, pipeline, hybrid, dp.explain(plan)]
+    for value in values:
+        html = value._repr_html_()
+        assert len(html) < 60_000
+        assert "<script" not in html
+        assert "http" not in html
+        assert html.count("<table") >= 1
+        assert [html.count(f"<{tag}") - html.count(f"</{tag}>") for tag in ("div", "tr", "svg", "table")] == [0] * 4
+    shown = comparison._repr_html_()
+    assert all(row.method in shown for row in comparison.rows)
+    assert f"{run.report.prediction_error:.0%}".rstrip("%") in run._repr_html_()
+    assert plan._repr_html_().count("<text") == 8
+
+
+def test_names_are_escaped_and_direction_marks_are_codes() -> None:
+    evil = "<img src=x onerror=alert(1)>\u202egnp.exe"
+    graph = dp.OpGraph([dp.Op(evil, evil, 1.0)], name=evil)
+    machine = dp.Topology([dp.Device(evil, evil)], name=evil)
+    made = dp.place(graph, machine, method="heft")
+    for value in (graph, machine, made, made.plan):
+        html = value._repr_html_()
+        assert "<img" not in html
+        assert "\u202e" not in html
+        assert "\u202e" not in repr(value)
+
+
+def test_the_strip_is_dark_where_a_device_is_busy() -> None:
+    """d0 runs a for 1 s of 4 and is idle after; b waits for a, and runs on d1 for 3 s: a quarter and three quarters."""
+    ops = [dp.Op("a", "mm", 1.0, devices=("d0",), phase="forward")]
+    ops.append(dp.Op("b", "mm", 3.0, devices=("d1",), phase="backward"))
+    machine = dp.Topology([dp.Device("d0"), dp.Device("d1")], links=[dp.Link("d0", "d1", 1e15)])
+    plan = dp.place(dp.OpGraph(ops, [dp.Edge("a", "b", 0)]), machine, method="heft").plan
+    bars = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="12" fill="(#\w{6})"', plan._repr_html_())
+    forward, backward = ({"x": float(x), "y": y, "width": float(width)} for x, y, width, _ in bars)
+    assert [fill for *_, fill in bars] == ["#4c78a8", "#f2a154"]
+    # 630 pixels for 4 s from pixel 90 on: 157.5 for a, 472.5 for b, which begins where a ends, to a column's 2.6.
+    assert (forward["x"], forward["width"]) == (90, pytest.approx(157.5, abs=0.2))
+    assert (backward["x"], backward["width"]) == (pytest.approx(247.5, abs=0.2), pytest.approx(472.5, abs=0.2))
+    assert forward["y"] < backward["y"]
+
+
+def test_the_strip_is_pale_where_a_device_is_hardly_busy() -> None:
+    """A column is 2.4 s ÷ 240 = 10 ms; an op of 3 ms fills three tenths of one."""
+    ops = [dp.Op("short", "mm", 3e-3, devices=("d0",)), dp.Op("long", "mm", 2.4, devices=("d1",))]
+    machine = dp.Topology([dp.Device("d0"), dp.Device("d1")])
+    html = dp.place(dp.OpGraph(ops), machine, method="heft").plan._repr_html_()
+    assert re.findall(r'fill="#9aa0a6" fill-opacity="([\d.]+)"', html) == ["0.3", "1.0"]
+
+
+def test_frames_hold_what_the_plan_says(result) -> None:
+    plan = result.plan
+    schedule = plan.to_frame()
+    assert len(schedule) == len(plan.ops)
+    assert schedule["start_s"].is_monotonic_increasing
+    assert dict(zip(schedule["op"], schedule["device"], strict=True)) == plan.placement
+    assert (schedule["end_s"] - schedule["start_s"] - schedule["time_s"]).abs().max() == 0
+    transfers = plan.transfers_frame()
+    assert transfers["bytes"].sum() == sum(transfer.bytes for transfer in plan.transfers)
+    assert all(
+        row.route.startswith(row.from_device) and row.route.endswith(row.to_device) for row in transfers.itertuples()
+    )
+    devices = plan.devices_frame().set_index("device")
+    assert devices["ops"].sum() == len(plan.ops)
+    assert devices["busy_s"].sum() == pytest.approx(schedule["time_s"].sum())
+    assert devices["peak_bytes"].to_dict() == {name: memory.peak_bytes for name, memory in plan.memory.items()}
+    assert result.to_frame().equals(schedule)
+
+
+def test_frames_of_graphs_machines_and_runs(result, comparison, pipeline, run) -> None:
+    graph = result.plan.graph
+    ops = graph.to_frame().set_index("op")
+    assert ops["footprint_bytes"].to_dict() == {op.id: op.footprint_bytes for op in graph.ops}
+    assert len(graph.edges_frame()) == len(graph.edges)
+    mixed = dp.OpGraph([dp.Op("a", "mm", {"x": 1.0, "y": 2.0}), dp.Op("b", "mm", {"x": 3.0})]).to_frame()
+    assert mixed["time_s[x]"].tolist() == [1.0, 3.0]
+    machine = dp.load_topology("dgx1-v100-2gpu")
+    assert machine.to_frame()["memory_bytes"].tolist() == [16 * 2**30] * 2
+    assert machine.links_frame()["count"].sum() == sum(link.count for link in machine.links)
+    assert comparison.to_frame()["makespan_s"].tolist() == [row.makespan_s for row in comparison.rows]
+    assert pipeline.to_frame()["ops"].tolist() == [len(stage.ops) for stage in pipeline.stages]
+    assert run.to_frame()["difference_s"].abs().max() == 0
+    assert run.to_dict() == run.report.to_dict()
+
+
+def test_empty_frames_keep_their_columns() -> None:
+    plan = dp.place(dp.OpGraph([dp.Op("a", "mm", 1.0)]), dp.Topology([dp.Device("d")]), method="heft").plan
+    assert list(plan.transfers_frame().columns[:4]) == ["tensor", "source", "from_device", "to_device"]
+    assert list(plan.graph.edges_frame()) == ["source", "target", "output", "bytes", "tensor"]
+
+
+def test_a_page_shows_saves_and_names_itself(result, run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = dp.show(result, tmp_path / "plan.html")
+    assert (tmp_path / "plan.html").read_text() == page.html
+    assert page.title.startswith("InceptionV3 on dgx1-v100-8gpu: ")
+    frame = page._repr_html_()
+    assert frame.startswith("<iframe srcdoc=")
+    assert "<html" not in frame
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    path = page.open()
+    assert opened == [path.as_uri()]
+    assert path.read_text() == page.html
+    path.unlink()
+
+
+def test_pictures_from_results_and_files(result, comparison, run, tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    path = result.plan.save(tmp_path / "plan.json")
+    try:
+        for subject in (result, result.plan, path):
+            axes = dp.plot.gantt(subject, pyplot.figure().add_subplot())
+            assert [label.get_text().split("\n")[0] for label in axes.get_yticklabels()][:2] == ["gpu0", "gpu1"]
+        upper, lower = dp.plot.run(run)
+        assert "predicted" in upper.get_title(loc="left")
+        assert "measured" in lower.get_title(loc="left")
+        assert len(dp.plot.comparison(comparison).get_yticklabels()) == 3
+    finally:
+        pyplot.close("all")
+    for name, subject in (("topology", "mixed-2gpu"), (dp.plot.comparison, comparison), ("run", run)):
+        picture = dp.plot.save(tmp_path / f"{name if isinstance(name, str) else 'comparison'}.svg", name, subject)
+        assert picture.read_text().startswith("<?xml")

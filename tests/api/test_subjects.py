@@ -1,0 +1,164 @@
+"""What a person gives in place of a value: names, paths, results, option words; and what is said of anything else."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import dlplacer as dp
+from dlplacer.api.subjects import default_devices, devices_of, names_of, plan_of
+
+SHIPPED = Path(dp.__file__).parent.parent
+MODULE = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+JOB = dp.Job(MODULE, (torch.zeros(8, 12),), (torch.zeros(8, dtype=torch.int64),), nn.functional.cross_entropy)
+
+
+@pytest.fixture(scope="module")
+def result() -> dp.Result:
+    return dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
+
+
+def test_names_paths_and_values_mean_the_same(result: dp.Result) -> None:
+    graph, machine = dp.load_graph("inception_v3-infer"), dp.load_topology("dgx1-v100-2gpu")
+    files = SHIPPED / "graphs" / "inception_v3-infer.json", SHIPPED / "topologies" / "dgx1-v100-2gpu.json"
+    for one, other in ((graph, machine), files, map(str, files)):
+        again = dp.place(one, other, method="heft")
+        assert again.plan.ops == result.plan.ops
+        assert again.plan.transfers == result.plan.transfers
+
+
+def test_a_job_is_captured() -> None:
+    made = dp.place(JOB, "cpu-2core", method="heft")
+    assert made.plan.graph.structure_sha256 == dp.capture(JOB).structure_sha256
+
+
+def test_an_onnx_file_is_read(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    ends = [helper.make_tensor_value_info(name, kind, [4, 4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph), tmp_path / "relu.onnx")
+    made = dp.place(tmp_path / "relu.onnx", "cpu-2core", method="heft")
+    assert [op.kind for op in made.plan.graph.ops if op.kind.endswith("Relu")]
+
+
+def test_option_words(result: dp.Result) -> None:
+    paper = dp.place(result.plan.graph, "dgx1-v100-2gpu", "paper", method="heft").plan.options
+    assert paper == dp.Options.paper()
+    words = {
+        "shortest, sum": dp.Options(routing="shortest", memory="sum"),
+        "memory=sum routing=shortest": dp.Options(routing="shortest", memory="sum"),
+        "paper shortest": None,
+        "paper, memory=sum": dp.Options.paper(),
+        "": dp.Options(),
+    }
+    for text, expected in words.items():
+        if expected is None:
+            with pytest.raises(dp.InputError, match="'shortest' contradicts routing=free in 'paper shortest'"):
+                dp.Options.of_words(text)
+        else:
+            assert dp.Options.of_words(text) == expected
+    # Every value names one option, so that a word is never ambiguous.
+    for name, value in (pair for choice in (dp.Options(), dp.Options.paper()) for pair in choice.to_dict().items()):
+        assert getattr(dp.Options.of_words(value), name) == value
+    made = dp.place(result.plan.graph, "dgx1-v100-2gpu", {"memory": "sum"}, method="heft")
+    assert made.plan.options == dp.Options(memory="sum")
+    with pytest.raises(dp.InputError, match="'papers' is no option's value; use 'paper', or some of contention"):
+        dp.place("inception_v3-infer", "dgx1-v100-2gpu", "papers")
+
+
+def test_results_and_files_stand_for_their_plan(result: dp.Result, tmp_path: Path) -> None:
+    path = result.save(tmp_path / "plan.json")
+    assert path == tmp_path / "plan.json"
+    for subject in (result, result.plan, path, str(path)):
+        assert dp.explain(subject).limits_s == dp.explain(result.plan).limits_s
+        assert dp.violations(subject) == ()
+    assert dp.load_plan(path).ops == result.plan.ops
+
+
+def test_a_run_stands_for_the_step_that_it_predicted(result: dp.Result) -> None:
+    measured = replace(result.plan, ops=result.plan.ops[::-1])
+    assert plan_of(dp.Run(report=None, predicted=result.plan, measured=measured)) is result.plan  # type: ignore[arg-type]
+
+
+def test_graphs_and_topologies_save_themselves(result: dp.Result, tmp_path: Path) -> None:
+    graph, machine = result.plan.graph, result.plan.topology
+    assert dp.load_graph(graph.save(tmp_path / "g.json")) == graph
+    assert dp.load_topology(machine.save(str(tmp_path / "t.json"))) == machine
+
+
+def test_devices_follow_from_the_types_of_the_plan() -> None:
+    def planned(*types: str) -> list[str]:
+        devices = [dp.Device(f"d{place}", kind) for place, kind in enumerate(types)]
+        return default_devices(SimpleNamespace(topology=dp.Topology(devices)))  # type: ignore[arg-type]
+
+    assert planned("cpu-core", "cpu-core") == ["cpu:0", "cpu:1"]
+    assert planned("V100", "cpu-core", "V100") == ["cuda:0", "cpu:0", "cuda:1"]
+
+
+def test_devices_as_a_person_writes_them(result: dp.Result) -> None:
+    assert names_of("cpu:0, cpu:1") == names_of(["cpu:0", torch.device("cpu", 1)]) == ["cpu:0", "cpu:1"]
+    assert devices_of(result.plan, {"gpu0": torch.device("cuda", 1), "gpu1": "cuda:0"}) == {
+        "gpu0": "cuda:1",
+        "gpu1": "cuda:0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dp.place(3, "cpu-2core"), r"graph is 3 \(int\); give an OpGraph, a Job, the path of a graph"),
+        (lambda: dp.place("abacus", "cpu-2core"), r"no graph file 'abacus'; .* ships: inception_v3-infer, "),
+        (
+            lambda: dp.place("dlplacer.models:gnmt", "cpu-2core"),
+            r"call it: from dlplacer.models import gnmt,",
+        ),
+        (lambda: dp.place(JOB.module, "cpu-2core"), r"graph is of type Sequential; give dp.Job\(module, args="),
+        (lambda: dp.place(JOB, 2), r"topology is 2 \(int\); give a Topology, the path of a topology file"),
+        (lambda: dp.place(JOB, "cpu-2core", 7), r"options is 7 \(int\); give Options, \"paper\", words such as"),
+        (lambda: dp.place(JOB, "cpu-2core", method=1), r"method is 1 \(int\); give a text"),
+        (lambda: dp.place(JOB, "cpu-2core", time_limit_s="10"), r"time_limit_s is '10' \(str\); give a number"),
+        (lambda: dp.place(JOB, "cpu-2core", workers=1.5), r"workers is 1.5 \(float\); give a whole number or None"),
+        (lambda: dp.apply(MODULE, "plan.json"), r"job is of type Sequential; give a dp.Job\(module, args="),
+        (lambda: dp.apply(JOB, dp.load_graph("inception_v3-infer")), r"plan is of type OpGraph; give a plan: dp.place"),
+        (lambda: dp.run(JOB, "nowhere.json"), "there is no plan file 'nowhere.json'"),
+        (
+            lambda: dp.compare(JOB, "cpu-2core", methods=["heft", 3]),
+            r"methods\[1\] is 3 \(int\); give a tuple",
+        ),
+        (lambda: dp.Op("a", 3), r"op 'a': kind is 3 \(int\); give a text"),
+        (
+            lambda: dp.Op("a", "mm", devices="gpu0"),
+            r"op 'a': devices is 'gpu0' \(str\); give a tuple",
+        ),
+        (lambda: dp.Op("a", "mm", flops="3"), r"op 'a': flops is '3' \(str\); give a number"),
+        (lambda: dp.Topology("gpu0"), r"topology: devices is 'gpu0' \(str\); give a tuple of Device"),
+        (lambda: dp.Link("a", "b", "25 GB/s"), r"link 'a' – 'b': bytes_per_s is '25 GB/s' \(str\); give a number"),
+        (lambda: dp.write_graph(JOB, "g.json"), r"path is of type Job; give the path of a file to write"),
+        (
+            lambda: dp.load_topology("cpu-2core").device("cpu7"),
+            "has no device 'cpu7'; it has 'cpu1', 'cpu0'",
+        ),
+        (lambda: dp.plot.save("a.png", "gant", "p.json"), "there is no picture 'gant'; use one of gantt, placement"),
+        (lambda: dp.hybrid(JOB, "cpu-2core", 4, {1: 4}), r"devices is 4; topology 'cpu-2core' has 2: join copies"),
+        (lambda: dp.detect_topology("tpu"), "kind is 'tpu'; use one of auto, gpu, cpu"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_what_can(call, message: str) -> None:
+    with pytest.raises(dp.InputError, match=message):
+        call()
+
+
+def test_hybrid_takes_epochs_as_a_file_or_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.json"
+    path.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": 4, "4": 6}}))
+    given = ("inception_v3-train", "dgx1-v100-4gpu", 4)
+    by_file, by_table = (dp.hybrid(*given, epochs, speedups={2: 1.7}) for epochs in (path, {1: 4, 4: 6}))
+    assert by_file.to_dict() == by_table.to_dict()
+    joined = dp.hybrid("inception_v3-train", "dgx1-v100-4gpu", 8, {1: 4, 8: 9}, speedups={2: 1.7}, network="12.5 GB/s")
+    assert len(joined.budgets) == 8
+    assert joined.to_dict() == dp.hybrid(*given[:2], 8, {1: 4, 8: 9}, speedups={2: 1.7}, network=12.5e9).to_dict()

@@ -1,0 +1,116 @@
+"""Emulated workers do what real ones would: large batches, codecs, local steps."""
+
+from itertools import islice
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer.core.errors import InputError
+from dlplacer.data_parallel import EmulatedWorkers, measure_epochs
+from dlplacer.data_parallel.epochs.codec_noise import codec_noise
+
+SAMPLES, MINI_BATCH = 64, 4
+
+
+def data():
+    draw = torch.Generator().manual_seed(5)
+    inputs = torch.randn(SAMPLES, 6, generator=draw)
+    return inputs, (inputs @ torch.randn(6, 3, generator=draw)).argmax(1)
+
+
+def make(seed: int, size: int = MINI_BATCH, rate: float = 0.05):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    inputs, labels = data()
+    loader = list(zip(inputs.split(size), labels.split(size), strict=True))
+    return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9), loader
+
+
+def loss(model: nn.Module, batch) -> torch.Tensor:
+    inputs, labels = batch
+    return functional.cross_entropy(model(inputs), labels)
+
+
+def accuracy(model: nn.Module) -> float:
+    inputs, labels = data()
+    return float((model(inputs).argmax(1) == labels).float().mean())
+
+
+def losses(epochs: int, workers: int, **options: object) -> list[float]:
+    return list(islice(EmulatedWorkers(make, loss)(workers, 0, **options), epochs))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_are_one_large_batch(workers: int) -> None:
+    model, optimizer, loader = make(0, MINI_BATCH * workers, 0.05 * workers)
+    wanted = []
+    for _ in range(3):
+        total = 0.0
+        for batch in loader:
+            optimizer.zero_grad()
+            one = loss(model, batch)
+            one.backward()
+            optimizer.step()
+            total += float(one.detach())
+        wanted.append(total / len(loader))
+    assert losses(3, workers) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_local_steps_are_averaged() -> None:
+    # Two workers, two steps each: the first takes mini-batches 1 and 2, the second 3 and 4, and so on.
+    trainers = [make(0), make(0)]
+    loader = trainers[0][2]
+    wanted, each = [], 2
+    for first in range(0, len(loader), 2 * each):
+        for worker, (model, optimizer, _) in enumerate(trainers):
+            for batch in loader[first + worker * each : first + (worker + 1) * each]:
+                optimizer.zero_grad()
+                one = loss(model, batch)
+                one.backward()
+                optimizer.step()
+                wanted.append(float(one.detach()))
+        with torch.no_grad():
+            for ours, theirs in zip(trainers[0][0].parameters(), trainers[1][0].parameters(), strict=True):
+                mean = (ours + theirs) / 2
+                ours.copy_(mean)
+                theirs.copy_(mean)
+    assert losses(1, 2, period=each) == pytest.approx([sum(wanted) / len(wanted)], rel=1e-5)
+
+
+def test_ternary_noise_is_unbiased_and_has_three_levels() -> None:
+    tensor = torch.randn(500, generator=torch.Generator().manual_seed(1))
+    noise = codec_noise("ternary", seed=3)
+    draws = torch.stack([noise(tensor) for _ in range(4000)])
+    limit = 2.5 * tensor.std(unbiased=False)
+    clipped = tensor.clamp(-limit, limit)
+    scaler = clipped.abs().max()
+    assert set((draws[0] / scaler).unique().tolist()) == {-1.0, 0.0, 1.0}
+    # The variance of a code is s |g| - g^2; five standard errors over 4000 draws.
+    bound = 5 * ((scaler * clipped.abs() - clipped**2) / 4000).sqrt() + 1e-6
+    assert bool(((draws.mean(0) - clipped).abs() <= bound).all())
+    assert torch.equal(noise(torch.zeros(3)), torch.zeros(3))
+    assert torch.equal(noise(torch.full((4,), 2.0)), torch.full((4,), 2.0))
+    assert noise(torch.tensor([1.0, float("nan")])).isnan().any()
+
+
+def test_a_codec_changes_epochs_and_fp16_hardly_does() -> None:
+    exact, half, ternary = losses(4, 2), losses(4, 2, codec="fp16"), losses(4, 2, codec="ternary")
+    assert half == pytest.approx(exact, rel=1e-2)
+    assert half != exact
+    assert ternary != pytest.approx(exact, rel=1e-2)
+    assert ternary[-1] < ternary[0]
+    assert losses(2, 2, codec="ternary") == ternary[:2]
+
+
+def test_a_metric_of_the_model_is_the_goal() -> None:
+    workers = EmulatedWorkers(make, loss, accuracy)
+    measured = measure_epochs(workers, [1, 4], reached=lambda share: share >= 0.95, max_epochs=60)
+    assert all(count.median is not None for count in measured.measurements)
+    with pytest.raises(InputError, match="17 workers need as many mini-batches per epoch, and there are 16"):
+        next(workers(17, 0))
+    with pytest.raises(InputError, match="no codec 'int4' to emulate"):
+        next(workers(1, 0, codec="int4"))
+    with pytest.raises(InputError, match="rate_scaling is 'cubic'"):
+        EmulatedWorkers(make, loss, rate_scaling="cubic")

@@ -1,0 +1,130 @@
+"""Measured epochs survive a kill, run side by side, and become the file that `hybrid` reads."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from data_parallel.epochs.trainings import counted, finishing
+
+from dlplacer.cli.main import main
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.data_parallel import measure_epochs
+from dlplacer.planning.hybrid import read_epochs
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of calls; the folder of the trainings is the current one, as for a user."""
+    path = tmp_path / "trainings"
+    path.write_text("")
+    monkeypatch.setenv("TRAININGS", str(path))
+    monkeypatch.chdir(HERE)
+    return path
+
+
+def reached(metric: float) -> bool:
+    return metric <= 0
+
+
+def test_a_kill_loses_only_what_was_running(notes: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dlplacer", "epochs", "trainings:counted", "--batches", "1,2,4", "--seeds", "2"]
+    command += ["--at-most", "0", "--checkpoint", str(tmp_path / "runs.json"), "--json"]
+    killed = subprocess.run(command, env={**os.environ, "KILLED_AT": "4 0"}, capture_output=True, timeout=120)
+    assert killed.returncode == -9
+    assert notes.read_text().splitlines() == ["1 0 None 1", "1 1 None 1", "2 0 None 1", "2 1 None 1", "4 0 None 1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert notes.read_text().splitlines()[5:] == ["4 0 None 1", "4 1 None 1"]
+    found = json.loads(done.stdout)
+    # Epochs are workers + seed; the medians of two seeds lie between.
+    assert found["epochs"] == {"1": 1.5, "2": 2.5, "4": 4.5}
+    assert found["meta"]["epochs_by_seed"]["none"]["4"] == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_side_by_side_is_the_same(kind: str, notes: Path, tmp_path: Path) -> None:
+    pool = ThreadPoolExecutor(2) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    arguments = {"reached": reached, "seeds": (0, 1), "max_epochs": 5}
+    alone = measure_epochs(counted, [1, 3, 8], **arguments)
+    with pool as executor:
+        told: list[tuple[int, int]] = []
+        found = measure_epochs(
+            counted,
+            [1, 3, 8],
+            **arguments,
+            executor=executor,
+            checkpoint=tmp_path / "runs.json",
+            on_progress=lambda workers, seed, epoch, metric: told.append((workers, seed)),
+        )
+    assert found == alone
+    assert found.points() == {1: 1.5, 3: 3.5, 8: None}
+    assert sorted(told) == [(1, 0), (1, 1), (3, 0), (3, 1), (8, 0), (8, 1)]
+    # Another look at the same file trains nothing; more epochs train again what did not get there.
+    before = len(notes.read_text().splitlines())
+    again = {"reached": reached, "seeds": (0, 1), "checkpoint": tmp_path / "runs.json"}
+    assert measure_epochs(counted, [1, 3, 8], **again, max_epochs=5) == alone
+    assert measure_epochs(counted, [1, 3], **again, max_epochs=3).points() == {1: 1.5, 3: None}
+    assert len(notes.read_text().splitlines()) == before
+    assert measure_epochs(counted, [8], **again, max_epochs=20).points() == {8: 8.5}
+    assert len(notes.read_text().splitlines()) == before + 2
+
+
+def test_codecs_and_periods_become_factors_of_the_file(notes: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "epochs.json"
+    command = ["epochs", "trainings:counted", "--batches", "1,2", "--at-most", "0", "-o", str(path)]
+    assert main([*command, "--codecs", "ternary", "--periods", "1,3", "--mini-batch", "8", "--samples", "64"]) == 0
+    shown = capsys.readouterr().out
+    assert "every 3 steps" in shown
+    data = read_epochs(path)
+    assert (data.mini_batch, data.samples) == (8, 64)
+    assert data.efficiency.epochs(2) == 2
+    assert data.efficiency.epochs(2, "ternary") == 4
+    assert data.efficiency.epochs(2, period=3) == 6
+
+
+def test_a_training_that_ends_by_itself_has_reached_its_goal(notes: Path) -> None:
+    assert measure_epochs(finishing, [1, 2]).points() == {1: 3, 2: 6}
+    assert measure_epochs(finishing, [1, 2], max_epochs=4).points() == {1: 3, 2: None}
+    assert main(["epochs", "trainings:made", "--batches", "2", "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["trainings:broken", "--batches", "1"],
+            r"failed with 1 workers: ZeroDivisionError: no more data \(.*trainings",
+        ),
+        (["trainings:os", "--batches", "1"], "is an object of type module"),
+        (["os:getcwd", "--batches", "1"], "is no training"),
+        (["trainings:finishing", "--batches", "0"], "write whole numbers of at least 1"),
+        (["trainings:finishing", "--batches", "1", "--codecs", "zip"], "--codecs has 'zip'"),
+        (["trainings:finishing", "--batches", "1", "--codecs", "fp16"], "cannot be called as train"),
+        (["trainings:finishing", "--batches", "1", "--jobs", "0"], "--jobs is 0"),
+        (["trainings:finishing", "--batches", "9", "--max-epochs", "2"], "no batch of 9 reached the goal"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["epochs", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+
+
+def test_a_checkpoint_of_another_training_and_a_damaged_one(notes: Path, tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    measure_epochs(finishing, [1], checkpoint=path)
+    with pytest.raises(InputError, match=r"holds runs of '.*:finishing', and this is '.*:counted'"):
+        measure_epochs(counted, [1], reached=reached, checkpoint=path)
+    path.write_text('{"format": "dlplacer.epoch-runs/1", "training": "x", "runs": [{"workers": 0, "seed": 0}]}')
+    with pytest.raises(FileFormatError, match=r"runs\[0\].workers: must be at least 1"):
+        measure_epochs(finishing, [1], checkpoint=path)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(InputError, match="pickle"):
+        measure_epochs(lambda workers, seed: iter([1.0]), [1], executor=pool)

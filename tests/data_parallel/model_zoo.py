@@ -1,0 +1,178 @@
+"""Small models of many kinds for the tests of data parallelism."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlplacer import models
+from dlplacer.frontend import Job
+
+
+class Gpt(nn.Module):
+    """A decoder with learned positions and a head tied to the embedding."""
+
+    def __init__(self, words: int = 64, width: int = 32, layers: int = 3) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.positions = nn.Parameter(torch.zeros(1, 8, width))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True) for _ in range(layers)
+        )
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        states = self.words(text) + self.positions
+        for layer in self.layers:
+            states = layer(states)
+        return self.head(states).flatten(0, 1)
+
+
+class Unused(nn.Module):
+    """Its second layer is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.third(functional.relu(self.first(inputs)))
+
+
+class MixedDtypes(nn.Module):
+    """Matrices in bfloat16, norms in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32, dtype=torch.bfloat16) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            inputs = norm(layer(inputs.to(torch.bfloat16)).float())
+        return inputs
+
+
+class Siamese(nn.Module):
+    """One trunk for two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        self.head = nn.Linear(32, 8)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.trunk(left), self.trunk(right)], 1))
+
+
+class Unet(nn.Module):
+    """Convolutions down and up again, with skip connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, 2, 1)
+        self.middle = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU())
+        self.up2 = nn.ConvTranspose2d(32, 8, 2, 2)
+        self.up1 = nn.Conv2d(16, 3, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        one = functional.relu(self.down1(images))
+        two = functional.relu(self.down2(one))
+        three = self.up2(torch.cat([self.middle(two), two], 1))
+        return self.up1(torch.cat([three, one], 1))
+
+
+class Gru(nn.Module):
+    """A recurrent classifier that ends in the mean over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(12)
+        self.gru = nn.GRU(12, 24, num_layers=2, batch_first=True)
+        self.head = nn.Linear(24, 6)
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        states, _ = self.gru(self.norm(series.transpose(1, 2)).transpose(1, 2))
+        return self.head(states.mean(1))
+
+
+class Mixer(nn.Module):
+    """Perceptrons over patches and over channels; the scale is a parameter of the model itself, used at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.over_patches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.over_channels = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)) for _ in range(2))
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        states = self.patches(images).flatten(2)
+        for one, two in zip(self.over_patches, self.over_channels, strict=True):
+            states = states + one(states)
+            states = states + two(states.transpose(1, 2)).transpose(1, 2)
+        return states.mean(2) * self.scale
+
+
+def _frozen() -> Job:
+    job = models.mlp(8, depth=3)
+    job.module.hidden[0].requires_grad_(False)
+    return job
+
+
+def _classifier(module: nn.Module, *inputs: torch.Tensor, classes: int) -> Job:
+    return Job(module, inputs, (torch.randint(classes, (len(inputs[0]),)),), functional.cross_entropy)
+
+
+def _gpt(autocast: str | None = None) -> Job:
+    text = torch.randint(64, (4, 8))
+
+    def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits, wanted.flatten())
+
+    return Job(Gpt(), (text,), (torch.randint(64, (4, 8)),), loss, autocast=autocast)
+
+
+def _bert() -> Job:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = BertForSequenceClassification(config)
+    text, labels = torch.randint(64, (4, 8)), torch.randint(4, (4,))
+    return Job(model, (text,), (labels,), lambda output, wanted: functional.cross_entropy(output.logits, wanted))
+
+
+ZOO: dict[str, Callable[[], Job]] = {
+    "mlp": lambda: models.mlp(8, depth=4),
+    "tied": lambda: models.mlp(8, depth=3, tied=True),
+    "branches": lambda: models.branches(4, image_size=8),
+    "big_lstm": lambda: models.big_lstm(4, length=3, vocabulary=64, hidden=32, projection=16),
+    "gnmt": lambda: models.gnmt(4, length=3, vocabulary=64, hidden=16, layers=2),
+    "gpt": _gpt,
+    "unused": lambda: _classifier(Unused(), torch.randn(4, 16), classes=16),
+    "mixed dtypes": lambda: _classifier(MixedDtypes(), torch.randn(4, 32), classes=32),
+    "siamese": lambda: _classifier(Siamese(), torch.randn(4, 16), torch.randn(4, 16), classes=8),
+    "unet": lambda: Job(Unet(), (torch.randn(4, 3, 8, 8),), (torch.randn(4, 3, 8, 8),), functional.mse_loss),
+    "gru": lambda: _classifier(Gru(), torch.randn(4, 5, 12), classes=6),
+    "mixer": lambda: _classifier(Mixer(), torch.randn(4, 3, 16, 16), classes=16),
+    "frozen": _frozen,
+    "autocast": lambda: _gpt("bfloat16"),
+    "bert": _bert,
+    "inception_v3": lambda: models.inception_v3(4, image_size=75),
+    "googlenet": lambda: models.googlenet(4, image_size=64, narrow=2),
+    "resnet50": lambda: models.resnet50(4, image_size=64, narrow=2),
+    "alexnet": lambda: models.alexnet(4, image_size=96, narrow=4),
+    "vgg19": lambda: models.vgg19(4, image_size=32, narrow=4),
+    "wide gnmt": lambda: models.gnmt(4, length=4, vocabulary=500, hidden=128, layers=4),
+}

@@ -1,0 +1,150 @@
+"""What was measured takes the place of what the planner assumes; the file is data with a schema."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlplacer.cli.main import main
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import CodecSeconds, exchanges
+from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.hybrid import (
+    EpochsTable,
+    MeasuredCollective,
+    MeasuredNetwork,
+    OnMachine,
+    StatisticalEfficiency,
+    Work,
+    WorkerLayout,
+    read_measurements,
+    write_measurements,
+)
+from dlplacer.planning.hybrid.communication.step_times import Team
+from dlplacer.planning.hybrid.placed_workers import ALONE
+from dlplacer.planning.hybrid.step_workload import GradientLayer
+
+STATS = {"encode_s_per_byte": 2e-10, "decode_s_per_byte": 4e-10, "world_size": 4, "steps": 9, "transports": {}}
+
+
+def box(count: int) -> Topology:
+    devices = tuple(Device(f"d{number}", "cpu-core", memory_bytes_per_s=1e10) for number in range(count))
+    links = tuple(
+        Link(f"d{first}", f"d{second}", 1e9, 1e-5) for first in range(count) for second in range(first + 1, count)
+    )
+    return Topology(devices, (), links, name="box")
+
+
+def test_a_file_of_everything(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.json"
+    write_measurements(
+        path,
+        codecs={"ternary": STATS},
+        codec_factor={"ternary": 1.1},
+        period_factor={4: 1.2},
+        collectives=(MeasuredCollective("all-reduce", 2, 2**20, 0.01),),
+        network=MeasuredNetwork(1.25e8, 5e-5),
+        source="two cores",
+    )
+    found = read_measurements(path)
+    # 4e-10 s decoded the codes of four workers.
+    assert found.codecs == {"ternary": CodecSeconds(2e-10, 1e-10)}
+    assert found.collectives == (MeasuredCollective("all-reduce", 2, 2**20, 0.01),)
+    assert found.network == MeasuredNetwork(1.25e8, 5e-5)
+    table = StatisticalEfficiency(EpochsTable({1: 10.0, 8: 20.0}), {"ternary": 3.0, "fp16": 1.5})
+    applied = found.applied_to(table)
+    assert applied.epochs(8, "ternary") == pytest.approx(22)
+    assert applied.epochs(8, "fp16") == pytest.approx(30)
+    assert applied.epochs(8, period=4) == pytest.approx(24)
+
+
+def test_measured_coding_replaces_passes_over_memory() -> None:
+    seconds = {"ternary": CodecSeconds(2e-10, 1e-10)}
+    for exchange in exchanges(1e10, ("none", "fp16", "ternary"), seconds):
+        plain = next(each for each in exchanges(1e10) if each.name == exchange.name)
+        if exchange.codec.name != "ternary":
+            assert exchange.codec_s_per_byte(4) == plain.codec_s_per_byte(4)
+        else:
+            # All-gather decodes the codes of all four, a sum once, and parts and their sum twice.
+            decodes = {"all-gather": 4, "sums": 2, "int8": 1, "servers": 1}[exchange.transport.name]
+            assert exchange.codec_s_per_byte(4) == pytest.approx(2e-10 + decodes * 1e-10)
+        assert exchange.codec_s_per_byte(1) == 0
+    with pytest.raises(InputError, match="no codec 'zip'"):
+        exchanges(None, ("none",), {"zip": CodecSeconds(0, 0)})
+
+
+def test_a_measured_collective_scales_what_the_links_promise() -> None:
+    topology, size = box(4), 2**22
+    line = MachineCosts(Wiring(topology), (("d0", "d1"),)).collectives(size)["all-reduce"]
+    work = Work(0.001, (GradientLayer(0.0005, size),))
+
+    def exposed_s(*measured: MeasuredCollective) -> float:
+        times = OnMachine(WorkerLayout(topology), exchanges(None, ("none",)), overlap=False, measured=measured)
+        found = [step for step in times.step_times(work, Team(4, 1, ALONE), (1,)) if not step.servers]
+        return min(step.exposed_s for step in found)
+
+    as_promised = MeasuredCollective("all-reduce", 2, size, line.time_s(size))
+    slower = MeasuredCollective("all-reduce", 2, size, 3 * line.time_s(size))
+    assert exposed_s(as_promised) == pytest.approx(exposed_s())
+    assert exposed_s(slower) == pytest.approx(3 * exposed_s())
+    with pytest.raises(InputError, match="measured among 8 devices, and 'box' has 4"):
+        exposed_s(MeasuredCollective("all-reduce", 8, size, 1.0))
+    with pytest.raises(InputError, match="no collective 'gossip'"):
+        MeasuredCollective("gossip", 2, size, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"codecs": {"ternary": {"encode_s_per_byte": -1}}}, "codecs.ternary.encode_s_per_byte: must be at least 0"),
+        ({"codecs": {"ternary": {"encode_s_per_byte": 1}}}, "codecs.ternary.decode_s_per_byte: required"),
+        ({"codec_factor": {"zip": 1}}, "codec_factor.zip: there is no such codec"),
+        ({"period_factor": {"1.5": 1}}, "period_factor.1.5: the key must be a whole number"),
+        ({"collectives": [{"collective": "gossip", "devices": 2, "bytes": 1, "seconds": 1}]}, "no collective 'gossip'"),
+        ({"network": {"bytes_per_s": 0, "latency_s": 0}}, "network.bytes_per_s: must be above 0"),
+        ({"wire": 3}, "wire: unknown field"),
+    ],
+)
+def test_mistakes_of_a_file(content: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "measurements.json"
+    path.write_text(json.dumps({"format": "dlplacer.measurements/1", **content}))
+    with pytest.raises(FileFormatError) as raised:
+        read_measurements(path)
+    assert message in str(raised.value)
+
+
+def test_statistics_without_times_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="codec 'ternary' has not been measured"):
+        write_measurements(tmp_path / "m.json", codecs={"ternary": {**STATS, "encode_s_per_byte": None}})
+
+
+def test_the_command_reads_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
+        {"id": "work", "kind": "op", "time_s": 0.001, "phase": "backward"},
+        {"id": "w.grad", "kind": "gradient", "time_s": 0, "phase": "backward", "colocate": "w"},
+    ]
+    edges = [{"source": "w", "target": "work", "bytes": 1}, {"source": "work", "target": "w.grad", "bytes": 1}]
+    graph, epochs, path = (tmp_path / f"{name}.json" for name in ("graph", "epochs", "measurements"))
+    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "nodes": nodes, "edges": edges}))
+    epochs.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": 4, "8": 4}}))
+    command = ["hybrid", str(graph), "cpu-2core", "--devices", "4", "--epochs", str(epochs), "--speedup", "2=1.0"]
+    network = MeasuredNetwork(1e9, 1e-5)
+
+    def best(**measured: object) -> dict[str, object]:
+        write_measurements(path, network=network, **measured)
+        assert main([*command, "--measurements", str(path), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["budgets"][3]["data_parallel"]
+
+    fast = {"encode_s_per_byte": 1e-12, "decode_s_per_byte": 1e-12}
+    slow = {"encode_s_per_byte": 1e-6, "decode_s_per_byte": 1e-6}
+    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 1.0})["codec"] == "ternary"
+    assert best(codecs={"ternary": slow}, codec_factor={"ternary": 1.0})["codec"] == "fp16"
+    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 50.0})["codec"] == "fp16"
+    assert best(period_factor={64: 1.0})["period"] == 64
+    assert main([*command, "--measurements", str(path), "--network", "1 GB/s"]) == 2
+    assert "has a measured one" in capsys.readouterr().err
+    assert main([*command, "--measurements", str(path), "--scaling-efficiency", "1"]) == 2
+    assert "--measurements is for step times over links" in capsys.readouterr().err
