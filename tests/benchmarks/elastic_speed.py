@@ -237,6 +237,9 @@ def emulated(gbit: float) -> Iterator[None]:
             time.sleep(max(0.0, self.until - time.perf_counter()))
             return True
 
+        def is_completed(self) -> bool:
+            return bool(self.work.is_completed())
+
     def all_reduce(tensor: torch.Tensor, *arguments: Any, async_op: bool = False, **options: Any) -> Any:
         delayed = Delayed(plain(tensor, *arguments, async_op=True, **options), tensor)
         return delayed if async_op else delayed.wait()
