@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error("--rounds: give at least 2, one in each order")
     if INSIDE not in os.environ and arguments.gbit:
         prefix = throttled_namespace(arguments.gbit)
         if prefix is not None:
