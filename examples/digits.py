@@ -17,8 +17,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from statistics import fmean, median
 
 import torch
@@ -29,9 +29,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dlplacer.data_parallel import TernaryState, ternary_hook
+from dlplacer.data_parallel import OuterOptimizer, TernaryState, diloco, easgd, local_sgd, run_async, ternary_hook
+from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
+from dlplacer.data_parallel.elastic.outer_rules import OuterRule
 
-BATCH, LEARNING_RATE, MOMENTUM = 32, 0.05, 0.9
+BATCH, LEARNING_RATE, MOMENTUM, PERIOD = 32, 0.05, 0.9, 4
 TEST_SHARE = 5
 """Every fifth digit is kept for the test."""
 
@@ -90,11 +92,17 @@ class Task:
 
     def fit(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Run:
         """Train a model, wrapped or not, and test it."""
-        optimizer = optimizer or self.optimizer(model)
-        run, times = Run(self.method, self.seed), []
         dist.barrier()
+        batches = self.batches(dist.get_rank(), dist.get_world_size())
+        return self.fit_batches(model, optimizer or self.optimizer(model), batches)
+
+    def fit_batches(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Run:
+        """Train a model on these batches, and test it."""
+        run, times = Run(self.method, self.seed), []
         start, before = time.perf_counter(), sent_bytes()
-        for images, labels in self.batches(dist.get_rank(), dist.get_world_size()):
+        for images, labels in batches:
             begin = time.perf_counter()
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
@@ -136,11 +144,49 @@ def ternary(task: Task) -> Run:
     return task.fit(model)
 
 
+def outer(task: Task, rule: OuterRule) -> Run:
+    """Workers of their own, which synchronise every few steps; what is tested is the centre."""
+    model = task.model()
+    optimizer = task.optimizer(model)
+    with OuterOptimizer(model, optimizer, rule, sync_every=PERIOD) as outer_optimizer:
+        run = task.fit(model, optimizer)
+        with outer_optimizer.at_centre():
+            return replace(run, accuracy=accuracy(model))
+
+
+def asynchronous(task: Task, rule: str = "async", lock: bool = True) -> Run:
+    """Processes around a centre in shared memory, as many as there are ranks; what is tested is the centre."""
+    shared: list[list[Run] | None] = [None]
+    if dist.get_rank() == 0:
+        train = partial(train_worker, task=task)
+        result = run_async(train, dist.get_world_size(), rule, MOMENTUM, lock, pull=0.3, sync_every=PERIOD)
+        model = task.model()
+        model.load_state_dict(result.centre)
+        shared = [[replace(run, accuracy=accuracy(model)) for run in result.results]]
+    dist.broadcast_object_list(shared)
+    runs = shared[0]
+    assert runs is not None
+    return runs[dist.get_rank()]
+
+
+def train_worker(worker: AsyncWorker, task: Task) -> Run:
+    """What each process of asynchronous training does; nothing is sent, as the centre is in shared memory."""
+    model = worker.join(task.model())
+    batches = task.batches(worker.rank, worker.workers)
+    return replace(task.fit_batches(model, worker.optimizer(LEARNING_RATE), batches), sent=None)
+
+
 METHODS: dict[str, Callable[[Task], Run]] = {
     "fp32": fp32,
     "fp16": fp16,
     "PowerSGD": power_sgd,
     "ternary": ternary,
+    "easgd": partial(outer, rule=easgd(pull=0.3)),
+    "local_sgd": partial(outer, rule=local_sgd()),
+    "diloco": partial(outer, rule=diloco(partial(torch.optim.SGD, lr=0.7, momentum=0.5, nesterov=True))),
+    "async": asynchronous,
+    "round_robin": partial(asynchronous, rule="round_robin"),
+    "hogwild": partial(asynchronous, lock=False),
 }
 """Name → what trains by that method. A new one is added here; it gets the table and the picture for nothing."""
 

@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error("--rounds: give at least 2, one in each order")
     if INSIDE not in os.environ and arguments.gbit:
         prefix = throttled_namespace(arguments.gbit)
         if prefix is not None:
@@ -236,6 +238,9 @@ def emulated(gbit: float) -> Iterator[None]:
             self.work.wait(*timeout)
             time.sleep(max(0.0, self.until - time.perf_counter()))
             return True
+
+        def is_completed(self) -> bool:
+            return bool(self.work.is_completed())
 
     def all_reduce(tensor: torch.Tensor, *arguments: Any, async_op: bool = False, **options: Any) -> Any:
         delayed = Delayed(plain(tensor, *arguments, async_op=True, **options), tensor)

@@ -65,7 +65,11 @@ def run_worker(rank: int, task: WorkerTask, pipe: Connection) -> None:
     except Exception as error:
         code = error.exit_code if isinstance(error, DlplacerError) else 1
         said = ("failed", (type(error).__name__, first_line(error), code))
-    pipe.send(said)
+    try:
+        pipe.send(said)
+    except Exception as error:
+        message = f"what train returned cannot be sent to the process that called run_async: {first_line(error)}"
+        pipe.send(("failed", ("InputError", message, InputError.exit_code)))
     pipe.close()
 
 

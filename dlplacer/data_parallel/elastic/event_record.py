@@ -1,7 +1,7 @@
 """Recorded orders of asynchronous training's events: ``dlplacer.events/1``."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -141,11 +141,6 @@ def require_same(recorded: AsyncSettings, now: AsyncSettings, path: str | PathLi
     ]
     if different:
         raise InputError(f"{path} was recorded with {', '.join(different)}; replay it with the same")
-
-
-def names_of(events: Sequence[int]) -> tuple[int, ...]:
-    """The worker of each event."""
-    return tuple(event // 3 for event in events)
 
 
 def _code(event: int | str, workers: int, lock: bool) -> int | None:

@@ -31,8 +31,8 @@ class OuterOptimizer:
     5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
     local (eq. 5 and 6).
 
-    At the first forward pass all ranks take the first rank's values, unless a state has been loaded; where none is seen
-    before the first step, as in a placed module's ``step``, they must be equal.
+    At the first forward pass all ranks take the first rank's values, unless they are equal or a state has been loaded.
+    A placed module's ``step`` is no forward pass: ranks that train by it begin with equal weights.
 
     Parameters
     ----------
@@ -108,11 +108,15 @@ class OuterOptimizer:
         self._steps_before = self.steps
         if self._handles:
             raise InputError("this outer optimizer's context is open already; open it once")
+        settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
+        self._ranks.require_equal({"model": self._packed.layout, "rule": settings}, self._packed.device)
+        equal = self._started or self._ranks.are_equal(self._digest(), self._packed.device)
         self._handles = [
             self.inner.register_step_pre_hook(self._before_step),
             self.inner.register_step_post_hook(self._after_step),
         ]
-        if not self._started:
+        # A placed module's step passes no hook, and where weights are equal none is needed.
+        if not equal:
             # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
             self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
         self._send_again()
@@ -203,6 +207,12 @@ class OuterOptimizer:
         if not self._started:
             raise InputError("there is no centre before the first forward pass or step of this outer optimizer")
 
+    def _digest(self) -> str:
+        digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
+        for frozen in self._packed.frozen:
+            digest.update(frozen.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return f"sha256 {digest.hexdigest()[:16]}"
+
     def _forward_hook(self) -> Callable[..., None]:
         # A function, as copies of a module copy the objects of bound methods: a copied model would take this one along.
         def start(model: nn.Module, *_: Any) -> None:
@@ -222,8 +232,6 @@ class OuterOptimizer:
 
     @torch.no_grad()
     def _start(self) -> None:
-        settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
-        self._ranks.require_equal({"model": self._packed.layout, "rule": settings}, self._packed.device)
         self._packed.pack(self._total, with_integers=True)
         for tensor in (self._total, *self._packed.frozen):
             self._ranks.copy_from_first(tensor)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from dlplacer.core.errors import InputError
 
@@ -37,7 +36,8 @@ class PackedTensor:
     def tensor(self) -> Tensor:
         """The tensor as it is now: the local part of a sharded one, real and imaginary parts of a complex one."""
         tensor: Tensor = getattr(self.owner, self.attribute).detach()
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        # By the method, not the class: importing DTensor takes as long as half of torch.
+        local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         return torch.view_as_real(local) if local.is_complex() else local
 
 

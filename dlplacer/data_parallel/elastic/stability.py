@@ -16,6 +16,7 @@ from dlplacer.core.errors import InputError
 Array = NDArray[np.float64]
 
 _SCANNED = 160
+_COARSE = 30
 _SMALLEST_ETA_H = 1e-4
 _TOLERANCE = 1e-9
 _BISECTIONS = 30
@@ -111,8 +112,10 @@ def largest_pull(recursion: ElasticRecursion) -> float:
 def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
     # SGD alone diverges from 2 (1 + μ) on, and being pulled to a centre that lags behind does not help.
     top = 2 * (1 + recursion.momentum)
-    scanned = np.concatenate([np.geomspace(_SMALLEST_ETA_H, 0.1, 20), np.linspace(0.1, top, _SCANNED)])
-    return bool((spectral_radius(scanned, recursion) < 1 - _TOLERANCE).any())
+    scanned = np.concatenate([np.linspace(0.1, top, _SCANNED), np.geomspace(_SMALLEST_ETA_H, 0.1, 20)])
+    # One and a few first: nearly always they converge, and matrices of many workers in turn are large.
+    parts = (scanned[:1], scanned[::_COARSE], scanned)
+    return any(bool((spectral_radius(part, recursion) < 1 - _TOLERANCE).any()) for part in parts)
 
 
 def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:

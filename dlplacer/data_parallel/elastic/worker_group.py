@@ -89,20 +89,27 @@ class WorkerGroup:
 
     def require_equal(self, values: dict[str, str], device: torch.device) -> None:
         """Raise InputError unless all ranks give the same texts, naming the first that differs."""
+        for name, text in values.items():
+            rank, texts = self._first_other(text, device)
+            if rank:
+                raise InputError(
+                    f"rank {rank} has another {name} ({texts[rank]}) than rank 0 ({texts[0]}); give all ranks the same"
+                )
+
+    def are_equal(self, text: str, device: torch.device) -> bool:
+        """Whether all ranks give the same text."""
+        return not self._first_other(text, device)[0]
+
+    def _first_other(self, text: str, device: torch.device) -> tuple[int, list[str]]:
+        """The first rank whose text is not rank 0's, else 0; and all texts."""
         if self.size == 1:
-            return
-        texts = [text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES) for text in values.values()]
-        rows = [torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in texts]
-        own = torch.stack(rows).to(device)
+            return 0, [text]
+        padded = bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES))
+        own = torch.frombuffer(padded, dtype=torch.uint8).to(device)
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own, group=self.group)
-        for rank, other in enumerate(found):
-            for index, name in enumerate(values):
-                if not torch.equal(other[index], found[0][index]):
-                    here, there = (bytes(each[index].tolist()).decode().strip() for each in (found[0], other))
-                    raise InputError(
-                        f"rank {rank} has another {name} ({there}) than rank 0 ({here}); give all ranks the same"
-                    )
+        texts = [bytes(each.tolist()).decode(errors="replace").strip() for each in found]
+        return next((rank for rank, other in enumerate(texts) if other != texts[0]), 0), texts
 
     def _wait(self, pending: dist.Work, deadline: float) -> None:
         assert self._roll_call is not None

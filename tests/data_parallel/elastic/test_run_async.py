@@ -195,9 +195,9 @@ def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: 
 
 def test_a_stuck_worker_is_ended_and_all_lost_is_an_error() -> None:
     begin = time.monotonic()
-    with pytest.warns(RuntimeWarning, match="worker 1 inactive for 2 s and ended"):
-        result = running(partial(train, hang=(1,)), timeout_s=2.0, rule="round_robin")
-    assert result.lost == {1: "inactive for 2 s and ended"}
+    with pytest.warns(RuntimeWarning, match="worker 1 inactive for 5 s and ended"):
+        result = running(partial(train, hang=(1,)), timeout_s=5.0, rule="round_robin")
+    assert result.lost == {1: "inactive for 5 s and ended"}
     assert time.monotonic() - begin < 60
     before = children()
     with (
@@ -294,6 +294,11 @@ def mismatched(worker: AsyncWorker) -> None:
     worker.join(nn.Linear(2, 2 + worker.rank))
 
 
+def unsendable(worker: AsyncWorker) -> Any:
+    worker.join(Counted(0.0))
+    return lambda: None
+
+
 def careless(worker: AsyncWorker, what: str) -> None:
     if what == "exchange":
         worker.exchange()
@@ -316,6 +321,7 @@ def careless(worker: AsyncWorker, what: str) -> None:
         (lambda: running(partial(failing, kind=ValueError)), RunError, "worker 1: ValueError: the data are not"),
         (lambda: running(partial(failing, kind=InputError)), InputError, "worker 1: the data are not there"),
         (lambda: running(mismatched), InputError, "joins with another model than worker"),
+        (lambda: running(unsendable), InputError, "what train returned cannot be sent"),
         (lambda: running(lambda worker: None), InputError, "no worker joined"),
         (lambda: running(partial(careless, what="exchange")), InputError, "has no model; call worker.join"),
         (lambda: running(partial(careless, what="join")), InputError, "has joined already"),
