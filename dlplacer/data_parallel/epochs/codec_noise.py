@@ -47,8 +47,8 @@ class _Ternary:
         import torch
 
         from dlplacer.data_parallel.ternary.kernels import kernels_for
+        from dlplacer.data_parallel.ternary.kernels.random_keys import stream_keys
         from dlplacer.data_parallel.ternary.layout import words_for
-        from dlplacer.data_parallel.ternary.random_keys import stream_keys
 
         self.calls += 1
         if tensor.numel() < self.min_numel:
