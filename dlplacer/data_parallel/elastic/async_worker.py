@@ -87,13 +87,14 @@ class AsyncWorker:
         self._pipe.send(("join", JoinedModel(packed.layout, packed.count, packed.dtype, packed.float_count, tensors)))
         if self._pipe.recv() == WRITE_CENTRE:
             self._centre.map_values(packed.count, packed.dtype)
-            packed.pack(self._centre.values, with_integers=True)
+            packed.pack(self._centre.first, with_integers=True)
+            self._centre.values.copy_(self._centre.first)
             self._pipe.send(("written", None))
             self._pipe.recv()
         self._centre.map_values(packed.count, packed.dtype)
         with torch.no_grad():
-            packed.assign(self._centre.values)
-            packed.set_integers(packed.integer_values(self._centre.values))
+            packed.assign(self._centre.first)
+            packed.set_integers(packed.integer_values(self._centre.first))
         self._own = packed.empty()
         self._centre.set_state(self.rank, RUNNING)
         self.model = model

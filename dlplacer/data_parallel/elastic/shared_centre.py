@@ -34,7 +34,7 @@ class CentreFiles:
     header
         A word of events × 2 + the valid vector, then per worker its state and when it was last active.
     values
-        Two vectors.
+        Two vectors of which one is valid, and what the centre began with.
     log
         One word per event, in order.
     """
@@ -83,8 +83,14 @@ class SharedCentre:
 
     def map_values(self, count: int, dtype: torch.dtype) -> None:
         """Use vectors of so many elements; the first to come makes the memory as large as that."""
-        os.truncate(self._values_path, 2 * count * dtype.itemsize)
-        self._vectors = torch.from_file(self._values_path, shared=True, size=2 * count, dtype=dtype).view(2, count)
+        os.truncate(self._values_path, 3 * count * dtype.itemsize)
+        self._vectors = torch.from_file(self._values_path, shared=True, size=3 * count, dtype=dtype).view(3, count)
+
+    @property
+    def first(self) -> Tensor:
+        """What the centre began with: a worker that copies it late must not find it moved by the others."""
+        assert self._vectors is not None
+        return self._vectors[2]
 
     @property
     def values(self) -> Tensor:

@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dlplacer.core.errors import FileFormatError, InputError, RunError
 from dlplacer.data_parallel import run_async
 from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
 from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult
+from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 
 SIZE, STEPS, RATE = 6, 8, 0.1
 START = np.linspace(-1.0, 2.0, SIZE)
@@ -224,6 +226,17 @@ def test_a_worker_killed_while_it_holds_the_lock_leaves_the_centre_whole() -> No
     assert set(result.events) == {0, 2}
     expected = replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic)
     assert np.allclose(result.centre["weight"].numpy(), expected.centre, atol=1e-12)
+
+
+def test_a_worker_that_begins_late_has_the_first_weights() -> None:
+    def late(worker: AsyncWorker) -> list[float]:
+        assign = PackedWeights.assign
+        with mock.patch.object(PackedWeights, "assign", lambda *given: (time.sleep(0.2 * worker.rank), assign(*given))):
+            return train(worker)
+
+    result = running(late)
+    assert result.events[0] == 0
+    require_oracle(result, replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic))
 
 
 def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
