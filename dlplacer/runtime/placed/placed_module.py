@@ -268,7 +268,7 @@ class PlacedModule(nn.Module):
         order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         variant = self._variant_of(captured, order, layouts_of(leaves))
-        edition, snapshot = self._editions.current()
+        edition, snapshot = self._editions.last
         if edition:
             self._move_tensors(variant, snapshot.tensors)
             self._variants.keep(self._editions.is_known)
@@ -276,7 +276,7 @@ class PlacedModule(nn.Module):
 
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
-        for name, tensor in self._editions.current()[1].tensors.items():
+        for name, tensor in self._editions.last[1].tensors.items():
             require_whole(name, tensor)
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
