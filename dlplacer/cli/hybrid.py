@@ -199,6 +199,7 @@ def _solved(
 
 def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topology", degrees: tuple[int, ...]) -> None:
     import multiprocessing
+    import os
     from concurrent.futures import ProcessPoolExecutor
 
     from dlplacer.cli.output.progress import count_line
@@ -212,7 +213,7 @@ def _presolve(arguments: argparse.Namespace, placed: "Placed", topology: "Topolo
 
     jobs = arguments.jobs if arguments.jobs is not None else 1
     spawned = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=spawned, initializer=leave_signals_to_parent)
+    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
     with count_line("placements") as report, pool as executor:
         rows = presolve(
             placed,

@@ -130,7 +130,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         return done if rank == 0 else None
 
     if under_launcher():
-        end_with_parent()
+        end_with_parent(os.getppid())
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found

@@ -5,6 +5,7 @@ And processes that end with the one that started them: `leave_signals_to_parent`
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -49,13 +50,24 @@ def interrupts_by_exception() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def leave_signals_to_parent() -> None:
-    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer."""
+def leave_signals_to_parent(parent: int) -> None:
+    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer.
+
+    Parameters
+    ----------
+    parent
+        Process id of the other.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(parent)
 
 
-def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends; nothing where the system does not do that."""
+def end_with_parent(parent: int) -> None:
+    """Have the system kill this process when its parent ends, and end it if that has happened already.
+
+    Does nothing where the system has no such signal.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)

@@ -206,7 +206,7 @@ def measured(commands: Sequence[str], plan: Path) -> dict[str, float]:
 def plan_file(folder: Path) -> Path:
     """A plan of the model that the commands run; beside it what they read besides."""
     plan, graph = folder / "plan.json", folder / "graph.json"
-    epochs = {"format": "dlplacer.epochs/1", "epochs": {"1": 4, "2": 5, "4": 8}, "samples": 64_000, "mini_batch": 32}
+    epochs = {"format": "dlplacer.epochs/1", "epochs": {"1": 4, "2": 5, "4": 8}, "samples": 64_000, "mini_batch": 4}
     (folder / "epochs.json").write_text(json.dumps(epochs))
     for words in (
         ("capture", _MODEL, "--batch-size", "4", "-o", str(graph)),

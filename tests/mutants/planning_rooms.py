@@ -203,8 +203,8 @@ SOLVERS = (
     Mutant(
         "solvers/decomposition/series.py",
         "what a series takes as a whole is dropped from the bound",
-        "whole = self.incumbents[series.instance].bound if len(inside) == len(series.segments) else 0",
-        "whole = 0",
+        "                total += max(0, self.incumbents[series.instance].bound - own[series.segments])\n",
+        "                pass\n",
         ("solvers/decomposition",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ class Lifeline:
 
     def __init__(self) -> None:
         self._held, self._end = os.pipe()
+        self._maker = os.getpid()
 
     def hold_on(self) -> None:
         """In a forked process: end at once when the one that made this is gone.
@@ -19,7 +20,7 @@ class Lifeline:
         Twice: the system's signal comes whatever this process does, and the pipe where the system has no such signal.
         """
         os.close(self._end)
-        end_with_parent()
+        end_with_parent(self._maker)
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def close(self) -> None:

@@ -77,9 +77,9 @@ class RankModule(PlacedModule):
         return type(self)(job, self.plan, self.whole, self.devices, self.group)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
-        _, snapshot = self._editions.current()
+        edition, snapshot = self._editions.current()
         require_same_call(self.group, job, snapshot.trained)
-        return super()._variant(job)
+        return self._variants.find(edition, job), snapshot.tensors
 
     def _capture(self, job: Job) -> Captured:
         captured = super()._capture(job)

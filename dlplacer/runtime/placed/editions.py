@@ -39,6 +39,11 @@ class Editions:
             self._known = [found, *(known for known in self._known if known is not found)][:_MOST]
             return found
 
+    @property
+    def last(self) -> tuple[int, ModuleSnapshot]:
+        """What `current` found last."""
+        return self._known[0]
+
     def is_known(self, number: object) -> bool:
         """Whether the state of this number can come again: its modules are still there."""
         return any(known == number for known, _ in self._known)

@@ -15,7 +15,6 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
-from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
@@ -269,7 +268,7 @@ class PlacedModule(nn.Module):
         order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         variant = self._variant_of(captured, order, layouts_of(leaves))
-        edition, snapshot = self._editions.current()
+        edition, snapshot = self._editions.last
         if edition:
             self._move_tensors(variant, snapshot.tensors)
             self._variants.keep(self._editions.is_known)
@@ -278,7 +277,7 @@ class PlacedModule(nn.Module):
     def _capture(self, job: Job) -> Captured:
         """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
         # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
-        for name, tensor in job_tensors(job).items():
+        for name, tensor in self._editions.last[1].tensors.items():
             require_whole(name, tensor)
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
