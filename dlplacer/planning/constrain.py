@@ -52,7 +52,7 @@ def constrained(
     sets = tuple(_together(graph, patterns) for patterns in colocate)
     found = replace(graph, constraints=added.added(Constraints(colocate=sets)))
     if topology is not None:
-        _require_agreement(found, topology)
+        _require_compatible(found, topology)
     return found
 
 
@@ -142,7 +142,7 @@ def _require_device(topology: Topology | None, pattern: str, device: str) -> Non
         )
 
 
-def _require_agreement(graph: OpGraph, topology: Topology) -> None:
+def _require_compatible(graph: OpGraph, topology: Topology) -> None:
     """Every op, and every set of ops that stay together, has a device that all pins of it name."""
     pins = graph.constraints.pins
     free = [(name,) for name in pins]

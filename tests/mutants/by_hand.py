@@ -1,6 +1,6 @@
 """The mutants: small mistakes in every room, made by hand."""
 
-from mutants import planning_rooms, running_rooms, ternary_gradients
+from mutants import planning_rooms, running_rooms, solver_rooms, ternary_gradients
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -8,8 +8,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *planning_rooms.FILES,
     *planning_rooms.CHECK,
     *planning_rooms.MACHINES,
-    *planning_rooms.PROBLEM,
-    *planning_rooms.SOLVERS,
+    *solver_rooms.PROBLEM,
+    *solver_rooms.SOLVERS,
     *planning_rooms.DATA_PARALLEL,
     *ternary_gradients.TERNARY,
     *planning_rooms.PLANNING,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dlplacer.data_parallel.groups.ddp_buckets import Bucket, Gradient, built_buckets, exchanged_s
+from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, Gradient, built_buckets, exchanged_s
 from dlplacer.data_parallel.groups.exact_groups import best_groups
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -21,7 +21,7 @@ class PlannedBuckets:
     """
 
     caps_bytes: tuple[int, ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[DdpBucket, ...]
     exchanged_s: float
 
 

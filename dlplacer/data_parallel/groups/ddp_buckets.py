@@ -31,7 +31,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class DdpBucket:
     """Gradients that travel in one message."""
 
     gradients: tuple[Gradient, ...]
@@ -52,7 +52,7 @@ class Bucket:
         return max(gradient.ready_s for gradient in self.gradients)
 
 
-def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[Bucket, ...]:
+def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
     """The buckets that DDP builds of these gradients, listed in the order in which they get ready.
 
     Parameters
@@ -60,7 +60,7 @@ def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> t
     caps_bytes
         Of the first bucket of a dtype, of its second, and so on; the last holds for all that follow.
     """
-    closed: list[Bucket] = []
+    closed: list[DdpBucket] = []
     still_open: dict[str, list[Gradient]] = {}
     count: dict[str, int] = {}
     for gradient in gradients:
@@ -68,13 +68,13 @@ def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> t
         filled.append(gradient)
         number = count.get(gradient.dtype, 0)
         if sum(each.bytes for each in filled) >= caps_bytes[min(number, len(caps_bytes) - 1)]:
-            closed.append(Bucket(tuple(filled)))
+            closed.append(DdpBucket(tuple(filled)))
             del still_open[gradient.dtype]
             count[gradient.dtype] = number + 1
-    return (*closed, *(Bucket(tuple(filled)) for filled in still_open.values()))
+    return (*closed, *(DdpBucket(tuple(filled)) for filled in still_open.values()))
 
 
-def exchanged_s(buckets: Sequence[Bucket], startup_s: float, s_per_byte: float) -> float:
+def exchanged_s(buckets: Sequence[DdpBucket], startup_s: float, s_per_byte: float) -> float:
     """Seconds from the start of the backward pass until the last bucket has arrived, over one channel in order."""
     free_s = 0.0
     for bucket in buckets:

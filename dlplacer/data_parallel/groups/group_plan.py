@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.groups.bucket_caps import PlannedBuckets
-from dlplacer.data_parallel.groups.ddp_buckets import Bucket, caps_mb
+from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, caps_mb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,7 @@ class GroupPlan:
     unheld: tuple[str, ...] = ()
 
     @property
-    def buckets(self) -> tuple[Bucket, ...]:
+    def buckets(self) -> tuple[DdpBucket, ...]:
         """What DDP sends, message by message, once it has rebuilt its buckets after the first step."""
         return self.planned.buckets
 
