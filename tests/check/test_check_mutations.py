@@ -10,10 +10,10 @@ from check.mutations import ALWAYS_WRONG, MOSTLY_HARMLESS, MUTATIONS
 from check.reckoning import is_right
 from solvers.random_problems import random_step
 
-from dlplacer import place
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.plan import Plan
+from dlplacer.planning.place import place
 
 METHODS = ("heft", "etf", "list", "m-etf", "sequential")
 

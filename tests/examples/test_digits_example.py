@@ -26,7 +26,11 @@ def run(*options: str, launcher: tuple[str, ...] = ()) -> str:
 def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     printed = run("--epochs", "1", "--output", str(tmp_path / "digits.png"), launcher=launcher)
-    assert [line.split()[0] for line in printed.splitlines()] == ["method", "fp32", "fp16", "PowerSGD", "ternary"]
+    assert [line.split()[0] for line in printed.splitlines()] == [
+        "method",
+        *("fp32", "fp16", "PowerSGD", "ternary"),
+        *("easgd", "local_sgd", "diloco", "async", "round_robin", "hogwild"),
+    ]
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 

@@ -219,9 +219,10 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
     "wrong unit": (
         file(device(), device("b"), edges=[link(rate="25 GB", latency_s="1 KB")]),
         [
-            "edges[0].bytes_per_s: '25 GB' has unit 'GB'; use one of B/s, GB/s, Gbit/s, GiB/s, KB/s, Kbit/s, KiB/s, "
-            "MB/s, Mbit/s, MiB/s, PB/s, Pbit/s, PiB/s, TB/s, Tbit/s, TiB/s, bit/s, kB/s, kbit/s (in 'a' → 'b')",
-            "edges[0].latency_s: '1 KB' has unit 'KB'; use one of ms, ns, s, us, µs, μs (in 'a' → 'b')",
+            "edges[0].bytes_per_s: '25 GB' has unit 'GB'; use one of B/s, GB/s, Gbit/s, Gbps, GiB/s, KB/s, Kbit/s, "
+            "Kbps, KiB/s, MB/s, Mbit/s, Mbps, MiB/s, PB/s, Pbit/s, Pbps, PiB/s, TB/s, Tbit/s, Tbps, TiB/s, bit/s, bps, "
+            "kB/s, kbit/s, kbps (in 'a' → 'b')",
+            "edges[0].latency_s: '1 KB' has unit 'KB'; use one of h, min, ms, ns, s, us, µs, μs (in 'a' → 'b')",
         ],
     ),
     "ids given twice": (

@@ -151,7 +151,7 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
                 "peft": 18957417,
                 "etf": 49913358,
                 "m-etf": 49913358,
-                "m-sct": 33921124,
+                "m-sct": 33932112,
                 "m-topo": 80056229,
                 "sequential": 83939577,
             },

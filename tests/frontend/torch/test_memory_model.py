@@ -22,6 +22,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.frontend import Job, capture
 from dlplacer.models import inception_v3, resnet50
+from dlplacer.planning.place import place
 
 
 class Block(nn.Module):
@@ -106,7 +107,7 @@ def test_the_peak_is_that_of_torchs_tracker_within_five_percent(name: str) -> No
     # The graph of Inception-V3 that ships is that of this job: test_capture_scale.py compares them.
     graph = dp.load_graph("inception_v3-train") if name == "Inception-V3" else capture(job)
     machine = Topology((Device("only", "V100"),), (), ())
-    plan = dp.place(graph, machine, Options(memory="live"), method="single").plan
+    plan = place(graph, machine, Options(memory="live"), method="single").plan
     predicted = used_bytes(plan)["only"]
     assert plan.memory["only"].peak_bytes == predicted
     assert predicted == pytest.approx(tracked, rel=0.05)

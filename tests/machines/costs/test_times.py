@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
 from dlplacer.core.options import Options
@@ -152,6 +153,7 @@ def full_graph() -> OpGraph:
         structure_sha256="ab12",
         known={"makespan_s": 1.0, "source": "by hand"},
         meta={"note": "kept"},
+        constraints=Constraints(pins={"conv1": "tpu"}),
     )
 
 
