@@ -168,14 +168,20 @@ def _of_code(code: int, moment: Moment, text: bytes) -> Iterator[str]:
     documented = {0, -number}  # done before the signal came; what the system answers before dlplacer's first line
     if number == signal.SIGINT:
         documented.add(130)
-        if code == 1 and _STARTING in text:  # Python's own start, which nothing of ours can change
+        if code == 1 and _is_before_ours(text):
             return
     if code not in documented:
         yield f"exit code {code}: {text.decode(errors='replace').strip()[-300:]}"
 
 
+def _is_before_ours(text: bytes) -> bool:
+    """Whether the signal came while Python itself started, which nothing of ours can change: no frame is ours."""
+    ours = (b"/dlplacer/__main__.py", b"/dlplacer/__init__.py")
+    return _STARTING in text or (b"Traceback" in text and not any(name in text for name in ours))
+
+
 def _of_words(code: int, text: bytes) -> Iterator[str]:
-    if b"Traceback" in text and code in (0, 1, 130) and _STARTING not in text:
+    if b"Traceback" in text and code in (0, 1, 130) and not _is_before_ours(text):
         yield f"a traceback: {text.decode(errors='replace')[-600:]}"
     if text.count(b"dlplacer: interrupted") > 1:
         yield "more than one line for one Ctrl-C"
