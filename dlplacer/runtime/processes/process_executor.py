@@ -1,10 +1,10 @@
-"""A step's programs on devices of several processes: the interface of `Executor`, for the caller's process."""
+"""A step's programs on devices of several processes, from the side of the caller's process."""
 
 import itertools
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,89 +19,87 @@ from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
+from dlplacer.runtime.processes.shared_updater import SharedUpdater
 from dlplacer.runtime.processes.slot import own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
 from dlplacer.runtime.processes.worker_group import WorkerGroup
+from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program
 
 _numbers = itertools.count(1)
 _THE_SAME_EVERY_STEP = ("parameter", "buffer", "mutation", "constant")
 
 
-@dataclass
-class ProcessState(StepState):
-    """A step's state in the caller's process; what the workers hold has the same number there."""
+@dataclass(frozen=True)
+class ProcessPrograms:
+    """The programs of a step, which run one after another, and the devices that are to be processes.
 
-    number: int = 0
-    group: WorkerGroup | None = field(default=None, repr=False)
-    finalizer: Any = field(default=None, repr=False)
-
-
-class StepProcesses:
-    """The workers of a step's programs, forked at the first step, and again once one of them was lost.
-
-    Parameters
+    Attributes
     ----------
-    programs
-        Those of a step, which run one after another.
     devices
         Name in the programs → device; the first runs in the caller's process.
     """
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        executable: Executable,
-        programs: Sequence[Program],
-        devices: Mapping[str, CpuDevice],
-        updater: Updater,
-    ) -> None:
-        self.graph, self.executable, self.programs, self.devices = graph, executable, programs, devices
-        self.updater = updater
-        self.first, *self.away = devices
-        self.lock = threading.RLock()
-        self.group: WorkerGroup | None = None
-        self.links: SharedLinks | None = None
-        self._executors: list[Executor] = []
-        self._homes: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._codes = [code for code in executable.codes.values() if code.role in _THE_SAME_EVERY_STEP]
+    graph: OpGraph
+    executable: Executable
+    programs: Sequence[Program]
+    devices: Mapping[str, CpuDevice]
+    updater: Updater
 
-    def forked(self, inputs: StepInputs) -> WorkerGroup:
-        """The workers; forked now if there are none."""
-        if self.group is None or self.group.closed:
-            words = FIRST_DONE + WORDS_EACH * len(self.away)
-            slots = ProgramSlots.of(self.graph, self.executable, self.programs, self.away, words)
-            bound = {code.op: inputs.bound[code.op] for code in self._codes}
-            shared = StepPrograms(self.graph, self.executable, self.programs, self.updater, bound, slots)
-            self._homes = {op: _home(tensor) for op, tensor in bound.items()}
-            away = {name: self.devices[name] for name in self.away}
-            self.group = WorkerGroup(shared, self.devices[self.first], away)
-            self.links = SharedLinks(slots.crossing, self.group.watch, self.group.fail)
-            here = {self.first: self.devices[self.first]}
-            self._executors = [
-                Executor(self.graph, self.executable, program, here, self.updater, self.links)
-                for program in self.programs
-            ]
-        return self.group
+
+@dataclass(kw_only=True)
+class ProcessState(StepState):
+    """A step's state in the caller's process; what the workers hold has the same number there."""
+
+    step: "ForkedStep"
+    number: int
+    finalizer: Any
+    seconds: float = 0.0
+
+
+class ForkedStep:
+    """A step's workers, and the part of its programs that runs in the caller's process.
+
+    Parameters
+    ----------
+    inputs
+        Of the first step: the workers know its parameters, buffers and constants.
+    """
+
+    def __init__(self, made: ProcessPrograms, inputs: StepInputs) -> None:
+        self._made = made
+        self._first, *self._away = made.devices
+        self._lock = threading.RLock()
+        words = FIRST_DONE + WORDS_EACH * len(self._away)
+        self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words)
+        codes = [code for code in made.executable.codes.values() if code.role in _THE_SAME_EVERY_STEP]
+        bound = {code.op: inputs.bound[code.op] for code in codes}
+        self._homes = {op: _home(tensor) for op, tensor in bound.items()}
+        shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
+        here = made.devices[self._first]
+        self.group = WorkerGroup(shared, here, {name: made.devices[name] for name in self._away})
+        self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
+        self._executors = [
+            Executor(made.graph, made.executable, program, {self._first: here}, made.updater, self._links)
+            for program in made.programs
+        ]
+        self._changed = [_changed_ops(made, program, self._away) for program in made.programs]
 
     def fits(self, inputs: StepInputs) -> bool:
         """Whether the workers see the tensors that a step is given: nobody has put others in their place."""
-        if self.group is None or self.group.closed:
-            return True
         bound = inputs.bound
         return all(_home(bound[op]) == home for op, home in self._homes.items())
 
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
         """The state with which a step begins."""
-        with self.lock:
-            group = self.forked(inputs)
-            begun = self._executors[0].start(inputs, record)
-        state = ProcessState(begun.inputs, begun.values, begun.timeline, next(_numbers), group)
-        for name in self.away:
+        begun, number = self._executors[0].start(inputs, record), next(_numbers)
+        state = ProcessState(**vars(begun), step=self, number=number, finalizer=None)
+        for name in self._away:
             state.values[name] = {}
             if state.timeline is not None:
                 state.timeline[name] = DeviceTimeline()
-        state.finalizer = weakref.finalize(state, group.dropped.append, state.number)
+        # A forward pass whose loss is dropped leaves values in the workers.
+        state.finalizer = weakref.finalize(state, self.group.dropped.append, number)
         return state
 
     def run(self, number: int, state: ProcessState) -> None:
@@ -112,36 +110,39 @@ class StepProcesses:
         RunError
             If an op fails, with its op, module and device, or a worker is gone.
         """
-        with self.lock:
-            group, links = self.group, self.links
-            if group is None or links is None or state.group is not group or group.closed:
-                raise RunError("a process of this step was lost, and with it what the forward pass has kept; call it again")
+        group = self.group
+        with self._lock:
+            if group.closed:
+                raise RunError(
+                    "a process of this step has ended, and with it what the forward pass kept; call it again"
+                )
             group.run += 1
-            links.run = run = group.run
-            error: BaseException | None = None
+            self._links.run = group.run
             try:
-                self._bring_in(group.slots, number, state, run)
-                group.start(self._asked(number, state))
-                self._executors[number].run(state)
-            except Exception as raised:
-                group.fail()
-                error = raised
-            except BaseException:
-                group.close()
-                raise
-            try:
-                self._take(group, number, state, group.finish(), error)
+                error = self._own_part(number, state)
+                answers = group.finish()
+                if error is not None:
+                    raise error
+                self._take(number, state, answers)
             except Exception:
                 raise
             except BaseException:
                 group.close()
                 raise
 
-    def close(self) -> None:
-        """End the workers; the next step forks others."""
-        group = self.group
-        if group is not None:
-            group.close()
+    def _own_part(self, number: int, state: ProcessState) -> Exception | None:
+        """Start the workers and run what is this process's; what has failed there."""
+        try:
+            with torch.no_grad():
+                for table in self._slots.inputs[number].values():
+                    for op, slot in table.items():
+                        slot.put(state.inputs.bound[op], self.group.run)
+            self.group.start(self._asked(number, state))
+            self._executors[number].run(state)
+        except Exception as error:
+            self.group.fail()
+            return error
+        return None
 
     def _asked(self, number: int, state: ProcessState) -> dict[str, Any]:
         asked: dict[str, Any] = {"program": number, "state": state.number}
@@ -153,60 +154,77 @@ class StepProcesses:
                 asked["record"] = True
         return asked
 
-    def _bring_in(self, slots: ProgramSlots, number: int, state: ProcessState, run: int) -> None:
-        with torch.no_grad():
-            for table in slots.inputs[number].values():
-                for op, slot in table.items():
-                    slot.put(state.inputs.bound[op], run)
+    def _take(self, number: int, state: ProcessState, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the workers have answered into the state.
 
-    def _take(
-        self,
-        group: WorkerGroup,
-        number: int,
-        state: ProcessState,
-        answers: Mapping[str, Mapping[str, Any]],
-        error: BaseException | None,
-    ) -> None:
-        """What the workers have answered into the state, or the error of the run."""
-        if error is not None:
-            raise error
+        Raises
+        ------
+        RunError
+            What a worker has answered.
+        """
         for answer in answers.values():
             if "error" in answer:
                 raise RunError(answer["error"])
-        last = number == len(self.programs) - 1
-        for name in self.away:
-            answer = answers[self.devices[name].name]
+        for name in self._away:
+            answer = answers[self._made.devices[name].name]
             if state.timeline is not None and "marks" in answer:
-                state.timeline[name] = DeviceTimeline(
-                    [tuple(mark) for mark in answer["marks"]], [tuple(origin) for origin in answer["origins"]]
-                )
-            for tensor, slot in group.slots.results[number][name].items():
-                value = slot.get(group.run, group.watch)
+                marks, origins = answer["marks"], answer["origins"]
+                state.timeline[name] = DeviceTimeline([*map(tuple, marks)], [*map(tuple, origins)])
+            for tensor, slot in self._slots.results[number][name].items():
+                value = slot.get(self.group.run, self.group.watch)
                 # The caller's own: the next step writes where it lies.
                 state.values[name][tensor] = None if value is None else own_copy(value)
-        if self.group is not None:
-            keep_values(state.values[self.first], group.slots)
-        if last:
+        keep_values(state.values[self._first], self._slots)
+        for op in self._changed[number]:
+            # What a worker changes in place, autograd's counters here do not see.
+            torch.autograd.graph.increment_version(state.inputs.bound[op])
+        if isinstance(self._made.updater, SharedUpdater):
+            self._made.updater.refresh()
+        if number == len(self._executors) - 1:
             state.finalizer.detach()
-            state.group = None
+
+
+class StepProcesses:
+    """The workers of a step's programs, forked at the first step, and again once one of them was lost."""
+
+    def __init__(self, made: ProcessPrograms) -> None:
+        self._made = made
+        self._forking = threading.Lock()
+        self._forked: ForkedStep | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers that there are."""
+        return () if self._forked is None or self._forked.group.closed else self._forked.group.pids
+
+    def fits(self, inputs: StepInputs) -> bool:
+        """Whether the workers see the tensors that a step is given."""
+        return not self.pids or (self._forked is not None and self._forked.fits(inputs))
+
+    def start(self, inputs: StepInputs, record: bool) -> ProcessState:
+        """The state with which a step begins; forks the workers if there are none."""
+        with self._forking:
+            if self._forked is None or self._forked.group.closed:
+                self._forked = ForkedStep(self._made, inputs)
+            return self._forked.start(inputs, record)
+
+    def release(self) -> None:
+        """Use the workers no longer; they end once no step holds values there."""
+        self._forked = None
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._forked is not None:
+            self._forked.group.close()
 
 
 def _home(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     return tensor.data_ptr(), tensor.stride()
 
 
-class ProcessExecutor:
-    """One program of a step in its processes; see `Executor`."""
-
-    def __init__(self, processes: StepProcesses, number: int) -> None:
-        self.processes = processes
-        self._number = number
-
-    def start(self, inputs: StepInputs, record: bool = False) -> ProcessState:
-        """The state with which a step begins."""
-        return self.processes.start(inputs, record)
-
-    def run(self, state: StepState) -> None:
-        """Run the program and wait for all devices."""
-        assert isinstance(state, ProcessState)
-        self.processes.run(self._number, state)
+def _changed_ops(made: ProcessPrograms, program: Program, away: Sequence[str]) -> list[str]:
+    """Ops that bring in what the workers change in a program: buffers, and parameters with an update."""
+    codes, producer = made.executable.codes, made.executable.producer
+    computed = [codes[action.op] for name in away for action in program.actions[name] if isinstance(action, Compute)]
+    updated = [producer[code.reads[0]] for code in computed if code.role == "update"]
+    return [*(code.op for code in computed if code.role == "mutation"), *updated]

@@ -72,7 +72,9 @@ class WorkerGroup:
         self._finalizer = weakref.finalize(self, _kill, self._workers, self._dead, self._reaping, os.getpid())
         try:
             for number, (name, device) in enumerate(away.items()):
-                first.submit(lambda name=name, number=number, device=device: self._fork(shared, name, number, device)).result()
+                first.submit(
+                    lambda name=name, number=number, device=device: self._fork(shared, name, number, device)
+                ).result()
             for worker in self._workers:
                 self._await_ready(worker)
         except BaseException:
