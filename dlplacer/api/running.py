@@ -161,6 +161,7 @@ def run(
     steps: int = 10,
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
+    processes: str = "auto",
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
@@ -172,6 +173,8 @@ def run(
         Steps that are timed, and least number of steps before them.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
+    processes
+        As for `apply`; the choice is made before the first step that is timed.
 
     Raises
     ------
@@ -190,6 +193,7 @@ def run(
     """
     expect_steps(steps, warmup)
     expect_table("", optional=True, beside=beside)
+    expect_text("", processes=processes)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
@@ -198,7 +202,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.fidelity.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others)
+    return run_plan(job, plan, here, steps, warmup, others, processes=processes)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

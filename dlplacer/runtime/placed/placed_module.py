@@ -167,6 +167,11 @@ class PlacedModule(nn.Module):
         """Whether the devices of the step that ran last are processes or threads, and why."""
         return self._use.choice
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the devices that are processes in the step that ran last."""
+        return self._use.pids
+
     def close(self) -> None:
         """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
         for variant in self._variants.values():

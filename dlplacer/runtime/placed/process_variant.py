@@ -76,6 +76,10 @@ class ProcessUse:
             if isinstance(updater, SharedUpdater):
                 updater.share(updated)
 
+    def runs_on_one_device(self) -> None:
+        """Note that the plan leaves nothing to choose."""
+        self._unused = ProcessChoice(self.wanted, False, "the plan uses one device")
+
     def ran(self, step: ChosenStep) -> None:
         """Note the step that was run last."""
         self._last = step
@@ -98,6 +102,7 @@ class ProcessVariant(Variant):
         used = [name for name in self.devices if any(program.actions.get(name) for program in programs)]
         devices = {name: device for name, device in self.devices.items() if isinstance(device, CpuDevice)}
         if len(used) < 2 or len(devices) < len(self.devices):
+            self.use.runs_on_one_device()
             return tuple(threads)
         graph, executable = self.captured.graph, self.captured.executable
         here = ProcessPrograms(graph, executable, programs, devices, updater)

@@ -105,8 +105,8 @@ class Slot:
         need, have = _extent(value.shape, strides) * value.itemsize, self._bytes.numel()
         if need > have or value.dim() > _MOST_DIMENSIONS:
             raise RunError(
-                f"tensor {self.name!r} has shape {list(value.shape)} and needs {need} bytes; its capture had {have}, so "
-                'that processes cannot hand it over: apply the plan with processes="off"'
+                f"tensor {self.name!r} of shape {list(value.shape)} needs {need} bytes; its capture had {have}, and "
+                'processes cannot hand over more: apply the plan with processes="off"'
             )
         words, place = self._words, self._place
         words[place + _KIND] = _DTYPES.index(value.dtype) * _LAYOUTS + value.dim()

@@ -105,7 +105,7 @@ class Worker:
             state = self._run(asked)
         except Exception as error:
             self._states.pop(asked["state"], None)
-            self._fail(error)
+            self._fail()
             text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             return json.dumps({"aborted": True} if isinstance(error, AbortedError) else {"error": text}).encode()
         if state.timeline is None:
@@ -119,7 +119,7 @@ class Worker:
         arrived = {op: slot.get(run, self._watch) for op, slot in self._slots.inputs[number][self._name].items()}
         if number == 0:
             inputs = StepInputs({**self._bound, **arrived}, asked["seed"], asked["step"], asked.get("numbers", {}))
-            state = executor.start(inputs, asked.get("record", False))
+            state: StepState = executor.start(inputs, asked.get("record", False))
         else:
             state = self._states[asked["state"]]
             state.inputs = replace(state.inputs, bound={**state.inputs.bound, **arrived})
@@ -140,7 +140,7 @@ class Worker:
         if self._words[FAILED] == self._links.run:
             raise AbortedError
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self) -> None:
         self._words[FAILED] = self._links.run
 
 

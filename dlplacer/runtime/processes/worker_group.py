@@ -10,8 +10,9 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any
+from typing import Any, cast
 
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.cpu import CpuDevice
@@ -72,9 +73,7 @@ class WorkerGroup:
         self._finalizer = weakref.finalize(self, _kill, self._workers, self._dead, self._reaping, os.getpid())
         try:
             for number, (name, device) in enumerate(away.items()):
-                first.submit(
-                    lambda name=name, number=number, device=device: self._fork(shared, name, number, device)
-                ).result()
+                first.submit(partial(self._fork, shared, name, number, device)).result()
             for worker in self._workers:
                 self._await_ready(worker)
         except BaseException:
@@ -101,7 +100,7 @@ class WorkerGroup:
             with contextlib.suppress(OSError):
                 worker.connection.send_bytes(line.encode())
 
-    def fail(self, error: BaseException | None = None) -> None:
+    def fail(self) -> None:
         """Have all processes stop at their next receive."""
         self._words[FAILED] = self.run
 
@@ -126,7 +125,7 @@ class WorkerGroup:
         self._spin()
         while waiting:
             for ready in wait(list(waiting)):
-                worker = waiting.pop(ready)  # type: ignore[index]
+                worker = waiting.pop(cast("Connection", ready))
                 try:
                     answers[worker.device] = json.loads(worker.connection.recv_bytes())
                 except (EOFError, OSError):
