@@ -38,10 +38,10 @@ def settle(placed: PlacedModule, step: Callable[[], object]) -> None:
         with torch.no_grad():
             for tensor, before in zip(tensors, kept, strict=True):
                 tensor.copy_(before)
-            for parameter, gradient, before in zip(placed.parameters(), gradients, own, strict=True):
+            for parameter, gradient, summand in zip(placed.parameters(), gradients, own, strict=True):
                 parameter.grad = gradient
-                if gradient is not None and before is not None:
-                    gradient.copy_(before)
+                if gradient is not None and summand is not None:
+                    gradient.copy_(summand)
         placed.updater.load_state_dict(updater)
         torch.set_rng_state(numbers)
         placed.draws.load_state_dict(draws)
