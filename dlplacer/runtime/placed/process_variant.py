@@ -11,9 +11,9 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.variant import StepExecutor, Variant
 from dlplacer.runtime.processes.chosen_executor import ChosenStep
 from dlplacer.runtime.processes.process_choice import ProcessChoice, ProcessTrial, TrialParameters, require_wanted

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import RunError
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.process_choice import ProcessChoice, ProcessTrial
 from dlplacer.runtime.processes.process_executor import ProcessState, StepProcesses
 

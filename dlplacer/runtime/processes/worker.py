@@ -16,10 +16,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.planning.interrupt import leave_signals_to_parent
 from dlplacer.runtime.devices.cpu import pin_thread
-from dlplacer.runtime.executor.compile_program import StepInputs
-from dlplacer.runtime.executor.device_run import AbortedError
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.slot import SPINS, own_copy

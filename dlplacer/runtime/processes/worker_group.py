@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.executor.device_run import AbortedError
+from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.processes.slot import SPINS
 from dlplacer.runtime.processes.worker import (
     FAILED,
