@@ -17,6 +17,7 @@ from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
@@ -77,11 +78,13 @@ class ForkedStep:
         self._homes = {op: _home(tensor) for op, tensor in bound.items()}
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
         here = made.devices[self._first]
+        self._core = here.core
         self.group = WorkerGroup(shared, here, {name: made.devices[name] for name in self._away})
         self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
+        # The caller's thread runs the first device's part itself: two threads would wake each other twice a program.
+        own = {self._first: InlineDevice(here.name, here.type)}
         self._executors = [
-            Executor(made.graph, made.executable, program, {self._first: here}, made.updater, self._links)
-            for program in made.programs
+            Executor(made.graph, made.executable, program, own, made.updater, self._links) for program in made.programs
         ]
         self._changed = [_changed_ops(made, program, self._away) for program in made.programs]
 
@@ -111,7 +114,7 @@ class ForkedStep:
             If an op fails, with its op, module and device, or a worker is gone.
         """
         group = self.group
-        with self._lock:
+        with self._lock, on_core(self._core):
             if group.closed:
                 raise RunError(
                     "a process of this step has ended, and with it what the forward pass kept; call it again"

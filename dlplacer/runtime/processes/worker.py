@@ -20,10 +20,10 @@ from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.slot import SPINS, own_copy
-from dlplacer.runtime.processes.worker_device import WorkerDevice
 from dlplacer.runtime.program.program import Program
 
 STARTED, FAILED, FIRST_DONE = 0, 8, 16
@@ -63,7 +63,7 @@ class Worker:
         Of this worker among those of its step.
     """
 
-    def __init__(self, shared: StepPrograms, name: str, number: int, device: WorkerDevice) -> None:
+    def __init__(self, shared: StepPrograms, name: str, number: int, device: InlineDevice) -> None:
         self._name = name
         self._slots = shared.slots
         self._words = shared.slots.memory.words

@@ -17,6 +17,7 @@ from typing import Any, cast
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.hand_over import AbortedError
+from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.slot import SPINS
 from dlplacer.runtime.processes.worker import (
     FAILED,
@@ -27,7 +28,6 @@ from dlplacer.runtime.processes.worker import (
     Worker,
     live_as_worker,
 )
-from dlplacer.runtime.processes.worker_device import WorkerDevice
 
 _READY_LIMIT_S = 60.0
 """A worker compiles its programs first; if a lock was held elsewhere when it was forked, it never answers."""
@@ -162,7 +162,7 @@ class WorkerGroup:
                 try:
                     ours.close()
                     live_as_worker(parent, device.core)
-                    Worker(shared, name, number, WorkerDevice(device.name, device.type)).serve(theirs)
+                    Worker(shared, name, number, InlineDevice(device.name, device.type)).serve(theirs)
                     code = 0
                 except BaseException:
                     if os.environ.get("DLPLACER_DEBUG"):

@@ -1,13 +1,17 @@
-"""The device of a worker process: its only thread."""
+"""A core as the device of the calling thread: of a worker process, or of whoever takes a step."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+
+import torch
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, T, Value
 from dlplacer.runtime.devices.host_device import HostClock
 
 
-class WorkerDevice(HostClock):
+class InlineDevice(HostClock):
     """Runs what it is given at once, on the calling thread; see `RuntimeDevice`."""
 
     def __init__(self, name: str, type: str) -> None:
@@ -40,3 +44,18 @@ class WorkerDevice(HostClock):
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Keep the calling thread on a core, with one torch thread, for a while."""
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, {core})
+    if threads != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        if threads != 1:
+            torch.set_num_threads(threads)
