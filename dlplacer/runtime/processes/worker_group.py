@@ -149,7 +149,7 @@ class WorkerGroup:
         words, run = self._words, self.run
         places = [FIRST_DONE + WORDS_EACH * number for number in range(len(self._workers))]
         for _ in range(SPINS):
-            if all([words[place] == run for place in places]):
+            if min(map(words.__getitem__, places)) == run:
                 return True
         return False
 
