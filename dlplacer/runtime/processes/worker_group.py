@@ -148,10 +148,7 @@ class WorkerGroup:
         """Whether all workers are done within a short while."""
         words, run = self._words, self.run
         places = [FIRST_DONE + WORDS_EACH * number for number in range(len(self._workers))]
-        for _ in range(SPINS):
-            if min(map(words.__getitem__, places)) == run:
-                return True
-        return False
+        return any(min(map(words.__getitem__, places)) == run for _ in range(SPINS))
 
     def _fork(self, shared: StepPrograms, name: str, number: int, device: CpuDevice) -> None:
         """On the first device's thread."""
