@@ -57,6 +57,7 @@ INNER_ROOMS = {
         "devices",
         "program",
         "executor",
+        "processes",
         "placed",
         "profile",
         "distributed",
