@@ -10,7 +10,7 @@ from runtime.random_plans import machine, with_unit_times
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
-from dlplacer.problem.dispatch import dispatch_bound_s, issue_times
+from dlplacer.problem.dispatch import dispatch_bound_s, issue_times, one_process
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 
@@ -44,7 +44,12 @@ def test_a_thread_waits_until_the_producer_is_issued() -> None:
         (Edge("a", "b", 0),),
     )
     problem = problem_of(graph, devices=3)
-    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], 2.0) == [0.0, 2.0, 6.0, 4.0]
+    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], one_process(problem.topology, 2.0)) == [
+        0.0,
+        2.0,
+        6.0,
+        4.0,
+    ]
 
 
 # f takes 10 s; behind the barrier a and b, on two devices, are issued from 11 s on.
