@@ -50,6 +50,14 @@ class Dispatch:
         """Whether an op can ever wait for its issue."""
         return any(self.seconds)
 
+    def takes_turns(self, device: int) -> bool:
+        """Whether ops of a synchronous device wait for, or make wait, those of another one."""
+        mine = (self.process[device], False)
+        others = zip(self.process, self.asynchronous, self.seconds, strict=True)
+        return any(seconds > 0 and (process, ahead) == mine for process, ahead, seconds in others) and (
+            not self.asynchronous[device]
+        )
+
     def sharing(self, device: int) -> int:
         """How many devices take turns at the process of a device, this one included."""
         mine = self.process[device], self.asynchronous[device]

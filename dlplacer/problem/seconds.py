@@ -99,13 +99,14 @@ class _Stage:
         order = sorted(range(len(self.start)), key=lambda op: (self.start[op], self.end[op], self.rank[op]))
         behind = self.problem.behind_barrier
         parts: list[list[list[int]]] = [[[] for _ in self.dispatch.seconds] for _ in range(2)]
+        turns = [self.dispatch.takes_turns(here) for here in range(self.problem.device_count)]
         latest: dict[int, int] = {}
         turn_after: dict[int, tuple[int, float]] = {}
         for op in order:
             here = self.device[op]
             if self.dispatch.asynchronous[here]:
                 parts[op in behind][here].append(op)
-            elif self.length_s[op]:
+            elif self.length_s[op] and turns[here]:
                 before = latest.get(self.dispatch.process[here])
                 if before is not None and self.device[before] != here:
                     turn_after[op] = before, self.dispatch.seconds[self.device[before]]

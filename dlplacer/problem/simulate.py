@@ -78,6 +78,7 @@ class _Clock:
         self.running: list[tuple[float, int, int]] = []
         # Ops that wait for a turn at their process, by the time at which they asked: one of a device at most.
         self.requests: list[tuple[float, int, int]] = []
+        self.takes_turns = [dispatch.takes_turns(here) for here in range(problem.device_count)]
         self.asked = [False] * problem.device_count
         self.started_last: dict[int, tuple[int, float]] = {}
         self.done: list[ScheduledOp] = []
@@ -136,7 +137,6 @@ class _Clock:
 
     def _start_ready(self, here: int) -> None:
         queue = self.queues[here]
-        takes_turns = self.dispatch.seconds[here] > 0 and not self.dispatch.asynchronous[here]
         while queue and not self.waits[queue[-1]] and not self.asked[here]:
             op = queue[-1]
             if op in self.behind_barrier and self.before_barrier:
@@ -145,7 +145,7 @@ class _Clock:
             gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
             free_s = self.free_s[here] + self.handover_s * self.receives[op]
             start_s = max(free_s, self.ready_s[op], gate_s)
-            if takes_turns and self._time_s(op):
+            if self.takes_turns[here] and self._time_s(op):
                 self.asked[here] = True
                 heappush(self.requests, (start_s, self.rank[op], op))
             else:
