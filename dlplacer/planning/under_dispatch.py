@@ -20,8 +20,9 @@ from itertools import permutations
 from dlplacer.check import violations
 from dlplacer.core.graph import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of
-from dlplacer.problem.dispatch import dispatch_of
+from dlplacer.problem.dispatch import Dispatch, dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
@@ -143,8 +144,9 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
 
 
 def surrogate(problem: Problem) -> Problem | None:
-    """The problem with every op as long as its issue where all devices of its process are at work; None if that hardly
-    changes it.
+    """The problem with every op and transfer as long as its issue, where all devices of the process are at work.
+
+    None if that hardly changes the work of the ops.
 
     It is no relaxation, as ops that were issued ahead do not wait behind a long one; its schedules are simulated.
     """
@@ -157,7 +159,18 @@ def surrogate(problem: Problem) -> Problem | None:
     before_s, after_s = (sum(op.time_on(kind) or 0.0 for op in each for kind in floors) for each in (graph.ops, ops))
     if after_s < (1 + PARAMS.worth_it) * before_s:
         return None
-    return build_problem(replace(graph, ops=ops), problem.topology, problem.options)
+    return build_problem(replace(graph, ops=ops), _with_issued_transfers(problem.topology, dispatch), problem.options)
+
+
+def _with_issued_transfers(topology: Topology, dispatch: Dispatch) -> Topology:
+    """The machine whose links take longer by what issuing a transfer costs the devices at their ends."""
+    ahead = zip(topology.devices, dispatch.seconds, dispatch.asynchronous, strict=True)
+    issue_s = {device.id: seconds for device, seconds, asynchronous in ahead if asynchronous}
+    links = tuple(
+        replace(link, latency_s=link.latency_s + issue_s.get(link.source, 0.0) + issue_s.get(link.target, 0.0))
+        for link in topology.links
+    )
+    return replace(topology, links=links)
 
 
 def _raised(op: Op, floors: Mapping[str, float]) -> Op:

@@ -3,8 +3,9 @@
 An op that takes time is issued by the process of its device in `Device.dispatch_s`. There are two kinds of devices.
 
 *Asynchronous* devices (GPUs) queue what is issued to them. Their process runs ahead: it issues the ops of each device
-in order, by a thread per device that waits for another device's tensor until its producer has been issued. The threads
-of one process take turns, first come, first served. An op starts after it has been issued.
+in order, by a thread per device. A tensor for another device is issued too, by the thread of its producer behind the op
+that makes it, and by the thread of its reader before the first op there that reads it, which waits for the former. The
+threads of one process take turns, first come, first served. An op or a transfer starts after it has been issued.
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue, and a
 device alone in its process never waits. Devices that share a process share its interpreter: after an op has started, an
@@ -12,11 +13,12 @@ op of another device of the process starts no earlier than `dispatch_s` later, f
 threads of two cores, chains of ``tanh(x @ w)``: ops of 3 to 10 us alone take 26 to 31 us side by side, two times 14 us,
 whatever their size, and ops of 57 us take 59 us.
 
-Ops of no time cost nothing to issue. Asynchronous and synchronous devices of one process do not wait for each other.
+Ops of no time cost nothing to issue; transfers do. Asynchronous and synchronous devices of one process do not wait for
+each other.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.graph import OpGraph
@@ -123,42 +125,81 @@ def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
     return max(_turns_s(problem, dispatch, times_s), _chain_s(problem, dispatch, times_s)) * _ROUNDING
 
 
-def issue_times(
-    problem: Problem, device: Sequence[int], queues: Sequence[Sequence[int]], dispatch: Dispatch
-) -> list[float]:
-    """[op] → seconds until it has been issued to its asynchronous device; it cannot start earlier.
+@dataclass(frozen=True, slots=True)
+class Issues:
+    """When asynchronous devices' work has been issued, in seconds; what is behind a barrier is timed from there.
 
-    Ops behind a barrier, where there is one, are timed from the barrier.
+    Attributes
+    ----------
+    op_s
+        [op] → it cannot start earlier. Ops of synchronous devices count as issued at 0.
+    sent_s
+        (tensor, device that it goes to) → it cannot leave earlier.
+    """
+
+    op_s: list[float]
+    sent_s: dict[tuple[str, int], float]
+
+
+def issue_times(problem: Problem, device: Sequence[int], queues: Sequence[Sequence[int]], dispatch: Dispatch) -> Issues:
+    """When everything has been issued that these queues of ops ask for.
 
     Parameters
     ----------
     queues
-        [device] → its ops in order; each op once. Ops that are not in any queue count as issued at 0.
+        [device] → its ops in order; each op once. What is in no queue counts as issued at 0.
     """
-    sources = [
-        [arc.source for arc in arcs if device[arc.source] != device[op]] for op, arcs in enumerate(problem.arcs_into)
-    ]
-    issued = [0.0] * problem.op_count
-    waiting = {op for queue in queues for op in queue}
-    left = [deque(queue) for queue in queues]
+    left = [deque(_calls(problem, device, queue)) for queue in queues]
+    unsent = {call.sends for queue in left for call in queue if call.sends is not None}
+    found = Issues([0.0] * problem.op_count, {})
     thread_s = [0.0] * len(queues)
     process_s = dict.fromkeys(dispatch.process, 0.0)
     while any(left):
         ready = [
-            (max([thread_s[here], *(issued[source] for source in sources[queue[0]])]), here)
+            (max(thread_s[here], found.sent_s.get(queue[0].receives, 0.0) if queue[0].receives else 0.0), here)
             for here, queue in enumerate(left)
-            if queue and waiting.isdisjoint(sources[queue[0]])
+            if queue and queue[0].receives not in unsent
         ]
         if not ready:
             break  # the order cannot run; the replay says why
         ready_s, here = min(ready)
-        op = left[here].popleft()
-        if problem.graph.ops[op].time_on(problem.topology.devices[here].type):
+        call = left[here].popleft()
+        if call.takes_time:
             process = dispatch.process[here]
             ready_s = process_s[process] = max(process_s[process], ready_s) + dispatch.seconds[here]
-        issued[op] = thread_s[here] = ready_s
-        waiting.discard(op)
-    return issued
+        thread_s[here] = ready_s
+        if call.op is not None:
+            found.op_s[call.op] = ready_s
+        if call.sends is not None:
+            found.sent_s[call.sends] = ready_s
+            unsent.discard(call.sends)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a thread issues: an op, or its half of a transfer, known by its tensor and the device that it goes to."""
+
+    op: int | None = None
+    sends: tuple[str, int] | None = None
+    receives: tuple[str, int] | None = None
+    takes_time: bool = True
+
+
+def _calls(problem: Problem, device: Sequence[int], queue: Sequence[int]) -> Iterator[_Call]:
+    """What the thread of a device issues, in order: a tensor before its first reader here, and behind its producer."""
+    graph, received = problem.graph, set()
+    for op in queue:
+        node, here = graph.ops[op], device[op]
+        for edge, arc in zip(graph.edges_into[node.id], problem.arcs_into[op], strict=True):
+            if device[arc.source] != here and edge.tensor not in received:
+                received.add(edge.tensor)
+                yield _Call(receives=(edge.tensor, here))
+        yield _Call(op, takes_time=bool(node.time_on(problem.topology.devices[here].type)))
+        targets = zip(graph.edges_from[node.id], problem.arcs_from[op], strict=True)
+        sent = {(edge.tensor, device[arc.target]): None for edge, arc in targets if device[arc.target] != here}
+        for pair in sent:
+            yield _Call(sends=pair)
 
 
 def _times(problem: Problem) -> list[dict[int, float]]:

@@ -49,7 +49,9 @@ class _Stage:
         self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
         self.end = [begin + (problem.duration[op][device[op]] or 0) for op, begin in enumerate(start)]
         self.dispatch = dispatch_of(problem.topology)
-        self.issued_s, self.turn_after = self._issues() if self.dispatch.delays else ([0.0] * len(start), {})
+        self.issued_s, self.sent_s, self.turn_after = (
+            self._issues() if self.dispatch.delays else ([0.0] * len(start), {}, {})
+        )
         self.first = list(accumulate((len(send.route) for send in transfers), initial=problem.op_count + 1))
         self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
 
@@ -94,8 +96,8 @@ class _Stage:
             0.0 if behind else self.issued_s[op],
         )
 
-    def _issues(self) -> tuple[list[float], dict[int, tuple[int, float]]]:
-        """[op] → when it has been issued; op → whose start it follows at their process, and how much later."""
+    def _issues(self) -> tuple[list[float], dict[tuple[str, int], float], dict[int, tuple[int, float]]]:
+        """When ops and transfers have been issued; op → whose start it follows at their process, how much later."""
         order = sorted(range(len(self.start)), key=lambda op: (self.start[op], self.end[op], self.rank[op]))
         behind = self.problem.behind_barrier
         parts: list[list[list[int]]] = [[[] for _ in self.dispatch.seconds] for _ in range(2)]
@@ -112,7 +114,8 @@ class _Stage:
                     turn_after[op] = before, self.dispatch.seconds[self.device[before]]
                 latest[self.dispatch.process[here]] = op
         first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
-        return [max(times) for times in zip(first, second, strict=True)], turn_after
+        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
+        return op_s, first.sent_s | second.sent_s, turn_after
 
     def _barrier(self) -> Activity:
         """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""
@@ -124,6 +127,10 @@ class _Stage:
     def _segments(self, number: int, send: ScheduledTransfer) -> Iterator[Activity]:
         request = self.requests[send.request]
         before, here = (request.source, self.length_s[request.source]), self.device[request.source]
+        behind, sent_s = (
+            request.source in self.problem.behind_barrier,
+            self.sent_s.get((request.tensor, send.target), 0.0),
+        )
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
             spans_s = self._spans_s(segment, self.problem.sizes_bytes[request.size])
             length_s = spans_s[-1][1]
@@ -133,7 +140,11 @@ class _Stage:
                 for (direction, offset, ticks), (from_s, to_s) in zip(segment.holds, spans_s, strict=False)
             )
             key = begin, begin + segment.ticks, self.rank[request.source], part
-            yield Activity(key, length_s, (before,), holds, segment.target, (here, segment.target))
+            # A relay passes on what has been sent.
+            gate = ((self.problem.op_count, sent_s),) if behind and not part else ()
+            release_s = 0.0 if behind or part else sent_s
+            ends = here, segment.target
+            yield Activity(key, length_s, (before, *gate), holds, segment.target, ends, release_s)
             before, here = (self.first[number] + part, length_s), segment.target
         for reader in request.readers:
             if self.device[reader] == send.target:

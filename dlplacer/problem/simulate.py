@@ -68,7 +68,7 @@ class _Clock:
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
             self.queues[device[op]].append(op)
-        self.issued_s = self._issued() if dispatch.delays else [0.0] * problem.op_count
+        self.issued_s, self.sent_s = self._issued() if dispatch.delays else ([0.0] * problem.op_count, {})
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
         self.sends, self.receives = self._handovers()
@@ -111,7 +111,11 @@ class _Clock:
         here = self.device[op]
         touched = {here}
         arrived: dict[tuple[str, int], float] = {}
-        leaves_s = {pair: now_s + self.handover_s * (1 + number) for number, pair in enumerate(self.sends[op])}
+        gate_s = self.barrier_s if op in self.behind_barrier else 0.0
+        leaves_s = {
+            pair: max(now_s + self.handover_s * (1 + number), gate_s + self.sent_s.get(pair, 0.0))
+            for number, pair in enumerate(self.sends[op])
+        }
         graph, arcs = self.problem.graph, self.problem.arcs_from[op]
         outgoing = zip(graph.edges_from[graph.ops[op].id], arcs, strict=True)
         for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
@@ -175,13 +179,14 @@ class _Clock:
                     receives[arc.target] += 1
         return sends, receives
 
-    def _issued(self) -> list[float]:
-        """[op] → when it has been issued; behind a barrier counted from there, since the host waits for it."""
+    def _issued(self) -> tuple[list[float], dict[tuple[str, int], float]]:
+        """When ops and transfers have been issued; behind a barrier counted from there, since the host waits for it."""
         ahead = zip(self.queues, self.dispatch.asynchronous, strict=True)
         queues = [list(reversed(queue)) if asynchronous else [] for queue, asynchronous in ahead]
         parts = [[[op for op in queue if (op in self.behind_barrier) == later] for queue in queues] for later in (0, 1)]
         first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
-        return [max(times) for times in zip(first, second, strict=True)]
+        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
+        return op_s, first.sent_s | second.sent_s
 
     def _name(self, device: int) -> str:
         return self.problem.topology.devices[device].id
