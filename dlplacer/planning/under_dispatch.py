@@ -8,7 +8,7 @@ candidates are simulated with dispatch, and the shortest simulated plan is taken
 - what the method finds where every op takes at least as long as its issue, with all devices of its process at work;
 - what the method finds on the problem itself, which gives the bound too;
 - for the default method, the best of these with all ops of a device, or one op, moved to another device, as long as
-  that helps.
+  that helps. Where the result gains next to nothing on a single device, it is that.
 """
 
 import random
@@ -45,12 +45,16 @@ class DispatchParams:
         Of the time, for moving devices' ops and single ones in the best plan.
     most_moves
         Of single ops, after each round of moving those of devices: simulating 2,000 ops takes some 20 ms.
+    least_gain
+        What a plan of the default method on several devices must gain over one device to be preferred: simulated steps
+        of short ops are off by about as much, and one device cannot disappoint.
     """
 
     surrogate_share: float = 0.6
     worth_it: float = 0.01
     finish_share: float = 0.1
     most_moves: int = 300
+    least_gain: float = 0.02
 
 
 PARAMS = DispatchParams()
@@ -83,6 +87,16 @@ class Candidates:
             self.bound = ticks
             if self.best is not None:
                 self.best = self._plan(self.best.ops, self.best.transfers)
+
+    def prefer_one_device(self) -> None:
+        """Go back to the best single device where the best plan hardly gains on it."""
+        alone = Candidates(self.problem)
+        alone.raise_bound(self.bound)
+        for schedule in singles(self.problem):
+            alone.offer(schedule)
+        least = 1 + PARAMS.least_gain
+        if alone.best is not None and self.best is not None and alone.best.makespan_s < least * self.best.makespan_s:
+            self.best = alone.best
 
     def closed(self, gap: float) -> bool:
         """Whether the best plan is within a gap of its bound."""
@@ -140,6 +154,7 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
     candidates.raise_bound(found.lower_bound)
     if combine:
         _improve(candidates, budget)
+        candidates.prefer_one_device()
     return candidates
 
 
