@@ -20,8 +20,8 @@ def tell_one_device(plan: "Plan") -> None:
         count = sum(entry.end_s > entry.start_s for entry in plan.ops)
         mean_s = sum(entry.end_s - entry.start_s for entry in plan.ops) / count
         reason = (
-            f"its {count} ops take {format_seconds(mean_s)} on average, issuing one {format_seconds(dispatch_s)}, and a "
-            "transfer has its latency"
+            f"its {count} ops take {format_seconds(mean_s)} on average, issuing one {format_seconds(dispatch_s)}, and "
+            "a transfer has its latency"
         )
     proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is faster"
     note(f"one device is best, {next(iter(working))}: {proof}; {reason}")
