@@ -9,7 +9,7 @@ from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.profile.dispatch_time import launch_time_s, turn_time_s
+from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import copy_timer
 
 
@@ -44,7 +44,7 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
 
 
 def _with_timed_dispatch(topology: Topology, opened: list[RuntimeDevice]) -> Topology:
-    dispatch_s = turn_time_s(opened) if in_host_memory(opened) else launch_time_s(opened[0])
+    dispatch_s = dispatch_of_devices_s(opened)
     if not dispatch_s:
         return topology
     # Three digits: it varies by a tenth from one run to the next.

@@ -11,6 +11,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.host_device import HostClock
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.statistic import OpTimes
 
@@ -72,6 +73,11 @@ def launch_time_s(device: RuntimeDevice) -> float:
     """Seconds in which the process issues a short op to a device that runs it later: the launch overhead."""
     job, captured = _short_chain()
     return dispatch_time_s(job, captured, device, {op.id: float(op.kind in _KERNELS) for op in captured.graph.ops})
+
+
+def dispatch_of_devices_s(devices: Sequence[RuntimeDevice]) -> float:
+    """What issuing an op costs the process of devices of one kind: turns among cores, else the launch overhead."""
+    return turn_time_s(devices) if in_host_memory(devices) else launch_time_s(devices[0])
 
 
 class _Chain(nn.Module):
