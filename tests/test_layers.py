@@ -44,6 +44,7 @@ INNER_ROOMS = {
         "constrain",
         "placement_of_plan",
         "schedule_of_plan",
+        "under_dispatch",
         "warm_start",
         "place",
         "compare",
