@@ -22,6 +22,8 @@ class OneProcess:
 
     Attributes
     ----------
+    rank
+        Number of this process.
     count, replicas
         Processes, and how often the plan runs side by side.
     all_reduce
@@ -37,6 +39,7 @@ class OneProcess:
     """
 
     count = replicas = 1
+    rank = 0
     all_reduce: AlphaBeta | None = None
 
     def __init__(self, opened: Mapping[str, RuntimeDevice]) -> None:
@@ -81,7 +84,7 @@ class SeveralProcesses(OneProcess):
     ) -> None:
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
-        self.count, self.replicas = ranks.count, ranks.replicas
+        self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
         # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
         self.handover_s = 0.0
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
