@@ -12,6 +12,7 @@ NOISY = 0.1
 # its time, and what is left to run beside others is no longer than handing the lock over.
 _SMALL_OP_S = 5e-5
 _NO_LOSS = 0.03
+_ONE_DEVICE = "on one device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +53,57 @@ class Outcome:
 def conclusion(outcome: Outcome) -> str:
     """One sentence: what is faster, by how much, and the largest cause of what the plan loses.
 
-    A difference that is smaller than the noise of the baseline is called none. If plain PyTorch on all cores or on one
-    device is faster, it comes first.
+    If plain PyTorch on all cores or on one device is faster, it comes first. A difference below the noise of the
+    baseline is said to be none.
     """
-    parts = [part for part in (_plain_pytorch(outcome), _plan(outcome), _reason(outcome), _noise(outcome)) if part]
-    text = "; ".join(parts)
+    parts = [_plain_pytorch(outcome), _plan(outcome), _reason(outcome), _noise(outcome)]
+    text = "; ".join(part for part in parts if part)
     return text[0].upper() + text[1:] + "."
 
 
 def causes(outcome: Outcome) -> dict[str, float]:
-    """Cause → seconds of loss. With small ops the interpreter has both what placing costs and what contention costs."""
+    """Cause → seconds of loss.
+
+    With small ops the interpreter has both what placing and what contention costs; on one device nothing contends.
+    """
     loss = outcome.loss
     found = {"idle": loss.idle_s, "hand-overs": loss.handover_s, "host": loss.host_s}
     if outcome.has_small_ops:
         return {"interpreter": loss.runtime_s + loss.contention_s, **found}
+    if outcome.devices == 1:
+        return {"runtime": loss.runtime_s + loss.contention_s, **found}
     return {"runtime": loss.runtime_s, "contention": loss.contention_s, **found}
+
+
+def _rival(outcome: Outcome) -> tuple[str, float] | None:
+    """Plain PyTorch where it is faster than the plan: how it ran, and its seconds."""
+    all_cores_s = outcome.eager_all_cores_s
+    if all_cores_s is not None and outcome.all_cores > 1 and all_cores_s < min(outcome.measured_s, outcome.baseline_s):
+        return f"with {outcome.all_cores} threads", all_cores_s
+    if outcome.speedup < 1:
+        return _ONE_DEVICE, outcome.baseline_s * outcome.replicas
+    return None
 
 
 def _plain_pytorch(outcome: Outcome) -> str | None:
     """That plain PyTorch is faster, if it is."""
-    all_cores_s = outcome.eager_all_cores_s
-    if all_cores_s is not None and all_cores_s < min(outcome.measured_s, outcome.baseline_s) and outcome.all_cores > 1:
-        return _faster(f"plain PyTorch with {outcome.all_cores} threads", all_cores_s, outcome.measured_s)
-    if outcome.replicas == 1 and outcome.baseline_s < outcome.measured_s:
-        return _faster("plain PyTorch on one device", outcome.baseline_s, outcome.measured_s)
-    return None
+    rival = _rival(outcome)
+    if rival is None:
+        return None
+    how, seconds = rival
+    times = f"{format_seconds(seconds)} per step against {format_seconds(outcome.measured_s)} of the plan"
+    if outcome.measured_s - seconds <= outcome.noise * seconds:
+        return f"plain PyTorch {how} is faster by less than the noise of {100 * outcome.noise:.0f} %: {times}"
+    return f"plain PyTorch {how} is {outcome.measured_s / seconds:.2f}x as fast: {times}"
 
 
-def _faster(who: str, seconds: float, measured_s: float) -> str:
-    times = f"{format_seconds(seconds)} per step against {format_seconds(measured_s)} of the plan"
-    return f"{who} is {measured_s / seconds:.2f}x as fast: {times}"
-
-
-def _plan(outcome: Outcome) -> str:
+def _plan(outcome: Outcome) -> str | None:
+    """What the plan gains or loses over plain PyTorch on one device, unless that has been said."""
     speedup, noise = outcome.speedup, outcome.noise
-    where = "on one device" if outcome.devices == 1 else f"on {outcome.devices} devices"
+    rival = _rival(outcome)
+    if rival is not None and rival[0] == _ONE_DEVICE:
+        return None
+    where = _ONE_DEVICE if outcome.devices == 1 else f"on {outcome.devices} devices"
     if abs(speedup - 1) <= noise:
         difference = f"its {speedup:.2f}x is within the noise of {100 * noise:.0f} %"
         return f"the plan {where} neither gains nor loses over plain PyTorch on one device: {difference}"
@@ -95,24 +112,23 @@ def _plan(outcome: Outcome) -> str:
 
 
 def _reason(outcome: Outcome) -> str | None:
+    """The largest cause of the loss, if there is a loss that noise cannot be."""
     loss, found = outcome.loss, causes(outcome)
-    ideal_s = loss.ideal_s
-    most = f"{outcome.devices:g}x" if outcome.devices > 1 else "plain PyTorch's own speed"
-    if loss.total_s <= _NO_LOSS * ideal_s:
-        return None if outcome.devices == 1 else f"that is all that {outcome.devices} devices can give"
+    if loss.total_s <= max(_NO_LOSS, outcome.noise) * loss.ideal_s:
+        return None if outcome.devices == 1 else f"that is what {outcome.devices} devices can give"
     cause = max(found, key=lambda name: found[name])
-    lost = sum(seconds for seconds in found.values() if seconds > 0)
-    share = f"{100 * found[cause] / lost:.0f} % of what it misses of {most}"
-    return f"most is lost to {_CAUSES[cause](outcome)} ({share})"
+    lost_s = sum(seconds for seconds in found.values() if seconds > 0)
+    best = f"{outcome.devices}x" if outcome.devices > 1 else "plain PyTorch's speed"
+    return (
+        f"most is lost to {_CAUSES[cause](outcome)} ({100 * found[cause] / lost_s:.0f} % of what it misses of {best})"
+    )
 
 
 def _interpreter(outcome: Outcome) -> str:
-    return (
-        f"ops too small for the interpreter, {format_seconds(outcome.op_s)} on average, which threads of one process "
-        "run one after another"
-        if outcome.devices > 1
-        else f"the runtime's own work between ops too small for it, {format_seconds(outcome.op_s)} on average"
-    )
+    mean = f"{format_seconds(outcome.op_s)} on average"
+    if outcome.devices == 1:
+        return f"the interpreter's work between ops, which are small, {mean}"
+    return f"ops too small, {mean}: threads of one interpreter run them one after another"
 
 
 def _contention(outcome: Outcome) -> str:
@@ -150,5 +166,5 @@ def _noise(outcome: Outcome) -> str | None:
     if outcome.noise <= NOISY:
         return None
     return (
-        f"the machine is noisy, half of the baseline's steps are spread over {100 * outcome.noise:.0f} % of its length"
+        f"this machine is noisy: half of plain PyTorch's steps spread over {100 * outcome.noise:.0f} % of their length"
     )

@@ -11,9 +11,9 @@ from dlplacer.report.waited_transfers import waited_for
 class Loss:
     """Seconds by which a measured step exceeds an even share of the baseline on every device, by cause.
 
-    The baseline is B seconds, the plan's ops on one device take S, and the plan has U devices. On the mean of these,
-    a measured step of M seconds is M = host + busy + idle, so that M − B/U is the sum of the fields. A negative field
-    is a gain.
+    The baseline is B seconds, the plan's ops on one device take S, the host's part aside, and the plan has U devices.
+    On the mean of these, a measured step of M seconds is M = host + busy + idle, so that M − B/U is the sum of the
+    fields. A negative field is a gain.
 
     Attributes
     ----------
@@ -54,7 +54,8 @@ class StepSeconds:
     measured_s, recorded_s
         The plan's step, and one that was recorded, which takes longer.
     baseline_s, one_device_s
-        Plain PyTorch, and the plan's ops placed on one device, for the batch of one replica.
+        Plain PyTorch's step, and the plan's ops placed on one device, without the host's part; for the batch of one
+        replica.
     handover_s
         For which a device is busy with a tensor that it sends or receives.
     """

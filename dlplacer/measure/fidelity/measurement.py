@@ -114,7 +114,8 @@ def with_conclusion(
 ) -> RunReport:
     """The report with what its figures and the recorded step say."""
     used, one_device_s = used_devices(shown), median(prediction.one_device_s)
-    seconds = StepSeconds(report.measured_s, recorded_s, report.baseline_s, one_device_s, handover_s)
+    ops_s = one_device_s - prediction.host_s
+    seconds = StepSeconds(report.measured_s, recorded_s, report.baseline_s, ops_s, handover_s)
     loss = loss_of(shown, measured, used, seconds, report.replicas)
     working = sum(entry.end_s > entry.start_s for entry in prediction.typical.ops)
     outcome = Outcome(
@@ -123,7 +124,7 @@ def with_conclusion(
         eager_all_cores_s=report.eager_all_cores_s,
         noise=report.noise or 0.0,
         devices=len(used),
-        op_s=one_device_s / max(1, working),
+        op_s=ops_s / max(1, working),
         loss=loss,
         replicas=report.replicas,
         all_cores=len(usable_cores()),
