@@ -88,6 +88,7 @@ def measure(
         baseline_quartiles_s=baseline_quartiles_s,
         noise=(baseline_quartiles_s[1] - baseline_quartiles_s[0]) / median(baseline),
         eager_all_cores_s=None if all_cores is None else median(all_cores),
+        eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
         steps=steps,
         devices=group.devices,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LISTED = 10
 Quartiles = tuple[float, float]
 """First and third."""
-_OF_ONE_PROCESS = ("eager_all_cores_s", "dispatch_s", "beside")
+_OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside")
 _OVER_RANKS = (
     *("replicas", "ranks", "buckets"),
     *("full_batch_error", "all_reduce_latency_s", "all_reduce_s_per_byte"),
@@ -110,8 +110,8 @@ class RunReport(Figures):
         processes.
     noise
         Third less first quartile of the repeated baseline, ÷ its median: differences below it say nothing.
-    baseline_quartiles_s
-        First and third quartile of the baseline.
+    baseline_quartiles_s, eager_all_cores_quartiles_s
+        First and third quartile of the baseline, and of plain PyTorch with all cores.
     conclusion
         One sentence: what was gained or lost over plain PyTorch, and why; see `dlplacer.measure.fidelity.conclusion`.
     loss
@@ -134,8 +134,8 @@ class RunReport(Figures):
         Name → figures of another plan of the same job, whose steps alternated with those of this one; its speedups are
         over the same baseline.
     over_ranks
-        Whether the run was one over ranks: then `to_dict` has the fields that follow in place of `eager_all_cores_s`,
-        `dispatch_s` and `beside`.
+        Whether the run was one over ranks: then `to_dict` has the fields up to `buckets` in place of
+        `eager_all_cores_s`, its quartiles, `dispatch_s` and `beside`.
     full_batch_error
         As `max_abs_error`, to one process on the whole batch at once: larger where batch norm sees other batches. None
         with one replica, where the replicas got one and the same batch, and where ops are random.
@@ -163,6 +163,7 @@ class RunReport(Figures):
     buckets: int = 0
     noise: float | None = None
     baseline_quartiles_s: Quartiles | None = None
+    eager_all_cores_quartiles_s: Quartiles | None = None
     conclusion: str = ""
     loss: Loss | None = None
 
