@@ -8,9 +8,16 @@ from dlplacer.measure.fidelity.conclusion import NOISY as LIMIT
 
 def report(speedup: float, noise: float) -> dict[str, object]:
     return {
-        "baseline_s": 2.0, "eager_all_cores_s": 1.0, "measured_speedup": speedup, "predicted_speedup": 1.7,
-        "prediction_error": 0.021, "runtime_factor": 1.0, "contention_factor": 1.1, "noise": noise,
-        "max_abs_error": 0.0, "beside": {"split": {"measured_speedup": 1.9, "prediction_error": 0.004}},
+        "baseline_s": 2.0,
+        "eager_all_cores_s": 1.0,
+        "measured_speedup": speedup,
+        "predicted_speedup": 1.7,
+        "prediction_error": 0.021,
+        "runtime_factor": 1.0,
+        "contention_factor": 1.1,
+        "noise": noise,
+        "max_abs_error": 0.0,
+        "beside": {"split": {"measured_speedup": 1.9, "prediction_error": 0.004}},
     }
 
 

@@ -1,5 +1,6 @@
 """A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.remote_reads import RemoteReads
 from dlplacer.runtime.profile.statistic import OpTimes
 
 
@@ -89,6 +91,7 @@ class Predictor:
         self._used = used_devices(plan)
         if profiler is None:
             profiler = PlacedProfiler(self._job, self._captured, list(self._devices.values()))
+        self._reads_s = remote_reads_of(plan, group.reads)
         self._sampler = OpSampler(profiler, self._turns())
 
     def steps(self) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
@@ -142,6 +145,8 @@ class Predictor:
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
+        for op, extra_s in self._reads_s.items():
+            known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
         return replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
 
@@ -171,6 +176,18 @@ def used_devices(plan: Plan) -> set[str]:
     return {
         device for device in working or set(plan.placement.values()) if not device.split("/")[-1].startswith(NETWORK)
     }
+
+
+def remote_reads_of(plan: Plan, reads: RemoteReads) -> dict[str, float]:
+    """Op → seconds that it pays for tensors of other devices, of which it is the first reader on its own."""
+    rank = {op: place for ops in plan.order.values() for place, op in enumerate(ops)}
+    readers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for edge in plan.graph.edges:
+        readers[edge.tensor, plan.placement[edge.target]].append(edge.target)
+    found: dict[str, float] = defaultdict(float)
+    for moved in plan.transfers:
+        found[min(readers[moved.tensor, moved.target], key=rank.__getitem__)] += reads.seconds(moved.bytes)
+    return dict(found)
 
 
 def _ratio(times: OpTimes, base: OpTimes) -> dict[str, float]:

@@ -7,19 +7,21 @@ from dataclasses import replace
 
 import pytest
 from frontend.torch.small_models import build
+from report.plot.plans import diamond
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Link
 from dlplacer.frontend import capture
 from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.prediction import Predictor, used_devices
+from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.profile.op_times import StepSample, with_measured_times
+from dlplacer.runtime.profile.remote_reads import RemoteReads
 
 OP_S = 1e-3
 
@@ -44,7 +46,7 @@ def predicted(placed: PlacedJob, slower: float) -> tuple[Predictor, MadeSteps, O
     """After four rounds of made steps; tensors change devices in no time."""
     group, steps = OneProcess(placed.devices), MadeSteps(placed.placed.plan, slower)
     links = tuple(Link(link.source, link.target, 1e15, 0.0) for link in group.topology.links)
-    group.topology, group.handover_s = replace(group.topology, links=links), 0.0
+    group.topology, group.handover_s, group.reads = replace(group.topology, links=links), 0.0, RemoteReads()
     predictor = Predictor(placed, copy.deepcopy(placed.job.module), group, steps)
     for _ in range(4):
         for kept, untimed in predictor.steps().values():
@@ -76,6 +78,12 @@ def test_a_plan_lies_between_ops_alone_and_ops_side_by_side() -> None:
             else:  # it overlaps for some of the time, and not for all
                 assert low + 0.25 < found.step_s < high + 0.25
             assert found.plan.makespan_s + 0.25 == pytest.approx(found.step_s)
+
+
+# x (4 B) goes to b, whose y reads it; y (2 B) to a, whose w reads it.
+def test_the_first_reader_pays_for_a_tensor_of_another_device() -> None:
+    assert remote_reads_of(diamond(), RemoteReads((1,), (0.5,))) == {"y": 0.5, "w": 0.5}
+    assert remote_reads_of(diamond(), RemoteReads((2, 4), (1.0, 3.0))) == {"y": 3.0, "w": 1.0}
 
 
 @needs_two_cores
