@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from dlplacer.core.units import format_seconds
 from dlplacer.measure.fidelity.loss import Loss
+from dlplacer.measure.fidelity.op_samples import SMALL_OP_S
 
 NOISY = 0.1
 """Noise above which a machine is called noisy: quiet ones stay below 5 %."""
-# Threads of one interpreter gain nothing from ops shorter than this: each holds the interpreter's lock for a part of
-# its time, and what is left to run beside others is no longer than handing the lock over.
-_SMALL_OP_S = 5e-5
 _NO_LOSS = 0.03
 _ONE_DEVICE = "on one device"
 
@@ -47,7 +45,7 @@ class Outcome:
     @property
     def has_small_ops(self) -> bool:
         """Whether an op is too short on average for threads of one interpreter to gain from another device."""
-        return self.op_s < _SMALL_OP_S
+        return self.op_s < SMALL_OP_S
 
 
 def conclusion(outcome: Outcome) -> str:

@@ -1,6 +1,5 @@
 """Op times of a plan's devices, sampled in steps alone and steps side by side that alternate with the plan's own."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -9,6 +8,9 @@ from dlplacer.measure.fidelity.step_profiler import StepProfiler
 from dlplacer.runtime.profile.op_times import StepSample
 from dlplacer.runtime.profile.statistic import OpTimes, typical
 
+SMALL_OP_S = 5e-5
+"""Threads of one interpreter gain nothing from ops shorter than this: each holds the interpreter's lock for a part of
+its time, and what is left to run beside others is no longer than handing the lock over."""
 # Below this mean time of an op, what recording costs (two readings of a clock, and no segments) shows in a step.
 _SHORT_OP_S = 2e-4
 _LONGEST_RECORDING_S = 3e-6
@@ -84,6 +86,7 @@ class OpSampler:
     turns: Sequence[int | None]
     alone: dict[int, list[AloneSample]] = field(default_factory=dict)
     together: list[list[StepSample]] = field(default_factory=list)
+    together_plain_s: list[list[float]] = field(default_factory=list)
     _round: int = 0
 
     @property
@@ -95,18 +98,14 @@ class OpSampler:
         """The step that `step_alone` would take; nothing is kept."""
         position = self._turn()
         if position is not None:
-            self.profiler.plain_step(position)
+            self.profiler.plain_steps([position])
 
     def step_alone(self) -> None:
         """A step on the device whose turn it is, kept."""
         position = self._turn()
         if position is not None:
             (recorded,) = self.profiler.recorded_steps([position])
-            plain_s = recorded.wall_s
-            if recorded.wall_s < _SHORT_OP_S * len(recorded.op_times_s):
-                begin = time.perf_counter()
-                self.profiler.plain_step(position)
-                plain_s = time.perf_counter() - begin
+            (plain_s,) = self.profiler.plain_steps([position]) if self._has_short_ops(recorded) else [recorded.wall_s]
             self.alone.setdefault(position, []).append(AloneSample(self._round, recorded, plain_s))
         self._round += 1
 
@@ -117,7 +116,12 @@ class OpSampler:
 
     def step_together(self) -> None:
         """A step on all used devices at the same time, kept."""
-        self.together.append(self.profiler.recorded_steps(self.own) if self.own else [])
+        recorded = self.profiler.recorded_steps(self.own) if self.own else []
+        self.together.append(recorded)
+        if any(self._has_short_ops(sample, len(self.turns)) for sample in recorded):
+            self.together_plain_s.append(self.profiler.plain_steps(self.own))
+        else:
+            self.together_plain_s.append([sample.wall_s for sample in recorded])
 
     @property
     def complete(self) -> bool:
@@ -139,26 +143,33 @@ class OpSampler:
         """
         here = {op: position[device] for op, device in placement.items() if device in position}
         alone = self._last_alone(count)
-        recording_s = {at: median(each.recording_s for each in found) for at, found in alone.items()}
-        steps = self._last_together(count, alone)
-        usual_alone = {at: typical([each.recorded.op_times_s for each in found]) for at, found in alone.items()}
+        # Without what recording costs, of which `_last_together` is free already.
+        clean = {at: [_without_recording(each, found) for each in found] for at, found in alone.items()}
+        usual_alone = {at: typical(found) for at, found in clean.items()}
+        several = len(self.turns) > 1
+        steps = [with_shared_waits(usual_alone, each) for each in self._last_together(count)] if several else []
+        if not several:
+            steps = _one_by_one(clean, count)
         usual_together = {at: typical([each[at] for each in steps]) for at in alone}
 
         def planned(times: Mapping[int, OpTimes]) -> dict[str, float]:
-            return {op: max(0.0, times[at][op] - recording_s[at]) for op, at in here.items() if at in times}
+            return {op: times[at][op] for op, at in here.items() if at in times}
 
-        host_s = [each.recorded.host_s for found in alone.values() for each in found]
-        timed = [(each, at) for at, found in alone.items() for each in found if each.number >= self._round - count]
         first = self._round - count
+        timed = [
+            (each.number - first, each.plain_s, _total(times), at)
+            for at, found in alone.items()
+            for each, times in zip(found, clean[at], strict=True)
+            if each.number >= first
+        ]
+        host_s = [each.recorded.host_s for found in alone.values() for each in found]
         return OwnTimes(
             [planned(each) for each in steps],
             planned(usual_alone),
             planned(usual_together),
             median(host_s) if host_s else 0.0,
-            [(each.number - first, each.plain_s) for each, _ in timed],
-            [_total(steps[each.number - first][at]) / _total(each.recorded.op_times_s) for each, at in timed]
-            if len(self.turns) > 1
-            else [],
+            [(number, plain_s) for number, plain_s, _, _ in timed],
+            [_total(steps[number][at]) / alone_s for number, _, alone_s, at in timed] if several else [],
         )
 
     def _last_alone(self, count: int) -> dict[int, list[AloneSample]]:
@@ -169,15 +180,59 @@ class OpSampler:
             for position, samples in self.alone.items()
         }
 
-    def _last_together(self, count: int, alone: Mapping[int, Sequence[AloneSample]]) -> list[dict[int, OpTimes]]:
-        """[sample] → position → op times; where one device is used, its steps alone."""
-        if len(self.turns) > 1:
-            return [
-                {position: sample.op_times_s for position, sample in zip(self.own, samples, strict=True)}
-                for samples in self.together[-count:]
-            ]
-        kept = [each.recorded.op_times_s for samples in alone.values() for each in samples]
-        return [{self.own[0]: times} for times in kept] if self.own else [{} for _ in range(count)]
+    def _last_together(self, count: int) -> list[dict[int, OpTimes]]:
+        """[sample] → position → op times side by side, as long together as a step that is not recorded."""
+        shares = self._plain_shares(count)
+        return [
+            {
+                at: {op: seconds * shares[at] for op, seconds in sample.op_times_s.items()}
+                for at, sample in zip(self.own, samples, strict=True)
+            }
+            for samples in self.together[-count:]
+        ]
+
+    @staticmethod
+    def _has_short_ops(sample: StepSample, slower: float = 1.0) -> bool:
+        return sample.wall_s < slower * _SHORT_OP_S * len(sample.op_times_s)
+
+    def _plain_shares(self, count: int) -> dict[int, float]:
+        """Position → a step side by side that is not recorded ÷ one that is; the median over the last rounds.
+
+        Where threads fight over an interpreter, recording lengthens the fight, not only the ops.
+        """
+        rounds = list(zip(self.together_plain_s[-count:], self.together[-count:], strict=True))
+        return {
+            at: min(1.0, median(plain_s[number] / samples[number].wall_s for plain_s, samples in rounds))
+            for number, at in enumerate(self.own)
+        }
+
+
+def with_shared_waits(alone: Mapping[int, OpTimes], together: Mapping[int, OpTimes]) -> dict[int, OpTimes]:
+    """Position → op → seconds side by side, where all short ops wait equally long for the interpreter they share.
+
+    A thread that hands the interpreter's lock over gets it back late, or at once: in one step the ops of one device
+    have nearly all the waiting, in the next those of another, and in a plan ops have other neighbours anyway. What
+    lasts is how much they wait together.
+    """
+    short = [(at, op) for at, times in alone.items() for op, seconds in times.items() if seconds < SMALL_OP_S]
+    if not short:
+        return dict(together)
+    mean_s = sum(together[at][op] - alone[at][op] for at, op in short) / len(short)
+    found = {at: dict(times) for at, times in together.items()}
+    for at, op in short:
+        found[at][op] = max(0.0, alone[at][op] + mean_s)
+    return {**found}
+
+
+def _without_recording(sample: AloneSample, others: Sequence[AloneSample]) -> dict[str, float]:
+    """Op → seconds without what recording each costs, by the median of a device's samples."""
+    recording_s = median(each.recording_s for each in others)
+    return {op: max(0.0, seconds - recording_s) for op, seconds in sample.recorded.op_times_s.items()}
+
+
+def _one_by_one(clean: Mapping[int, Sequence[OpTimes]], count: int) -> list[dict[int, OpTimes]]:
+    """The steps alone of the only used device; as many without ops in a process that has another device."""
+    return [{at: times} for at, found in clean.items() for times in found] or [{} for _ in range(count)]
 
 
 def _total(times: OpTimes) -> float:

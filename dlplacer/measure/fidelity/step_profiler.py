@@ -2,10 +2,10 @@
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -18,6 +18,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.op_times import StepSample
 
+T = TypeVar("T")
 _HERE = "here"
 
 
@@ -27,8 +28,8 @@ class StepProfiler(Protocol):
     def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:
         """A step on each of the devices at these positions, all at the same time; a sample of each, in this order."""
 
-    def plain_step(self, position: int) -> None:
-        """A step on one device that is not recorded, as in training."""
+    def plain_steps(self, positions: Sequence[int]) -> list[float]:
+        """Seconds of a step on each of them, at the same time, that is not recorded, as in training."""
 
 
 class PlacedProfiler:
@@ -48,15 +49,17 @@ class PlacedProfiler:
             self._placed.append(PlacedJob(module, captured, [own]))
 
     def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:
-        """A step on each of these devices at the same time."""
-        if len(positions) == 1:
-            return [self._recorded(positions[0])]
-        with ThreadPoolExecutor(len(positions)) as pool:
-            return list(pool.map(self._recorded, positions))
+        """A step on each of these devices at the same time, timed op by op."""
+        return _at_the_same_time(self._recorded, positions)
 
-    def plain_step(self, position: int) -> None:
-        """A step on one device."""
+    def plain_steps(self, positions: Sequence[int]) -> list[float]:
+        """Seconds of a step on each of these devices at the same time."""
+        return _at_the_same_time(self._plain_s, positions)
+
+    def _plain_s(self, position: int) -> float:
+        begin = time.perf_counter()
         self._placed[position].step()
+        return time.perf_counter() - begin
 
     def _recorded(self, position: int) -> StepSample:
         job = self._placed[position]
@@ -70,6 +73,14 @@ class PlacedProfiler:
         spans = job.placed.timelines[_HERE].spans(job.placed.devices[_HERE])
         times = {span.op: span.end_s - span.start_s for span in spans}
         return StepSample(times, max(0.0, wall_s - sum(times.values())))
+
+
+def _at_the_same_time(take: Callable[[int], T], positions: Sequence[int]) -> list[T]:
+    """What it gives for each position, in threads if there are several."""
+    if len(positions) == 1:
+        return [take(positions[0])]
+    with ThreadPoolExecutor(len(positions)) as pool:
+        return list(pool.map(take, positions))
 
 
 def plan_on_one(graph: OpGraph, device_type: str) -> Plan:

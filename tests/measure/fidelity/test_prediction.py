@@ -38,8 +38,8 @@ class MadeSteps:
         op_s = OP_S * (self.slower if len(positions) > 1 else 1.0)
         return [StepSample(dict.fromkeys(self.ops, op_s), host_s=0.25) for _ in positions]
 
-    def plain_step(self, position: int) -> None:
-        self.positions.add((position,))
+    def plain_steps(self, positions: Sequence[int]) -> list[float]:
+        return [sample.wall_s for sample in self.recorded_steps(positions)]
 
 
 def predicted(placed: PlacedJob, slower: float) -> tuple[Predictor, MadeSteps, OneProcess]:
@@ -120,7 +120,7 @@ def test_steps_of_single_devices_are_placed_steps() -> None:
             for sample in samples:
                 assert sample.op_times_s.keys() == module.plan.placement.keys()
                 assert sample.wall_s > sum(sample.op_times_s.values()) > 0
-        profiler.plain_step(0)
+        assert profiler.plain_steps([1, 0])[1] > 0
     assert all(tensor.equal(before[name]) for name, tensor in job.module.state_dict().items())
 
 
