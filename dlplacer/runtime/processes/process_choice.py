@@ -1,6 +1,5 @@
 """Threads or processes: which of them a step's devices are, chosen by what whole steps take with each."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -134,6 +133,3 @@ class ProcessTrial:
         used = processes_s < self._parameters.gain * threads_s
         reason = f"a step took {format_seconds(processes_s)} with processes, {format_seconds(threads_s)} with threads"
         self.choice = ProcessChoice("auto", used, reason, threads_s, processes_s)
-
-
-Chosen = Callable[[], ProcessChoice]
