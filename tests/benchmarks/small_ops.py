@@ -123,6 +123,7 @@ JOBS: dict[str, Callable[[], Job]] = {
     "inception_v3 299": partial(models.inception_v3, batch_size=1),
     "resnet50": partial(models.resnet50, batch_size=2),
 }
+WARM_S = 3.0
 SPREAD = ("chain", "two_chains", "attention_gru", "transformer")
 """Those that also run on two devices."""
 
@@ -166,8 +167,10 @@ def alternating(steps: list[Callable[[], object]], repetitions: int, seconds: fl
     """[repetition][step] → seconds of a step, the mean of those of a repetition; the order changes every time."""
     counts = []
     for step in steps:
-        for _ in range(12):  # the interpreter specialises code that has run a few times
-            step()
+        warm_until = time.perf_counter() + WARM_S
+        for number in range(12):  # the interpreter specialises code that has run a few times
+            if number < 3 or time.perf_counter() < warm_until:
+                step()
         begin = time.perf_counter()
         step()
         counts.append(max(1, round(seconds / (time.perf_counter() - begin))))

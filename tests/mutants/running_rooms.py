@@ -66,6 +66,34 @@ REPORT = (
 
 RUNTIME = (
     Mutant(
+        "runtime/executor/function_source.py",
+        "a freed value lives until the function ends",
+        '            self.line(f"del {variable}")',
+        "            pass",
+        ("runtime/executor/test_straight_line.py",),
+    ),
+    Mutant(
+        "runtime/executor/op_source.py",
+        "tuples and bases of views are kept",
+        "        if result not in wanted:",
+        "        if False:",
+        ("runtime/executor/test_straight_line.py",),
+    ),
+    Mutant(
+        "runtime/executor/compile_program.py",
+        "an op by turns is charged with the turns of others",
+        "if recording and before not in (None, name):",
+        "if False:",
+        ("runtime/executor/test_turns.py",),
+    ),
+    Mutant(
+        "runtime/executor/hand_over.py",
+        "an inbox keeps what was taken",
+        "value, self.slots[slot] = self.slots[slot], EMPTY",
+        "value = self.slots[slot]",
+        ("runtime/executor/test_hand_over.py",),
+    ),
+    Mutant(
         "runtime/program/dry_run.py",
         "a tensor may be copied and never sent",
         "        if self._copies:\n",

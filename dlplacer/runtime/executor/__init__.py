@@ -1,1 +1,1 @@
-"""A program compiled to closures, and the devices' threads that call them."""
+"""A program compiled to straight-line functions, and the devices' threads that call them."""

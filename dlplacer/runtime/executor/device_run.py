@@ -32,8 +32,8 @@ class DeviceRun:
     inputs: StepInputs
     inboxes: Mapping[str, Inbox]
     events: dict[str, torch.Event]
-    copies: dict[tuple[str, str], Value] = field(default_factory=dict)
     timeline: DeviceTimeline | None = None
+    copies: dict[tuple[str, str], Value] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Note, if the step is recorded, that the device goes on after waiting."""

@@ -1,5 +1,6 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+from dlplacer.runtime.executor.turns import TurnTaking, can_take_turns
+from dlplacer.runtime.program.actions import Compute
+from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 
 _submitting = Lock()
@@ -64,10 +68,20 @@ class Executor:
         self._devices = devices
         slots = slots_of(program.actions, devices)
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
-        self._compilers = {
-            name: ActionCompiler(graph, executable, name, devices, slots, updater, links) for name in devices
-        }
-        self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
+        self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
+        self._compiled: dict[tuple[bool, bool], Mapping[str, CompiledActions]] = {}
+        busy = [name for name in devices if program.actions[name]]
+        possible = links is None and can_take_turns(devices[name] for name in busy)
+        ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
+        self._turns = TurnTaking(ops, None if possible else False)
+
+    @property
+    def by_turns(self) -> bool | None:
+        """Whether the devices take turns on one thread, since side by side took longer; None while both are tried.
+
+        Ops of a few microseconds only wait for the interpreter's lock when several threads call them.
+        """
+        return self._turns.chosen
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -88,15 +102,21 @@ class Executor:
             device.drain()
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
-        tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
+        recording = state.timeline is not None
+        by_turns = bool(self._turns.chosen) if recording else self._turns.next
+        tasks = {
+            name: self._task(compiled, state, inboxes, events)
+            for name, compiled in self._functions(by_turns, recording).items()
+        }
         futures: list[Future[Any]] = []
+        begin = time.perf_counter()
         if self._links is not None:
             self._links.begin()
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
-                for name, device in self._devices.items():
-                    futures.append(device.submit(tasks[name]))
+                for name, task in tasks.items():
+                    futures.append(self._devices[name].submit(task))
         except BaseException as reason:
             if self._links is not None:
                 self._links.fail(reason)
@@ -104,32 +124,37 @@ class Executor:
             wait(futures)
             raise
         _end(futures)
+        if not recording:
+            self._turns.note(by_turns, time.perf_counter() - begin)
 
     def _task(
         self,
-        name: str,
-        device: RuntimeDevice,
+        compiled: CompiledActions,
         state: StepState,
         inboxes: Mapping[str, Inbox],
         events: dict[str, torch.Event],
     ) -> Callable[[], None]:
-        compiled, compiler = self._functions(state.timeline is not None)[name], self._compilers[name]
-        timeline = None if state.timeline is None else state.timeline[name]
-        row = DeviceRun(device, state.values[name], state.inputs, inboxes, events, timeline=timeline)
+        timelines = state.timeline or {}
+        rows = [
+            DeviceRun(self._devices[name], state.values[name], state.inputs, inboxes, events, timelines.get(name))
+            for name in compiled.devices
+        ]
 
         def task() -> None:
             try:
-                if timeline is not None:
-                    timeline.begin(device)
+                for row in rows:
+                    if row.timeline is not None:
+                        row.timeline.begin(row.device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for function in compiled.functions:
-                        function(row)
+                        function(rows)
                 # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
                 # surface in the step that caused it.
-                device.synchronize()
+                for row in rows:
+                    row.device.synchronize()
             except BaseException as error:
-                named = _named(error, compiled, compiler)
+                named = self._named(error, compiled)
                 if self._links is not None and not isinstance(error, AbortedError):
                     self._links.fail(named)
                 _abort(inboxes)
@@ -144,23 +169,29 @@ class Executor:
 
         return task
 
-    def _functions(self, recording: bool) -> Mapping[str, CompiledActions]:
-        """The functions of every device, compiled when they are first needed: most programs are never recorded."""
-        if recording not in self._compiled:
-            actions = self._program.actions
-            self._compiled[recording] = {
-                name: compiler.compiled(actions[name], recording) for name, compiler in self._compilers.items()
-            }
-        return self._compiled[recording]
+    def _functions(self, by_turns: bool, recording: bool) -> Mapping[str, CompiledActions]:
+        """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
+        key = by_turns, recording
+        if key not in self._compiled:
+            actions, compiled = self._program.actions, self._compiler.compiled
+            if by_turns:
+                entries = [(name, action) for name, _, action in interleaved(self._program)]
+                devices = tuple(dict.fromkeys(name for name, _ in entries))
+                self._compiled[key] = {devices[0]: compiled(devices, entries, recording)}
+            else:
+                self._compiled[key] = {
+                    name: compiled((name,), [(name, action) for action in actions[name]], recording)
+                    for name in self._devices
+                }
+        return self._compiled[key]
 
-
-def _named(error: BaseException, compiled: CompiledActions, compiler: ActionCompiler) -> BaseException:
-    """The error as the user reads it: with the action in which it occurred, if that is not in it."""
-    if not isinstance(error, Exception) or isinstance(error, AbortedError):
-        return error
-    action = compiled.failing(error)
-    message = None if action is None else compiler.message(action, error)
-    return error if message is None else RunError(message)
+    def _named(self, error: BaseException, compiled: CompiledActions) -> BaseException:
+        """The error as the user reads it: with the action in which it occurred, if that is not in it."""
+        if not isinstance(error, Exception) or isinstance(error, AbortedError):
+            return error
+        entry = compiled.failing(error)
+        message = None if entry is None else self._compiler.message(entry, error)
+        return error if message is None else RunError(message)
 
 
 def _abort(inboxes: Mapping[str, Inbox]) -> None:

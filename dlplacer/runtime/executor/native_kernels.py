@@ -51,7 +51,7 @@ NATIVE: dict[Any, Callable[..., Any]] = {
     aten.select.int: torch.select,
     aten.sigmoid.default: torch.sigmoid,
     aten.silu.default: torch._C._nn.silu,
-    aten.split.Tensor: torch._C._VariableFunctions.split,
+    aten.split.Tensor: torch._C._VariableFunctions.split,  # type: ignore[attr-defined]
     aten.split_with_sizes.default: torch.split_with_sizes,
     aten.sqrt.default: torch.sqrt,
     aten.squeeze.dim: torch.squeeze,

@@ -95,15 +95,13 @@ class Variant:
             Flat inputs of the step.
         """
         bound: dict[str, Any] = {}
-        for code in self.captured.executable.codes.values():
-            if code.role in ("parameter", "buffer", "mutation"):
-                require_home(code.name, tensors[code.name], self._torch_device(code.op))
-                # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees
-                # them.
-                bound[code.op] = tensors[code.name].detach()
-            elif code.role == "input":
-                tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
-                bound[code.op] = tensor.to(self._torch_device(code.op))
+        for (name, device), ops in self._tensor_ops.items():
+            require_home(name, tensors[name], device)
+            # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
+            bound.update(dict.fromkeys(ops, tensors[name].detach()))
+        for code, device in self._inputs:
+            tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
+            bound[code.op] = tensor.to(device)
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
         return StepInputs({**bound, **self._constants}, seed, step, numbers)
 
@@ -135,6 +133,18 @@ class Variant:
         """Parameter name → gradient, on the parameter's device."""
         sinks = self.captured.executable.of_role("gradient")
         return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
+
+    @cached_property
+    def _tensor_ops(self) -> Mapping[tuple[str, torch.device], Sequence[str]]:
+        """(parameter or buffer, its device) → ops that bring it in, and ops that end in it."""
+        found: dict[tuple[str, torch.device], list[str]] = {}
+        for code in self.captured.executable.of_role("parameter", "buffer", "mutation"):
+            found.setdefault((code.name, self._torch_device(code.op)), []).append(code.op)
+        return found
+
+    @cached_property
+    def _inputs(self) -> Sequence[tuple[OpCode, torch.device]]:
+        return [(code, self._torch_device(code.op)) for code in self.captured.executable.of_role("input")]
 
     @cached_property
     def _read_twice(self) -> tuple[OpCode, ...]:

@@ -92,7 +92,7 @@ def executable_of(graph: OpGraph, watch: Watch, seed: int, returned: Sequence[st
 def interpreted(
     graph: OpGraph, executable: Executable, programs: Sequence[Program]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, set[str]]]:
-    """(device → what it holds at the end, op → what its device holds when it begins), one action after another."""
+    """(device → what it holds at the end, op → what is held or under way when it begins), one action after another."""
     held: dict[str, dict[str, Any]] = {name: {} for name in DEVICES}
     sent: dict[tuple[str, str], Any] = {}
     before: dict[str, set[str]] = {}
@@ -101,7 +101,7 @@ def interpreted(
             values = held[device]
             if isinstance(action, Compute):
                 code = executable.codes[action.op]
-                before[action.op] = set(values)
+                before[action.op] = {name for each in held.values() for name in each} | {name for name, _ in sent}
                 scope = dict(values)
                 for call in code.instructions:
                     args = [_looked_up(value, scope) for value in call.args]
@@ -138,11 +138,18 @@ def programs_of(graph: OpGraph, seed: int, count: int, staged: bool, keep: Seque
 
 
 def run_all(
-    graph: OpGraph, executable: Executable, programs: Sequence[Program], devices: dict[str, RuntimeDevice], record: bool
+    graph: OpGraph,
+    executable: Executable,
+    programs: Sequence[Program],
+    devices: dict[str, RuntimeDevice],
+    record: bool,
+    by_turns: bool = False,
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None)) for program in programs]
     state = executors[0].start(StepInputs({}, 0, 0), record)
     for executor in executors:
+        if executor.by_turns is None:
+            executor._turns.chosen = by_turns
         executor.run(state)
     return state
 
@@ -159,11 +166,18 @@ def numbers(held: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float 
     count=st.sampled_from([1, 1, 3]),
     staged=st.booleans(),
     record=st.booleans(),
+    by_turns=st.booleans(),
     longest=st.sampled_from([1, 2, 5, 1000]),
 )
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_random_programs_do_what_an_interpreter_does(
-    seed: int, count: int, staged: bool, record: bool, longest: int, devices: dict[str, RuntimeDevice]
+    seed: int,
+    count: int,
+    staged: bool,
+    record: bool,
+    by_turns: bool,
+    longest: int,
+    devices: dict[str, RuntimeDevice],
 ) -> None:
     graph = random_graph(seed)
     made = sorted({edge.tensor for edge in graph.edges if edge.tensor.startswith("op")})
@@ -177,9 +191,10 @@ def test_random_programs_do_what_an_interpreter_does(
     watch.born.clear()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(compile_program, "LONGEST", longest)
-        state = run_all(graph, executable, programs, devices, record)
+        state = run_all(graph, executable, programs, devices, record, by_turns)
     assert numbers(state.values) == wanted
-    if count == 1:
+    # Devices side by side begin their ops in any order.
+    if count == 1 or by_turns:
         carries_order_only = {edge.tensor for edge in graph.edges} - set(made)
         assert watch.seen == {op: names - carries_order_only for op, names in held.items()}
     if record:
@@ -192,9 +207,10 @@ def test_random_programs_do_what_an_interpreter_does(
 
 
 @pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("by_turns", [False, True])
 @pytest.mark.parametrize("longest", [2, 1000])
 def test_every_op_that_fails_is_named(
-    record: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
+    record: bool, by_turns: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_program, "LONGEST", longest)
     graph = random_graph(7)
@@ -210,15 +226,15 @@ def test_every_op_that_fails_is_named(
         codes[bad.id] = OpCode(bad.id, "call", instructions=(*codes[bad.id].instructions, last))
         program = programs_of(graph, 7, 3, False, ())[0]
         with pytest.raises(RunError, match=rf"^op '{bad.id}' failed on cpu:0: too many") as caught:
-            run_all(graph, Executable(codes, (), None, False), [program], devices, record)
+            run_all(graph, Executable(codes, (), None, False), [program], devices, record, by_turns)
         assert isinstance(caught.value.__cause__, ValueError)
 
 
 NAMES = ["x'); raise SystemExit", "__import__('os')", 'a"b', "v0", "c1", "row", "values", "del values", " ", "π\n"]
 
 
-OURS = """def row values copies device bound inputs timeline inboxes inbox slots is if wait take put receive send finish
-resume None del pop return"""
+OURS = """def rows values copies device bound inputs timeline inboxes slots is if wait take put receive send finish
+resume None del pop"""
 
 
 def chained(names: Sequence[str], call: Callable[[torch.Tensor | None], torch.Tensor]) -> tuple[OpGraph, Executable]:
@@ -251,7 +267,11 @@ def test_no_text_of_the_user_is_compiled(devices: dict[str, RuntimeDevice], monk
     assert [float(value) for values in state.values.values() for value in values.values()] == [len(NAMES)]
     words = {word for source in sources for word in re.findall(r"[^\W\d]\w*", source)}
     ours = set(re.findall(r"\w+", OURS))
-    assert {word for word in words if not re.fullmatch(r"(v|c|actions_|inbox_)\d+", word)} <= ours
+    assert {
+        word
+        for word in words
+        if not re.fullmatch(r"(v|c|actions_|inbox_|row_|values_|copies_|device_|timeline_)\d+", word)
+    } <= ours
     assert all(source.isascii() and '"' not in source and "'" not in source for source in sources)
 
 
@@ -263,9 +283,9 @@ def test_a_plain_step_compiles_nothing_for_recording(devices: dict[str, RuntimeD
     with pytest.MonkeyPatch.context() as patched:
         own = compile_program.ActionCompiler.compiled
 
-        def counted(self: Any, actions: Any, recording: bool) -> Any:
+        def counted(self: Any, names: Any, entries: Any, recording: bool) -> Any:
             compiled.append(recording)
-            return own(self, actions, recording)
+            return own(self, names, entries, recording)
 
         patched.setattr(compile_program.ActionCompiler, "compiled", counted)
         for record in (False, False, True, True, False):
