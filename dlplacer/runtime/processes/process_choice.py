@@ -48,7 +48,8 @@ class TrialParameters:
     Attributes
     ----------
     first
-        Steps with threads before anything is forked. Who takes a few steps pays nothing, and they warm up the heap.
+        Steps with threads before anything is forked. Who takes a few steps pays nothing, they warm up the heap, and the
+        first six are a trial of their own (`dlplacer.runtime.executor.turns`).
     untimed
         How many of them are not timed.
     warmup
@@ -62,7 +63,7 @@ class TrialParameters:
         Processes must take less than this share of what threads take: they cost memory.
     """
 
-    first: int = 6
+    first: int = 7
     untimed: int = 3
     warmup: int = 2
     pairs: int = 5
