@@ -29,7 +29,11 @@ class ChosenStep:
 
     def __init__(self, threads: Sequence[Executor], processes: StepProcesses, trial: ProcessTrial) -> None:
         self._threads, self._processes, self._trial = threads, processes, trial
-        self.executors = tuple(ChosenExecutor(self, number) for number in range(len(threads)))
+
+    @property
+    def executors(self) -> tuple["ChosenExecutor", ...]:
+        """One for each program. They hold the step and it does not hold them: its workers end with the last of them."""
+        return tuple(ChosenExecutor(self, number) for number in range(len(self._threads)))
 
     @property
     def pids(self) -> tuple[int, ...]:

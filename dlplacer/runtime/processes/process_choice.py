@@ -1,6 +1,5 @@
 """Threads or processes: which of them a step's devices are, chosen by what whole steps take with each."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -49,7 +48,8 @@ class TrialParameters:
     Attributes
     ----------
     first
-        Steps with threads before anything is forked. Who takes a few steps pays nothing, and they warm up the heap.
+        Steps with threads before anything is forked. Who takes a few steps pays nothing, they warm up the heap, and the
+        first six are a trial of their own (`dlplacer.runtime.executor.turns`).
     untimed
         How many of them are not timed.
     warmup
@@ -63,7 +63,7 @@ class TrialParameters:
         Processes must take less than this share of what threads take: they cost memory.
     """
 
-    first: int = 6
+    first: int = 7
     untimed: int = 3
     warmup: int = 2
     pairs: int = 5
@@ -134,6 +134,3 @@ class ProcessTrial:
         used = processes_s < self._parameters.gain * threads_s
         reason = f"a step took {format_seconds(processes_s)} with processes, {format_seconds(threads_s)} with threads"
         self.choice = ProcessChoice("auto", used, reason, threads_s, processes_s)
-
-
-Chosen = Callable[[], ProcessChoice]

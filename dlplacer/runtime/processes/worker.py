@@ -1,9 +1,6 @@
 """A worker process: runs one device's part of the programs of a step whenever the caller's process asks."""
 
-import gc
 import json
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -14,8 +11,6 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.planning.interrupt import leave_signals_to_parent
-from dlplacer.runtime.devices.cpu import pin_thread
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -150,16 +145,3 @@ def keep_values(values: dict[str, Any], slots: ProgramSlots) -> None:
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and holds(value):
             values[name] = own_copy(value)
-
-
-def live_as_worker(parent: int, core: int) -> None:
-    """Make a process that has just been forked a worker of its parent, on a core of its own."""
-    # What the parent has made is not this process's to clean up: finalizers would end its other workers.
-    gc.freeze()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    leave_signals_to_parent(parent)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    pin_thread(core)
-    torch.set_num_threads(1)
-    if os.getppid() != parent:
-        os._exit(1)

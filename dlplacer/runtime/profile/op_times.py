@@ -58,7 +58,7 @@ class Profiler:
     def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self.devices = tuple(devices)
         self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        self._copies = [_copied_tensors(job, captured, device) for device in devices]
+        self._copies = [copied_tensors(job, captured, device) for device in devices]
         order, layouts = {"all": [op.id for op in captured.graph.ops]}, layouts_of(self._leaves)
         self._variants = [Variant(captured, order, {"all": here}, Updater(job.update), layouts) for here in devices]
         self._steps_done = 0
@@ -122,7 +122,7 @@ def measured_types(graph: OpGraph) -> tuple[str, ...]:
     return tuple((graph.capture or {}).get("measured_on", ()))
 
 
-def _copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
+def copied_tensors(job: Job, captured: Captured, device: RuntimeDevice) -> dict[str, torch.Tensor]:
     """Copies of the job's parameters and buffers on a device."""
     tensors = job_tensors(job)
     copies = {}

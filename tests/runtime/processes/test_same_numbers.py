@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -220,3 +221,18 @@ def test_a_worker_belongs_to_its_module():
     assert worker_of(module) > 0
     module.close()
     assert module.worker_pids == ()
+
+
+def test_several_threads_may_call_one_module():
+    module, threads = placed_branches("on"), placed_branches("off")
+    module.eval()
+    threads.eval()
+    inputs = [ROWS * number for number in range(6)]
+    expected = [threads(rows) for rows in inputs]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            assert all(map(torch.equal, pool.map(module, inputs), expected))
+    # Who has forked the workers is gone, and they go on.
+    assert torch.equal(module(ROWS), expected[1])
+    module.close()
+    threads.close()

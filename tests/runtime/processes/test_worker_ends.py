@@ -50,6 +50,19 @@ def test_dropping_the_module_ends_the_workers():
     require_end(pid)
 
 
+def test_a_variant_that_is_dropped_ends_its_workers():
+    """At once: a cache of variants bounds the number of processes."""
+    module = placed_branches("on")
+    module.step(ROWS[:5], LABELS[:5])
+    other = worker_of(module)
+    module.step(ROWS, LABELS)
+    own = worker_of(module)
+    module._variants.keep(lambda edition: False)
+    assert not is_running(other)
+    assert is_running(own)
+    module.close()
+
+
 @pytest.mark.parametrize("program", ["step", "forward"])
 def test_a_killed_worker_is_named_and_replaced(program):
     module, threads = placed_branches("on"), placed_branches("off")
