@@ -14,6 +14,7 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.stream_backend import StreamBackend
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -51,7 +52,8 @@ def opened(spaces: MemorySpaces, gpus: SimulatedGpus) -> Iterator[dict[str, Runt
             device: RuntimeDevice = CpuDevice(0)
             if space.has_streams:
                 device.close()
-                device = CudaDevice(int(space.memory[-1]), gpus, part, "forced" if space.copies else "free")
+                backend = StreamBackend("cuda", gpus)
+                device = CudaDevice(int(space.memory[-1]), backend, part, "forced" if space.copies else "free")
             stack.callback(device.close)
             devices[name] = device
         yield devices
@@ -70,6 +72,8 @@ def right_values(lowered: Lowered, seed: int) -> bool:
         state = executors[0].start(StepInputs({}, 0, 0))
         for executor in executors:
             executor.run(state)
+        for device in devices.values():
+            device.drain()
         left = [
             cell.slot.value == expected[tensor]
             for held in state.values.values()

@@ -45,7 +45,7 @@ class RankVariant(Variant):
         return self.group.transport.on_device
 
     def _executor(self, program: Program, updater: Updater) -> Executor:
-        links = RankChannels(program, self.group)
+        links = RankChannels(program, self.group, self.devices)
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links)
 
 

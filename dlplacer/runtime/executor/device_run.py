@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice, Value
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
+from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.compile_program import StepInputs, Values
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 
-Inbox = queue.SimpleQueue[tuple[str, Value]]
+Inbox = queue.SimpleQueue[tuple[str, InFlight]]
 """(tensor, what `RuntimeDevice.send` gave), in the order in which they are sent; an empty name aborts the run."""
 
 _ABORT = ""
@@ -28,6 +29,8 @@ class DeviceRun:
         (tensor, target) → copy that has not been sent yet.
     arrived
         Tensors that arrived before the program asked for them.
+    recorded
+        The events among `events` that this device has recorded.
     """
 
     device: RuntimeDevice
@@ -37,7 +40,8 @@ class DeviceRun:
     name: str
     events: dict[str, torch.Event]
     copies: dict[tuple[str, str], Value] = field(default_factory=dict)
-    arrived: dict[str, Value] = field(default_factory=dict)
+    arrived: dict[str, InFlight] = field(default_factory=dict)
+    recorded: list[torch.Event] = field(default_factory=list)
     timeline: DeviceTimeline | None = None
 
     def receive(self, tensor: str) -> None:
@@ -50,6 +54,12 @@ class DeviceRun:
             self.arrived[name] = in_flight
         self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
         self.resume()
+
+    def give_back_events(self) -> None:
+        """Once all devices have issued their actions, so that nobody will wait for the events of this run."""
+        streams = streams_of(self.device)
+        if streams is not None:
+            streams.events.give_back(self.recorded)
 
     def resume(self) -> None:
         """Note, if the step is recorded, that the device goes on after waiting."""

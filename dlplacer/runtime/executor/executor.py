@@ -13,7 +13,9 @@ import torch
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.transfer import brought
+from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
 from dlplacer.runtime.executor.device_run import AbortedError, DeviceRun, Inbox, abort
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
@@ -69,6 +71,7 @@ class Executor:
         self._executable = executable
         self._devices = devices
         self._updater = updater
+        self._order = CallerOrder(list(devices.values()))
         self._steps = {name: self._compile_all(name, program.actions[name]) for name in devices}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
@@ -77,20 +80,25 @@ class Executor:
         return StepState(inputs, {name: dict(inputs.numbers) for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
-        """Run the program and wait for all devices.
+        """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
+
+        A recorded run waits for all.
 
         Raises
         ------
         RunError
-            If an op fails; names the op, its module and its device. The other devices stop at their next receive.
+            If an op fails; names the op, its module and its device. The other devices stop at their next receive. What
+            fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
         """
-        # The caller's thread may have enqueued work on the default stream (inputs, an optimizer's step), which the
-        # devices' own streams do not wait for.
-        for device in self._devices.values():
-            device.drain()
+        order = self._order.begin()
         inboxes: dict[str, Inbox] = {name: queue.SimpleQueue() for name in self._devices}
         events: dict[str, torch.Event] = {}
-        tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
+        rows = {
+            name: DeviceRun(device, state.values[name], state.inputs, inboxes, name, events, timeline=timeline)
+            for name, device in self._devices.items()
+            for timeline in [None if state.timeline is None else state.timeline[name]]
+        }
+        tasks = {name: self._task(row, order) for name, row in rows.items()}
         futures: list[Future[Any]] = []
         if self._links is not None:
             self._links.begin()
@@ -105,31 +113,30 @@ class Executor:
             abort(inboxes)
             wait(futures)
             raise
-        _end(futures)
+        try:
+            _end(futures)
+            order.end()
+        except Exception:
+            self._order.settle()
+            raise
+        for row in rows.values():
+            row.give_back_events()
 
-    def _task(
-        self,
-        name: str,
-        device: RuntimeDevice,
-        state: StepState,
-        inboxes: Mapping[str, Inbox],
-        events: dict[str, torch.Event],
-    ) -> Callable[[], None]:
-        steps = self._steps[name]
-        timeline = None if state.timeline is None else state.timeline[name]
-        row = DeviceRun(device, state.values[name], state.inputs, inboxes, name, events, timeline=timeline)
+    def _task(self, row: DeviceRun, order: RunOrder) -> Callable[[], None]:
+        steps, device, timeline, inboxes = self._steps[row.name], row.device, row.timeline, row.inboxes
 
         def task() -> None:
             try:
+                order.enter(device)
                 if timeline is not None:
+                    device.synchronize()
                     timeline.begin(device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for step in steps:
                         step(row)
-                # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
-                # surface in the step that caused it.
-                device.synchronize()
+                if timeline is not None:
+                    device.synchronize()
             except BaseException as error:
                 if self._links is not None and not isinstance(error, AbortedError):
                     self._links.fail(error)
@@ -166,12 +173,11 @@ class Executor:
             return lambda row: row.receive(tensor)
         if isinstance(action, Send):
             return self._compile_send(name, action, copied)
-        memory = HOST_DEVICE  # through which copies go to other processes
+        target = None
         if isinstance(action, Copy):
             copied.add((action.tensor, action.target))
-            if action.target in self._devices:
-                memory = self._devices[action.target].torch_device
-        return compile_stream_action(action, self._devices[name], memory)
+            target = self._devices.get(action.target)
+        return compile_stream_action(action, self._devices[name], target)
 
     def _compile_send(self, name: str, action: Send, copied: set[tuple[str, str]]) -> Step:
         key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
@@ -248,7 +254,7 @@ def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
         value = links.receive(action.tensor, action.source, here)
         if value is not None and value.device != row.device.torch_device:
             try:
-                value = value.to(row.device.torch_device)
+                value = brought(value, row.device)
             except Exception as error:
                 where = f"from {action.source} on {row.device.name}"
                 raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {first_line(error)}") from error

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import torch
-
 from dlplacer.core.errors import InternalError, RunError, first_line
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, Sync, Wait
@@ -13,15 +11,15 @@ from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, S
 DeviceStep = Callable[[DeviceRun], None]
 
 
-def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> DeviceStep:
     """The function that does what the action says, and names it if it fails.
 
     Parameters
     ----------
-    memory
-        Where a COPY goes.
+    target
+        Where a COPY goes; None for the host's memory, through which it goes to another process.
     """
-    step = _compile(action, device, memory)
+    step = _compile(action, device, target)
     name = device.name
 
     def named(row: DeviceRun) -> None:
@@ -33,22 +31,23 @@ def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: t
     return named
 
 
-def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
+def _compile(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> DeviceStep:
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
     if streams is None:
         raise InternalError(f"{action}: device {device.name!r} has no streams")
-    return _compile_on(streams, action, memory)
+    return _compile_on(streams, action, target)
 
 
-def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: torch.device) -> DeviceStep:
+def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, target: RuntimeDevice | None) -> DeviceStep:
     stream = action.stream
     if isinstance(action, Record):
         event = action.event
 
         def record(row: DeviceRun) -> None:
-            row.events[event] = streams.record(stream)
+            row.events[event] = recorded = streams.record(stream)
+            row.recorded.append(recorded)
 
         return record
     if isinstance(action, Wait):
@@ -63,10 +62,12 @@ def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: t
     tensor = action.tensor
     if isinstance(action, Copy):
         key = tensor, action.target
+        memory = HOST_DEVICE if target is None else target.torch_device
+        there = None if target is None else streams_of(target)
 
         def copy(row: DeviceRun) -> None:
             value = row.values[tensor]
-            row.copies[key] = None if value is None else streams.copy(value, memory, stream)
+            row.copies[key] = None if value is None else streams.copy(value, memory, stream, there)
 
         return copy
 

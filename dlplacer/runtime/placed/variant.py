@@ -10,6 +10,7 @@ import torch
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.transfer import as_input
 from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -90,7 +91,7 @@ class Variant:
                 bound[code.op] = tensors[code.name].detach()
             elif code.role == "input":
                 tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
-                bound[code.op] = tensor.to(self._torch_device(code.op))
+                bound[code.op] = as_input(tensor, self.devices[self.home[code.op]])
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
         return StepInputs({**bound, **self._constants}, seed, step, numbers)
 

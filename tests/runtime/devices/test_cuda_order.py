@@ -12,6 +12,9 @@ from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
 
 
+GPU0, GPU1 = torch.device("cuda", 0), torch.device("cuda", 1)
+
+
 @pytest.fixture
 def streams() -> FakeStreams:
     return FakeStreams()
@@ -41,8 +44,8 @@ def test_streams_are_made_when_they_are_first_named(
     first, second = devices
     event = first.streams.record("compute")
     first.streams.wait("out", event)
-    assert first.streams.copy(FakeTensor("x", "cuda:0"), second.torch_device, "out") == FakeTensor("x", "cuda:1")
-    first.streams.hold(FakeTensor("x", "cuda:0"), "out")
+    assert first.streams.copy(FakeTensor("x", GPU0), second.torch_device, "out") == FakeTensor("x", GPU1)
+    first.streams.hold(FakeTensor("x", GPU0), "out")
     first.streams.record("out")
     first.streams.record("back")
     second.streams.wait("compute", event)
@@ -61,7 +64,7 @@ def test_sending_and_receiving_leave_the_streams_alone(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     first, second = devices
-    tensor = FakeTensor("x", "cuda:0")
+    tensor = FakeTensor("x", GPU0)
     assert second.receive(first.send(tensor, second)) is tensor
     assert streams.log == []
 
