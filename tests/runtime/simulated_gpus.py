@@ -1,6 +1,6 @@
 """GPUs whose streams do their work as late, and in as odd an order, as events allow, with memory that is used again.
 
-What programs use of ``torch.cuda``, for cells, which hold one number: a `StreamBackend` made with it runs its real code.
+What programs use of ``torch.cuda``, for cells, which hold one number: a `StreamBackend` made with it runs its own code.
 Calls that the real functions would refuse are refused: by their signatures, and by CUDA's rules for events and capture.
 Memory that is freed is overwritten by the stream that owns it as soon as the allocator may give it away again: what is
 not ordered or held reads garbage.
@@ -99,7 +99,7 @@ class LateEvent:
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
-        assert not (blocking or interprocess or external)
+        assert (blocking, interprocess, external) == (False, False, False)
         self.timed = enable_timing
         self.device: int | None = None
         self.moment: Moment | None = None
@@ -110,9 +110,7 @@ class LateEvent:
         assert gpus is not None
         stream = gpus.current_stream() if stream is None else stream
         if self.device not in (None, stream.index):
-            raise RuntimeError(
-                f"Event device {self.device} does not match recording stream's device {stream.index}."
-            )
+            raise RuntimeError(f"Event device {self.device} does not match recording stream's device {stream.index}.")
         self.device = stream.index
         self.moment = stream.moment()
 
@@ -278,7 +276,7 @@ class SimulatedGpus:
         self.events_made = 0
         self._chooser = random.Random(seed)
         self.default_streams = [LateStream(self, index) for index in range(count)]
-        self._streams = list(self.default_streams)
+        self.streams = list(self.default_streams)
         self._freed: list[tuple[Slot, LateStream | None, list[tuple[LateStream, int]]]] = []
         self._of_thread = threading.local()
         SimulatedGpus.current = self
@@ -302,8 +300,8 @@ class SimulatedGpus:
     @as_real(torch.cuda.Stream.__new__)
     def Stream(self, device: Any = None, priority: int = 0) -> LateStream:
         with self.lock:
-            self._streams.append(LateStream(self, self._index(device)))
-            return self._streams[-1]
+            self.streams.append(LateStream(self, self._index(device)))
+            return self.streams[-1]
 
     def Event(self, *args: Any, **kwargs: Any) -> LateEvent:
         self.events_made += 1
@@ -354,7 +352,7 @@ class SimulatedGpus:
         self.forbid_capture("synchronizing a device")
         self.synchronized += 1
         index = self._index(device)
-        self.work_until(lambda: all(one.done == len(one.entries) for one in self._streams if one.index == index))
+        self.work_until(lambda: all(one.done == len(one.entries) for one in self.streams if one.index == index))
 
     @as_real(torch.cuda._sleep)
     def _sleep(self, cycles: int) -> None:
@@ -418,7 +416,7 @@ class SimulatedGpus:
     def work_until(self, condition: Callable[[], bool]) -> None:
         """Let streams work until a condition holds, some of them only when no other can."""
         with self.lock:
-            streams = list(self._streams)
+            streams = list(self.streams)
             while not condition():
                 if self._chooser.random() < 0.1:
                     self._chooser.shuffle(streams)
@@ -429,7 +427,7 @@ class SimulatedGpus:
     def work_a_little(self) -> None:
         """Let some stream do some of its work, sometimes."""
         if self._chooser.random() < 0.2:
-            stream = self._chooser.choice(self._streams)
+            stream = self._chooser.choice(self.streams)
             while stream.step() and self._chooser.random() < 0.8:
                 pass
             self._use_again()
@@ -453,7 +451,9 @@ class SimulatedGpus:
             raise RuntimeError("CUDA error: invalid device ordinal")
         return int(index)
 
-    def _assign(self, stream: LateStream, slot: Slot, slots: list[Slot], function: Callable[[list[float]], float]) -> None:
+    def _assign(
+        self, stream: LateStream, slot: Slot, slots: list[Slot], function: Callable[[list[float]], float]
+    ) -> None:
         def work() -> None:
             slot.value = function([source.value for source in slots])
 

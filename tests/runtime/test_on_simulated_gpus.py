@@ -15,9 +15,9 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.program.actions import Hold, Wait
 from dlplacer.runtime.program.device_memory import MemorySpaces, memory_spaces
 
@@ -72,6 +72,8 @@ def right_values(lowered: Lowered, seed: int) -> bool:
         state = executors[0].start(StepInputs({}, 0, 0))
         for executor in executors:
             executor.run(state)
+        # The host is neither held up by copies nor waits for devices.
+        assert gpus.blocked == gpus.synchronized == 0
         for device in devices.values():
             device.drain()
         left = [

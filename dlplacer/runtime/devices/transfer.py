@@ -52,6 +52,7 @@ def received(device: RuntimeDevice, in_flight: TensorInFlight) -> Any:
         return device.receive(tensor)
     if arrived is not None:
         streams.wait(COMPUTE_STREAM, arrived)
-    tensor = device.receive(tensor)
-    streams.hold(tensor, COMPUTE_STREAM)
-    return tensor
+    there = device.receive(tensor)
+    if there is not None:
+        streams.hold(there, COMPUTE_STREAM)
+    return there

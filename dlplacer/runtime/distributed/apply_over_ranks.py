@@ -123,8 +123,8 @@ def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, 
     captured, plan = group.agreed(lambda: _captured(job, plan))
     devices = dict(opened)
     if replicas > 1:
-        part = group.rank % group.ranks.per_replica
-        devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
+        parts = group.ranks.networks(group.rank % group.ranks.per_replica)
+        devices |= {name: _network(opened[neighbour]) for name, neighbour in parts.items()}
     return RankModule(job, plan, captured, devices, group)
 
 
@@ -158,6 +158,6 @@ def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: free to run on any core, or on a GPU with a stream of its own there."""
+    """A thread for collectives: free to run on any core, or on the neighbour's GPU with a stream of its own there."""
     here = neighbour.torch_device
     return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)

@@ -143,11 +143,9 @@ def per_rank(order: Order, plan: Plan, group: RankGroup) -> Order:
     """The order with the network split: every process runs the collectives of its own devices, in the plan's order."""
     found: dict[str, list[str]] = {name: list(ops) for name, ops in order.items() if name != NETWORK}
     if group.ranks.replicas > 1:
-        found.update({f"{NETWORK}@rank{part}": [] for part in range(group.ranks.per_replica)})
+        found.update({name: [] for part in range(group.ranks.per_replica) for name in group.ranks.networks(part)})
     for op in order.get(NETWORK, ()):
-        device = plan.graph.op(op).attrs["device"]
-        rank = group.ranks.rank_of(device, 0)
-        found[f"{NETWORK}@rank{rank}"].append(op)
+        found[group.ranks.network_of(plan.graph.op(op).attrs["device"])].append(op)
     return found
 
 

@@ -1,154 +1,212 @@
-"""Actions and op codes → the closures that a device's thread calls, one after another."""
+"""The actions of a device in a program → straight-line functions, which its thread calls one after another."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
 
-from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.torch.tracing.kernels import kernel_for
+from dlplacer.core.errors import RunError, first_line
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.native_kernels import native
+from dlplacer.runtime.devices.transfer import brought
+from dlplacer.runtime.executor.device_run import DeviceRun
+from dlplacer.runtime.executor.function_source import FunctionSource
+from dlplacer.runtime.executor.hand_over import EMPTY
+from dlplacer.runtime.executor.op_source import write_op
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.random_state import drawn_with
+from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.executor.stream_steps import compile_stream_action
+from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Recv, Send
 
-Values = dict[str, Any]
-"""What a device holds in one step: tensor name → tensor, None for an edge that carries only an order."""
+LONGEST = 2000
+"""Actions in one function. Compiling takes a time that grows with their number, but the parser's memory is for all of a
+function at once, and the interpreter's quick way to the objects of a namespace ends at 65,536 of them."""
 
 
 @dataclass(frozen=True)
-class StepInputs:
-    """What one step is given: bound tensors by op id, and the numbers that random ops draw from.
+class CompiledActions:
+    """The actions of one device in one program.
 
     Attributes
     ----------
-    numbers
-        Value name → Python number: values that are there before the first op, on every device.
+    functions
+        To be called one after another.
+    positions
+        Of each function its code, and by line the position of the action that it belongs to.
     """
 
-    bound: Mapping[str, Any]
-    seed: int
-    step: int
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    actions: Sequence[Action]
+    functions: tuple[Callable[[DeviceRun], None], ...]
+    positions: tuple[tuple[CodeType, tuple[int, ...]], ...]
+
+    def failing(self, error: BaseException) -> Action | None:
+        """The action at which an error left the functions; None if it did not come from one."""
+        trace = error.__traceback__
+        while trace is not None:
+            for code, positions in self.positions:
+                if trace.tb_frame.f_code is code:
+                    position = positions[trace.tb_lineno - 1]
+                    return self.actions[position] if position >= 0 else None
+            trace = trace.tb_next
+        return None
 
 
-Run = Callable[[Values, StepInputs], None]
-
-
-def compile_op(executable: Executable, op: str, exports: Iterable[str], device: RuntimeDevice, updater: Updater) -> Run:
-    """A function that runs one op on a device, reading and writing the device's values.
+@dataclass(frozen=True)
+class ActionCompiler:
+    """Compiles the actions of one device.
 
     Parameters
     ----------
-    exports
-        What must be among the values afterwards: tensors of outgoing edges and of the step's results. Other results
-        (tuples, bases of views) are dropped at once; a tensor that the op does not make only carries an order.
+    name
+        The device's name in the program.
+    devices
+        Name in the program → device, of those of this process.
+    slots
+        (tensor, target) → number of the place in the target's inbox, of what devices of this process hand each other.
     """
-    code = executable.codes[op]
-    calls = [_compile_call(instruction, device) for instruction in code.instructions]
-    wanted = set(exports)
-    marks = dict.fromkeys(wanted.difference(code.results))
-    dropped = [result for result in code.results if result not in wanted]
-    first = _compile_role(code, updater)
 
-    # The usual case, without loops: whatever the general closure costs more is paid on every op, while holding the
-    # interpreter lock that the threads of all devices share.
-    if first is None and len(calls) == 1 and not dropped and not marks and not code.random:
-        ((only, only_call),) = calls
+    graph: OpGraph
+    executable: Executable
+    name: str
+    devices: Mapping[str, RuntimeDevice]
+    slots: Mapping[tuple[str, str], int]
+    updater: Updater
+    links: ProcessLinks | None
 
-        def run_one(values: Values, inputs: StepInputs) -> None:
-            values[only] = only_call(values)
+    def compiled(self, actions: Sequence[Action], recording: bool) -> CompiledActions:
+        """The functions; those for a recorded step also note when every op ended."""
+        copied: set[tuple[str, str]] = set()
+        functions, positions = [], []
+        for first in range(0, len(actions), LONGEST):
+            part = actions[first : first + LONGEST]
+            source = FunctionSource(first, _freed(part))
+            self._begin(source, part, recording)
+            for position, action in enumerate(part, start=first):
+                source.turn_to(position)
+                self._write(source, action, copied, recording)
+            function, code, lines = source.finish()
+            functions.append(function)
+            positions.append((code, lines))
+        return CompiledActions(actions, tuple(functions), tuple(positions))
 
-        return run_one
+    def message(self, action: Action, error: Exception) -> str | None:
+        """What to tell the user of an error in an action; None if the error says it itself."""
+        if isinstance(action, Compute):
+            module = self.graph.op(action.op).module
+            where = f" of module {module!r}" if module else ""
+            return f"op {action.op!r}{where} failed on {self._device.name}: {first_line(error)}"
+        if isinstance(action, Send) and action.target in self.devices:
+            where = f"from {self._device.name} to {self.devices[action.target].name}"
+            return f"sending tensor {action.tensor!r} {where} failed: {first_line(error)}"
+        if isinstance(action, (Recv, Send)):
+            return None
+        return f"{action} failed on {self._device.name}: {first_line(error)}"
 
-    def run(values: Values, inputs: StepInputs) -> None:
-        if first is not None:
-            first(values, inputs)
-        for result, call in calls:
-            values[result] = call(values)
-        # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as
-        # freed.
-        for result in dropped:
-            del values[result]
-        if marks:
-            values.update(marks)
+    @property
+    def _device(self) -> RuntimeDevice:
+        return self.devices[self.name]
 
-    def run_random(values: Values, inputs: StepInputs) -> None:
-        with drawn_with(inputs.seed, inputs.step, op, device.torch_device):
-            run(values, inputs)
+    def _begin(self, source: FunctionSource, part: Sequence[Action], recording: bool) -> None:
+        """What the lines of a function refer to, in local variables."""
+        for name in ("values", "copies", "device"):
+            source.line(f"{name} = row.{name}")
+        source.line("bound = row.inputs.bound")
+        if recording:
+            source.line("timeline = row.timeline")
+        targets = {action.target for action in part if isinstance(action, Send)} & self.devices.keys()
+        if any(isinstance(action, Recv) and action.source in self.devices for action in part):
+            targets.add(self.name)
+        for target in targets:
+            source.line(f"{self._inbox(target)} = row.inboxes[{source.bound(target)}]")
 
-    return run_random if code.random else run
+    def _write(self, source: FunctionSource, action: Action, copied: set[tuple[str, str]], recording: bool) -> None:
+        """Write the lines of one action.
+
+        Parameters
+        ----------
+        copied
+            (tensor, target) that the device has copied and not sent; the action may change it.
+        """
+        if isinstance(action, Compute):
+            exports = {edge.tensor for edge in self.graph.edges_from[action.op]}
+            exports.update(self.executable.returned.intersection(self.executable.codes[action.op].results))
+            write_op(source, self.executable, action.op, exports, self._device, self.updater)
+            if recording:
+                source.line(f"timeline.finish({source.bound(action.op)}, device)")
+        elif isinstance(action, Free):
+            source.free(action.tensor)
+        elif isinstance(action, Recv):
+            self._write_receive(source, action)
+            if recording:
+                source.line("timeline.resume(device)")
+        elif isinstance(action, Send):
+            self._write_send(source, action, copied)
+        elif isinstance(action, Copy):
+            copied.add((action.tensor, action.target))
+            step = source.bound(compile_stream_action(action, self._device, self.devices.get(action.target)))
+            source.write((action.tensor, action.target), f"{step}(row, {source.read(action.tensor)})")
+        else:
+            step = source.bound(compile_stream_action(action, self._device, None))
+            source.line(f"{step}(row, {source.read(action.tensor) if isinstance(action, Hold) else 'None'})")
+
+    def _write_receive(self, source: FunctionSource, action: Recv) -> None:
+        if action.source not in self.devices:
+            names = ", ".join(source.bound(name) for name in (action.tensor, action.source, self.name))
+            source.write(action.tensor, f"{source.bound(self._receive_from_away)}(row, {names})")
+            return
+        slot = self.slots[action.tensor, self.name]
+        inbox, empty = self._inbox(self.name), source.bound(EMPTY)
+        source.line(f"if {inbox}.slots[{slot}] is {empty}: {inbox}.wait({slot})")
+        source.write(action.tensor, f"device.receive({inbox}.take({slot}))")
+
+    def _write_send(self, source: FunctionSource, action: Send, copied: set[tuple[str, str]]) -> None:
+        key = action.tensor, action.target
+        value = source.read(key if key in copied else action.tensor)
+        if action.target not in self.devices:
+            assert self.links is not None
+            names = ", ".join(source.bound(name) for name in (action.tensor, self.name, action.target))
+            source.line(f"{source.bound(self.links)}.send({names}, {value})")
+        elif key in copied:
+            source.line(f"{self._inbox(action.target)}.put({self.slots[key]}, {value})")
+        else:
+            target = source.bound(self.devices[action.target])
+            source.line(f"{self._inbox(action.target)}.put({self.slots[key]}, device.send({value}, {target}))")
+        if key in copied:
+            copied.remove(key)
+            source.free(key)
+
+    def _inbox(self, target: str) -> str:
+        """The local variable for the inbox of a device."""
+        return f"inbox_{list(self.devices).index(target)}"
+
+    def _receive_from_away(self, row: DeviceRun, tensor: str, origin: str, here: str) -> Any:
+        assert self.links is not None
+        value = self.links.receive(tensor, origin, here)
+        if isinstance(value, torch.Tensor) and value.device != row.device.torch_device:
+            try:
+                value = brought(value, row.device)
+            except Exception as error:
+                where = f"from {origin} on {row.device.name}"
+                raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
+        return value
 
 
-def _compile_role(code: OpCode, updater: Updater) -> Run | None:
-    if code.role in ("parameter", "buffer", "input", "tangent", "constant"):
-
-        def bring(values: Values, inputs: StepInputs) -> None:
-            values[code.value] = inputs.bound[code.op]
-
-        return bring
-    if code.role == "mutation":
-
-        def mutate(values: Values, inputs: StepInputs) -> None:
-            inputs.bound[code.op].copy_(values[code.reads[0]])
-
-        return mutate
-    if code.role == "update":
-
-        def update(values: Values, inputs: StepInputs) -> None:
-            updater(code.name, values[code.reads[0]], values[code.reads[1]])
-
-        return update
-    return None
+def slots_of(actions: Mapping[str, Sequence[Action]], here: Mapping[str, RuntimeDevice]) -> dict[tuple[str, str], int]:
+    """(tensor, target) → place in the target's inbox, for all SENDs between devices of this process."""
+    slots: dict[tuple[str, str], int] = {}
+    counts = dict.fromkeys(here, 0)
+    for name in here:
+        for action in actions[name]:
+            if isinstance(action, Send) and action.target in here and (action.tensor, action.target) not in slots:
+                slots[action.tensor, action.target] = counts[action.target]
+                counts[action.target] += 1
+    return slots
 
 
-def _compile_call(instruction: Instruction, device: RuntimeDevice) -> tuple[str, Callable[[Values], Any]]:
-    """The call as a function of the device's values; the common forms get one that does no more than they need."""
-    target = native(kernel_for(instruction.target, device.torch_device.type))
-    args = tuple(_placed(value, device) for value in instruction.args)
-    kwargs = {name: _placed(value, device) for name, value in instruction.kwargs.items()}
-    if any(_has_value(value) for value in kwargs.values()):
-        return instruction.result, lambda values: target(
-            *(_fetch(value, values) for value in args),
-            **{name: _fetch(value, values) for name, value in kwargs.items()},
-        )
-    count = next((place for place, value in enumerate(args) if not isinstance(value, Value)), len(args))
-    if count and not any(map(_has_value, args[count:])):
-        names = [value.name for value in args[:count] if isinstance(value, Value)]
-        return instruction.result, _leading(target, names, args[count:], kwargs)
-    return instruction.result, lambda values: target(*[_fetch(value, values) for value in args], **kwargs)
-
-
-def _leading(
-    target: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Callable[[Values], Any]:
-    """A call whose first arguments are values, and whose others are constants."""
-    if len(names) == 1:
-        (name,) = names
-        if rest or kwargs:
-            return lambda values: target(values[name], *rest, **kwargs)
-        return lambda values: target(values[name])
-    pick = itemgetter(*names)
-    if rest or kwargs:
-        return lambda values: target(*pick(values), *rest, **kwargs)
-    return lambda values: target(*pick(values))
-
-
-def _placed(value: object, device: RuntimeDevice) -> object:
-    if isinstance(value, torch.device):
-        return device.torch_device
-    if isinstance(value, (list, tuple)):
-        return [_placed(entry, device) for entry in value]
-    return value
-
-
-def _has_value(value: object) -> bool:
-    return isinstance(value, Value) or (isinstance(value, list) and any(_has_value(entry) for entry in value))
-
-
-def _fetch(value: object, values: Values) -> Any:
-    if isinstance(value, Value):
-        return values[value.name]
-    return [_fetch(entry, values) for entry in value] if isinstance(value, list) else value
+def _freed(actions: Sequence[Action]) -> set[Any]:
+    """What leaves the device in these actions: tensors that are freed, copies that are handed over."""
+    freed: set[Any] = {action.tensor for action in actions if isinstance(action, Free)}
+    return freed | {(action.tensor, action.target) for action in actions if isinstance(action, Send)}

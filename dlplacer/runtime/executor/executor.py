@@ -1,28 +1,25 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
-import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
-from itertools import groupby
 from threading import Lock
 from typing import Any
 
 import torch
 
-from dlplacer.core.errors import RunError, first_line
+from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.transfer import brought
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
-from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
-from dlplacer.runtime.executor.device_run import AbortedError, DeviceRun, Inbox, abort
+from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
+from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
-from dlplacer.runtime.executor.stream_steps import compile_stream_action
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
+from dlplacer.runtime.executor.step_inputs import StepInputs, Values
 from dlplacer.runtime.program.program import Program
 
 _submitting = Lock()
@@ -45,9 +42,6 @@ class StepState:
     timeline: dict[str, DeviceTimeline] | None = None
 
 
-Step = Callable[[DeviceRun], None]
-
-
 class Executor:
     """A program, compiled for its devices.
 
@@ -67,12 +61,15 @@ class Executor:
         links: ProcessLinks | None = None,
     ) -> None:
         self._links = links
-        self._graph = graph
-        self._executable = executable
+        self._program = program
         self._devices = devices
-        self._updater = updater
         self._order = CallerOrder(list(devices.values()))
-        self._steps = {name: self._compile_all(name, program.actions[name]) for name in devices}
+        slots = slots_of(program.actions, devices)
+        self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
+        self._compilers = {
+            name: ActionCompiler(graph, executable, name, devices, slots, updater, links) for name in devices
+        }
+        self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -91,14 +88,14 @@ class Executor:
             fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
         """
         order = self._order.begin()
-        inboxes: dict[str, Inbox] = {name: queue.SimpleQueue() for name in self._devices}
+        inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
         rows = {
-            name: DeviceRun(device, state.values[name], state.inputs, inboxes, name, events, timeline=timeline)
+            name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timeline=timeline)
             for name, device in self._devices.items()
             for timeline in [None if state.timeline is None else state.timeline[name]]
         }
-        tasks = {name: self._task(row, order) for name, row in rows.items()}
+        tasks = {name: self._task(name, row, order) for name, row in rows.items()}
         futures: list[Future[Any]] = []
         if self._links is not None:
             self._links.begin()
@@ -110,7 +107,7 @@ class Executor:
         except BaseException as reason:
             if self._links is not None:
                 self._links.fail(reason)
-            abort(inboxes)
+            _abort(inboxes)
             wait(futures)
             raise
         try:
@@ -122,8 +119,9 @@ class Executor:
         for row in rows.values():
             row.give_back_events()
 
-    def _task(self, row: DeviceRun, order: RunOrder) -> Callable[[], None]:
-        steps, device, timeline, inboxes = self._steps[row.name], row.device, row.timeline, row.inboxes
+    def _task(self, name: str, row: DeviceRun, order: RunOrder) -> Callable[[], None]:
+        device, timeline, inboxes = row.device, row.timeline, row.inboxes
+        compiled, compiler = self._functions(timeline is not None)[name], self._compilers[name]
 
         def task() -> None:
             try:
@@ -133,90 +131,49 @@ class Executor:
                     timeline.begin(device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
-                    for step in steps:
-                        step(row)
+                    for function in compiled.functions:
+                        function(row)
                 if timeline is not None:
                     device.synchronize()
             except BaseException as error:
+                named = _named(error, compiled, compiler)
                 if self._links is not None and not isinstance(error, AbortedError):
-                    self._links.fail(error)
-                abort(inboxes)
-                raise
+                    self._links.fail(named)
+                _abort(inboxes)
+                try:
+                    if named is error:
+                        raise
+                    raise named from error
+                finally:
+                    # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of
+                    # the failed step until the garbage collector runs.
+                    del named
 
         return task
 
-    def _compile_all(self, name: str, actions: Iterable[Action]) -> list[Step]:
-        """One function for each action; one for all frees in a row."""
-        steps: list[Step] = []
-        copied: set[tuple[str, str]] = set()
-        for frees, group in groupby(actions, key=lambda action: isinstance(action, Free)):
-            if frees:
-                steps.append(_free_all([action.tensor for action in group if isinstance(action, Free)]))
-            else:
-                steps += [self._compile(name, action, copied) for action in group if not isinstance(action, Free)]
-        return steps
+    def _functions(self, recording: bool) -> Mapping[str, CompiledActions]:
+        """The functions of every device, compiled when they are first needed: most programs are never recorded."""
+        if recording not in self._compiled:
+            actions = self._program.actions
+            self._compiled[recording] = {
+                name: compiler.compiled(actions[name], recording) for name, compiler in self._compilers.items()
+            }
+        return self._compiled[recording]
 
-    def _compile(self, name: str, action: Compute | Send | Recv | StreamAction, copied: set[tuple[str, str]]) -> Step:
-        """The function for an action.
 
-        Parameters
-        ----------
-        copied
-            (tensor, target) that the device has copied and not sent; the action may change it.
-        """
-        if isinstance(action, Compute):
-            return self._compile_compute(name, action.op)
-        if isinstance(action, Recv):
-            tensor = action.tensor
-            if self._links is not None and action.source not in self._devices:
-                return _receive_from_away(self._links, name, action)
-            return lambda row: row.receive(tensor)
-        if isinstance(action, Send):
-            return self._compile_send(name, action, copied)
-        target = None
-        if isinstance(action, Copy):
-            copied.add((action.tensor, action.target))
-            target = self._devices.get(action.target)
-        return compile_stream_action(action, self._devices[name], target)
+def _named(error: BaseException, compiled: CompiledActions, compiler: ActionCompiler) -> BaseException:
+    """The error as the user reads it: with the action in which it occurred, if that is not in it."""
+    if not isinstance(error, Exception) or isinstance(error, AbortedError):
+        return error
+    action = compiled.failing(error)
+    message = None if action is None else compiler.message(action, error)
+    return error if message is None else RunError(message)
 
-    def _compile_send(self, name: str, action: Send, copied: set[tuple[str, str]]) -> Step:
-        key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
-        away = links if target not in self._devices else None
-        if key in copied:
-            copied.remove(key)
-            if away is not None:
-                return lambda row: away.send(tensor, name, target, row.copies.pop(key))
-            return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
-        if away is not None:
-            return lambda row: away.send(tensor, name, target, row.values[tensor])
-        device = self._devices[target]
 
-        def send(row: DeviceRun) -> None:
-            try:
-                in_flight = row.device.send(row.values[tensor], device)
-            except Exception as error:
-                where = f"from {row.device.name} to {device.name}"
-                raise RunError(f"sending tensor {tensor!r} {where} failed: {first_line(error)}") from error
-            row.inboxes[target].put((tensor, in_flight))
-
-        return send
-
-    def _compile_compute(self, name: str, op: str) -> Step:
-        exports = {edge.tensor for edge in self._graph.edges_from[op]}
-        exports.update(self._executable.returned.intersection(self._executable.codes[op].results))
-        run = compile_op(self._executable, op, exports, self._devices[name], self._updater)
-        module = self._graph.op(op).module
-        where = f" of module {module!r}" if module else ""
-
-        def compute(row: DeviceRun) -> None:
-            try:
-                run(row.values, row.inputs)
-            except Exception as error:
-                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {first_line(error)}") from error
-            if row.timeline is not None:
-                row.timeline.finish(op, row.device)
-
-        return compute
+def _abort(inboxes: Mapping[str, Inbox]) -> None:
+    """Make every device stop where what it needs is not there."""
+    for inbox in inboxes.values():
+        inbox.abort()
 
 
 def _end(futures: list["Future[Any]"]) -> None:
@@ -238,27 +195,3 @@ def _end(futures: list["Future[Any]"]) -> None:
             raise failure
         finally:
             failure = None
-
-
-def _free_all(tensors: Sequence[str]) -> Step:
-    def free(row: DeviceRun) -> None:
-        values = row.values
-        for tensor in tensors:
-            del values[tensor]
-
-    return free
-
-
-def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
-    def receive(row: DeviceRun) -> None:
-        value = links.receive(action.tensor, action.source, here)
-        if value is not None and value.device != row.device.torch_device:
-            try:
-                value = brought(value, row.device)
-            except Exception as error:
-                where = f"from {action.source} on {row.device.name}"
-                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {first_line(error)}") from error
-        row.values[action.tensor] = value
-        row.resume()
-
-    return receive

@@ -1,37 +1,25 @@
-"""Actions on streams → the closures that a device's thread calls."""
+"""Actions on streams → the functions that a device's thread calls."""
 
 from collections.abc import Callable
 
-from dlplacer.core.errors import InternalError, RunError, first_line
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.core.errors import InternalError
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, Sync, Wait
 
-DeviceStep = Callable[[DeviceRun], None]
+StreamStep = Callable[[DeviceRun, Value], Value]
+"""Takes the tensor of a COPY or HOLD, else None, and returns the copy of a COPY, else None."""
 
 
-def compile_stream_action(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> DeviceStep:
-    """The function that does what the action says, and names it if it fails.
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> StreamStep:
+    """The function that does what the action says.
 
     Parameters
     ----------
     target
         Where a COPY goes; None for the host's memory, through which it goes to another process.
     """
-    step = _compile(action, device, target)
-    name = device.name
-
-    def named(row: DeviceRun) -> None:
-        try:
-            step(row)
-        except Exception as error:
-            raise RunError(f"{action} failed on {name}: {first_line(error)}") from error
-
-    return named
-
-
-def _compile(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> DeviceStep:
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
@@ -40,12 +28,12 @@ def _compile(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice 
     return _compile_on(streams, action, target)
 
 
-def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, target: RuntimeDevice | None) -> DeviceStep:
+def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, target: RuntimeDevice | None) -> StreamStep:
     stream = action.stream
     if isinstance(action, Record):
         event = action.event
 
-        def record(row: DeviceRun) -> None:
+        def record(row: DeviceRun, _: Value) -> None:
             row.events[event] = recorded = streams.record(stream)
             row.recorded.append(recorded)
 
@@ -53,34 +41,26 @@ def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, target: R
     if isinstance(action, Wait):
         awaited = action.event
 
-        def wait(row: DeviceRun) -> None:
+        def wait(row: DeviceRun, _: Value) -> None:
             streams.wait(stream, row.events[awaited])
             if stream == COMPUTE_STREAM:
                 row.resume()
 
         return wait
-    tensor = action.tensor
     if isinstance(action, Copy):
-        key = tensor, action.target
         memory = HOST_DEVICE if target is None else target.torch_device
         there = None if target is None else streams_of(target)
+        return lambda row, value: None if value is None else streams.copy(value, memory, stream, there)
 
-        def copy(row: DeviceRun) -> None:
-            value = row.values[tensor]
-            row.copies[key] = None if value is None else streams.copy(value, memory, stream, there)
-
-        return copy
-
-    def hold(row: DeviceRun) -> None:
-        value = row.values[tensor]
+    def hold(row: DeviceRun, value: Value) -> None:
         if value is not None:
             streams.hold(value, stream)
 
     return hold
 
 
-def _sync(event: str) -> DeviceStep:
-    def sync(row: DeviceRun) -> None:
+def _sync(event: str) -> StreamStep:
+    def sync(row: DeviceRun, _: Value) -> None:
         row.events[event].synchronize()
         row.resume()
 

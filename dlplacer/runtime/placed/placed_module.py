@@ -16,10 +16,10 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.draws import Draws
 from dlplacer.runtime.placed.editions import Editions

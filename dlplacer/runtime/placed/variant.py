@@ -11,9 +11,9 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import as_input
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.guards import require_home
 from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run

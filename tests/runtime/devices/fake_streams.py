@@ -63,6 +63,7 @@ class FakeStreams:
     name: str = "NVIDIA H200"
     log: list[str] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
+    events: int = 0
 
     def device_count(self) -> int:
         return self.count
@@ -94,7 +95,9 @@ class FakeStreams:
         return FakeTensor(tensor.name, device)
 
     def upload(self, tensor: FakeTensor, device: torch.device, stream: FakeStream) -> FakeTensor:
-        self.log.append(f"{stream.name} copies {tensor.name} from {'pinned' if tensor.is_pinned() else 'staged'} memory")
+        self.log.append(
+            f"{stream.name} copies {tensor.name} from {'pinned' if tensor.is_pinned() else 'staged'} memory"
+        )
         return FakeTensor(tensor.name, device)
 
     def pinned(self, tensor: FakeTensor) -> FakeTensor:
@@ -107,7 +110,7 @@ class FakeStreams:
         self.log.append(f"host waits for device {index}")
 
     def event(self, timed: bool) -> FakeEvent:
-        self.log.append("a new event")
+        self.events += 1
         return FakeEvent("timed" if timed else "untimed", self.log)
 
     def graph(self) -> Any:

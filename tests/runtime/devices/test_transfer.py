@@ -8,8 +8,7 @@ from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.host_device import HostDevice
-from dlplacer.runtime.devices.transfer import received, sent
-
+from dlplacer.runtime.devices.transfer import as_input, received, sent
 
 GPU0, GPU1, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 CPU = HostDevice("cpu:0", "core")
@@ -39,7 +38,7 @@ def test_a_copy_waits_for_the_computation_and_the_computation_for_the_copy(
     assert streams.log == [
         "s0.1 records s0.1.1",
         "s0.2 waits for s0.1.1",
-        "s0.2 copies x to cuda:1",
+        "s0.2 copies x to cuda:1 into memory of s1.2",
         "s0.2 protects x",
         "s0.2 records s0.2.1",
     ]
@@ -55,13 +54,33 @@ def test_a_copy_to_the_host_is_waited_for_there(devices: tuple[CudaDevice, CudaD
     assert streams.log[-1] == "host waits for s0.2.1"
 
 
-def test_a_tensor_from_the_host_is_protected_until_it_has_been_used(
+def test_a_tensor_from_the_host_is_staged_waited_for_and_protected(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     in_flight = sent(CPU, FakeTensor("x", HOST), devices[0])
-    assert in_flight == (FakeTensor("x", GPU0), None)
+    assert streams.log == ["s0.2 copies x from staged memory", "s0.2 records s0.2.1"]
+    streams.log.clear()
     assert received(devices[0], in_flight) == FakeTensor("x", GPU0)
-    assert streams.log == ["s0.1 protects x"]
+    assert streams.log == ["s0.1 waits for s0.2.1", "s0.1 protects x"]
+
+
+# The caller's own stream waits for inputs, and every program for the caller's stream: the compute stream, which another
+# thread may be feeding, is left alone. What was pinned is not staged, and is read before the caller goes on.
+@pytest.mark.parametrize(("name", "log"), [("x", []), ("pinned x", ["host waits for s0.2.1"])])
+def test_inputs_come_from_pinned_memory(
+    name: str, log: list[str], devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
+) -> None:
+    assert as_input(FakeTensor(name, HOST), devices[0]) == FakeTensor(name, GPU0)
+    assert streams.log == [
+        f"s0.2 copies {name} from {'pinned' if log else 'staged'} memory",
+        "s0.2 records s0.2.1",
+        "caller0 waits for s0.2.1",
+        f"s0.1 protects {name}",
+    ]
+    streams.log.clear()
+    devices[0].streams.finish_reading()
+    devices[0].streams.finish_reading()
+    assert streams.log == log
 
 
 def test_cores_hand_over() -> None:

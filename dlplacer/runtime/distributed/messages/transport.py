@@ -16,17 +16,19 @@ class HostTransport:
 
     Attributes
     ----------
+    memory
+        From and to which tensors travel.
     on_device
-        Whether tensors travel from and to their own device, not the host's memory.
+        Whether that is a GPU's and not the host's.
     ordered_pairs
         Whether messages of several channels between two processes may overtake each other: tags keep them apart.
     """
 
     on_device = False
     ordered_pairs = True
-    _device = HOST_DEVICE
+    memory = HOST_DEVICE
 
-    def handed(self, value: Any, device: torch.device) -> Any:
+    def handed(self, value: Any, device: torch.device) -> Any:  # noqa: ARG002
         """On the thread of the device that made a tensor: what `send` takes."""
         return value
 
@@ -35,24 +37,24 @@ class HostTransport:
         wire = known
         if wire is None:
             wire = WireFormat.of(value)
-            dist.send(wire.to_header().to(self._device), peer, tag=tag)
+            dist.send(wire.to_header().to(self.memory), peer, tag=tag)
         if wire.elements:
-            dist.send(wire.flat(value, self._device), peer, tag=tag)
+            dist.send(wire.flat(value, self.memory), peer, tag=tag)
         return wire
 
     def receive(self, peer: int, tag: int, known: WireFormat | None) -> tuple[Any, WireFormat]:
         """Receive into new memory what `taken` takes, and its format."""
         wire = known
         if wire is None:
-            header = torch.empty(HEADER_LENGTH, dtype=torch.int64, device=self._device)
+            header = torch.empty(HEADER_LENGTH, dtype=torch.int64, device=self.memory)
             dist.recv(header, peer, tag=tag)
             wire = WireFormat.of_header(header)
-        flat = wire.empty(self._device)
+        flat = wire.empty(self.memory)
         if wire.elements:
             dist.recv(flat, peer, tag=tag)
         return wire.shaped(flat), wire
 
-    def taken(self, in_flight: Any, device: torch.device) -> Any:
+    def taken(self, in_flight: Any, device: torch.device) -> Any:  # noqa: ARG002
         """On the thread of the device that reads a tensor: the tensor, safe to use by the ops that follow."""
         return in_flight
 
@@ -68,7 +70,7 @@ class NcclTransport(HostTransport):
     ordered_pairs = False
 
     def __init__(self, device: torch.device, backend: StreamBackend | None = None) -> None:
-        self._device = device
+        self.memory = device
         self._backend = StreamBackend(device.type) if backend is None else backend
         self._streams: dict[tuple[Any, int], torch.Stream] = {}
         self._events: dict[int, EventPool] = {}
@@ -81,11 +83,11 @@ class NcclTransport(HostTransport):
     def send(self, value: Any, peer: int, tag: int, known: WireFormat | None) -> WireFormat:
         """Enqueue the send behind what computes the tensor."""
         tensor, computed = value
-        stream = self._stream(tag, self._device)
-        if tensor is not None and tensor.device != self._device:
+        stream = self._stream(tag, self.memory)
+        if tensor is not None and tensor.device != self.memory:
             aside = self._stream("to the transport", tensor.device)
             aside.wait_event(computed)
-            tensor = self._moved(tensor, self._device, aside, stream)
+            tensor = self._moved(tensor, self.memory, aside, stream)
         else:
             stream.wait_event(computed)
         with self._backend.on(stream):
@@ -96,17 +98,17 @@ class NcclTransport(HostTransport):
 
     def receive(self, peer: int, tag: int, known: WireFormat | None) -> tuple[Any, WireFormat]:
         """Enqueue the receive; the result carries the event after which the tensor is there."""
-        stream = self._stream(tag, self._device)
+        stream = self._stream(tag, self.memory)
         with self._backend.on(stream):
             tensor, wire = super().receive(peer, 0, known)
-            return (tensor, self._recorded(stream, self._device)), wire
+            return (tensor, self._recorded(stream, self.memory)), wire
 
     def taken(self, in_flight: Any, device: torch.device) -> Any:
         """The tensor on the reader's GPU; the current stream there waits for it."""
         tensor, arrived = in_flight
         current = self._backend.current(_index(device))
         if tensor is not None and tensor.device != device:
-            aside, here = self._stream(("from the transport", device), self._device), self._stream("arrivals", device)
+            aside, here = self._stream(("from the transport", device), self.memory), self._stream("arrivals", device)
             aside.wait_event(arrived)
             tensor = self._moved(tensor, device, aside, here)
             moved = self._recorded(here, device)
@@ -114,7 +116,7 @@ class NcclTransport(HostTransport):
             self._pool(device).give_back([moved])
         else:
             current.wait_event(arrived)
-        self._pool(self._device).give_back([arrived])
+        self._pool(self.memory).give_back([arrived])
         if tensor is not None:
             self._backend.protect(tensor, current)
         return tensor
