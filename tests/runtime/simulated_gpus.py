@@ -71,6 +71,19 @@ class Cell:
         (like,) = args
         return like.gpus.empty(torch.device(wanted.get("device", like.device)), wanted.get("pin_memory", False))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    def stride(self) -> tuple[int, ...]:
+        return ()
+
+    def data_ptr(self) -> int:
+        return id(self.slot)
+
+    def clone(self) -> "Cell":
+        return self.gpus.empty(self.device).copy_(self)
+
     def is_pinned(self) -> bool:
         return self.pinned
 

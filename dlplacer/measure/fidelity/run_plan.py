@@ -35,12 +35,15 @@ class OverRanks:
         As in `dlplacer.runtime.distributed.replicated_plan`.
     timeout_s
         How long to wait for another process.
+    cuda_graphs
+        As in `dlplacer.apply`.
     """
 
     replicas: int = 1
     cut: bool = True
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
+    cuda_graphs: str = "off"
 
 
 def run(
@@ -51,6 +54,7 @@ def run(
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
+    cuda_graphs: str = "off",
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -64,6 +68,8 @@ def run(
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     on_progress
         Called between steps.
+    cuda_graphs
+        As in `dlplacer.apply`. The prediction is of ops that are issued one by one.
 
     Raises
     ------
@@ -76,7 +82,7 @@ def run(
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices)))
+            module = stack.enter_context(closing(apply(job, plan, devices, cuda_graphs=cuda_graphs)))
             return PlacedJob(module, module.captured, [job])
 
         others = {
@@ -122,7 +128,7 @@ def run_over_ranks(
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
-        with closing(apply_in_group(parts[group.replica], planned, group, opened)) as module:
+        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.cuda_graphs)) as module:
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup, on_progress)

@@ -35,10 +35,17 @@ class RankModule(PlacedModule):
     """
 
     def __init__(
-        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], group: RankGroup
+        self,
+        job: Job,
+        plan: Plan,
+        captured: Captured,
+        devices: Mapping[str, RuntimeDevice],
+        group: RankGroup,
+        *,
+        cuda_graphs: str = "off",
     ) -> None:
         self.group = group
-        super().__init__(job, plan, captured, devices)
+        super().__init__(job, plan, captured, devices, cuda_graphs=cuda_graphs)
         self.seed = seed_of(group.replica)
         self._give_up_other_parts()
 
@@ -74,7 +81,7 @@ class RankModule(PlacedModule):
         return {name: found[name] for name in state if name in found}
 
     def _of(self, job: Job) -> PlacedModule:
-        return type(self)(job, self.plan, self.whole, self.devices, self.group)
+        return type(self)(job, self.plan, self.whole, self.devices, self.group, cuda_graphs=self.cuda_graphs)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         edition, snapshot = self._editions.current()
@@ -104,7 +111,9 @@ class RankModule(PlacedModule):
         order = per_rank(order, self.plan, self.group)
         part = local_part(captured, order, self.group)
         bound = replace(part, executable=with_group(part.executable, self.group))
-        return RankVariant(bound, order, self.devices, self.updater, layouts, self.group, captured)
+        return RankVariant(
+            bound, order, self.devices, self.updater, layouts, self.group, captured, cuda_graphs=self.cuda_graphs
+        )
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:

@@ -131,6 +131,21 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
     return _checked([_ranked(names, 0)] * replicas)
 
 
+def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
+    """The devices with a process for every GPU; None unless they are on several GPUs, and named without ranks.
+
+    One Python process issues the ops of all its GPUs, and its interpreter lock goes round among their threads: several
+    GPUs wait for it where one would not.
+    """
+    if any(device.strip().startswith("rank") for device in devices):
+        return None
+    names = [DeviceName.parse(device) for device in devices]
+    gpus = list(dict.fromkeys(map(memory_name, devices)))
+    if len(gpus) < 2 or any(KINDS[name.kind].in_host_memory for name in names):
+        return None
+    return [f"rank{gpus.index(memory_name(device))}/{device.strip()}" for device in devices]
+
+
 def memory_name(device: str) -> str:
     """What devices have in common that share memory: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
     name = DeviceName.parse(device)

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -54,12 +55,20 @@ class CallerOrder:
     ----------
     devices
         Those of the program; where none has streams there is nothing to order.
+    exclusive
+        Whether runs share memory, so that calls from several threads have to follow each other.
     """
 
     devices: Sequence[RuntimeDevice]
+    exclusive: bool = False
     _issued: deque[_Issued] = field(default_factory=deque)
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def turn(self) -> AbstractContextManager[object]:
+        """A context for a run, which one thread at a time is in where runs are exclusive."""
+        return self._turn if self.exclusive else nullcontext()
 
     def begin(self) -> "RunOrder":
         """On the caller's thread, before a run.
@@ -70,7 +79,10 @@ class CallerOrder:
             If an earlier run failed on a device after it was issued.
         """
         self._wait(MOST_AHEAD - 1)
-        return RunOrder(self, [(streams, streams.caller_event()) for streams in _distinct(self.devices)])
+        given = [(streams, streams.caller_event()) for streams in _distinct(self.devices)]
+        # The run before may have been another thread's, for which this one's streams do not wait.
+        before = [event for _, _, event in self._issued[-1].ends] if self.exclusive and self._issued else []
+        return RunOrder(self, given, before)
 
     def settle(self) -> None:
         """After a failure: wait for the devices, so that what they use may be freed.
@@ -109,17 +121,20 @@ class RunOrder:
     ----------
     given
         Events behind what the caller had enqueued before, on every GPU.
+    before
+        The end of the run before, where runs are exclusive.
     """
 
     order: CallerOrder
     given: Sequence[tuple[Streams, torch.Event]]
+    before: Sequence[torch.Event] = ()
 
     def enter(self, device: RuntimeDevice) -> None:
         """First on the device's thread."""
         streams = streams_of(device)
         if streams is not None:
             # Those of all GPUs: what the caller copied here from another one was enqueued there.
-            for _, event in self.given:
+            for event in (*(event for _, event in self.given), *self.before):
                 streams.wait(COMPUTE_STREAM, event)
 
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType
 from typing import Any
 
@@ -76,12 +77,21 @@ class ActionCompiler:
     updater: Updater
     links: ProcessLinks | None
 
-    def compiled(self, actions: Sequence[Action], recording: bool) -> CompiledActions:
-        """The functions; those for a recorded step also note when every op ended."""
+    def compiled(
+        self, actions: Sequence[Action], recording: bool, cuts: Sequence[int] | None = None
+    ) -> CompiledActions:
+        """The functions; those for a recorded step also note when every op ended.
+
+        Parameters
+        ----------
+        cuts
+            Where functions begin, in place of every `LONGEST` actions.
+        """
         copied: set[tuple[str, str]] = set()
         functions, positions = [], []
-        for first in range(0, len(actions), LONGEST):
-            part = actions[first : first + LONGEST]
+        begins = list(range(0, len(actions), LONGEST)) if cuts is None else list(cuts)
+        for first, end in pairwise([*begins, len(actions)]):
+            part = actions[first:end]
             source = FunctionSource(first, _freed(part))
             self._begin(source, part, recording)
             for position, action in enumerate(part, start=first):

@@ -16,6 +16,8 @@ from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.graph_capture import GraphCapture
+from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
@@ -49,6 +51,14 @@ class Executor:
     ----------
     devices
         Name in the program → device; those of the program that are not among them are reached through `links`.
+    graph_rules
+        What is captured as CUDA graphs and replayed; for programs of a whole step, as values are left where they are
+        until the next run. Recorded runs issue every op.
+
+    Attributes
+    ----------
+    graphs
+        What has been captured; None without rules.
     """
 
     def __init__(
@@ -59,11 +69,13 @@ class Executor:
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
         links: ProcessLinks | None = None,
+        graph_rules: GraphRules | None = None,
     ) -> None:
         self._links = links
         self._program = program
         self._devices = devices
-        self._order = CallerOrder(list(devices.values()))
+        self._order = CallerOrder(list(devices.values()), exclusive=graph_rules is not None)
+        self.graphs = None if graph_rules is None else GraphCapture(graph, executable, devices, graph_rules)
         slots = slots_of(program.actions, devices)
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
         self._compilers = {
@@ -87,6 +99,10 @@ class Executor:
             If an op fails; names the op, its module and its device. The other devices stop at their next receive. What
             fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
         """
+        with self._order.turn():
+            self._run(state)
+
+    def _run(self, state: StepState) -> None:
         order = self._order.begin()
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
@@ -155,8 +171,12 @@ class Executor:
         """The functions of every device, compiled when they are first needed: most programs are never recorded."""
         if recording not in self._compiled:
             actions = self._program.actions
+            graphs = None if recording else self.graphs
             self._compiled[recording] = {
-                name: compiler.compiled(actions[name], recording) for name, compiler in self._compilers.items()
+                name: compiler.compiled(actions[name], recording)
+                if graphs is None
+                else graphs.compiled(name, compiler, actions[name])
+                for name, compiler in self._compilers.items()
             }
         return self._compiled[recording]
 

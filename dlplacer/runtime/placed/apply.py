@@ -11,12 +11,15 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.executor.graph_rules import graph_rules
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
-def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> PlacedModule:
+def apply(
+    job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, cuda_graphs: str = "off"
+) -> PlacedModule:
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -25,6 +28,10 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         The job that the plan was captured from: same module, shapes, dtypes and mode.
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
+    cuda_graphs
+        ``off``, ``auto`` or ``on``: whether stretches of ops on a GPU are captured in the third step and replayed from
+        then on. ``auto`` compares each with its ops once, and leaves those to be issued one by one that differ or
+        cannot be captured (`PlacedModule.graph_notes` says why); with ``on`` that is an error.
 
     Raises
     ------
@@ -35,6 +42,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     InputError
         If a device is missing or not here.
     """
+    graph_rules(cuda_graphs)
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
@@ -45,7 +53,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         own = of_captured_ops(plan, captured.graph)
         types = {name: device.torch_device.type for name, device in opened.items()}
         require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
-        return PlacedModule(job, own, captured, opened)
+        return PlacedModule(job, own, captured, opened, cuda_graphs=cuda_graphs)
     except BaseException:
         for device in opened.values():
             device.close()

@@ -64,10 +64,21 @@ class PlacedModule(nn.Module):
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
         Device name in the plan → what the last recorded step took there.
+    cuda_graphs
+        As `dlplacer.apply` was told.
     """
 
-    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        captured: Captured,
+        devices: Mapping[str, RuntimeDevice],
+        *,
+        cuda_graphs: str = "off",
+    ) -> None:
         super().__init__()
+        self.cuda_graphs = cuda_graphs
         # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
         # own.
         for name in _SHARED:
@@ -147,6 +158,12 @@ class PlacedModule(nn.Module):
         """The graph and executable at the shapes of the plan."""
         return self._primary.captured
 
+    @property
+    def graph_notes(self) -> tuple[str, ...]:
+        """Why ops of `step` and of inference are issued one by one, where CUDA graphs are wanted."""
+        graphs = self._primary.joint.graphs
+        return () if graphs is None else graphs.notes
+
     def drawn_with(self, seed: int) -> tuple[int, int]:
         """Seed and number from which the last step drew, had `seed` been that of this module."""
         base, number = self.draws.number(self.steps_done)
@@ -196,7 +213,7 @@ class PlacedModule(nn.Module):
 
     def _of(self, job: Job) -> "PlacedModule":
         """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, self._primary.captured, self.devices)
+        return type(self)(job, self.plan, self._primary.captured, self.devices, cuda_graphs=self.cuda_graphs)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -285,7 +302,7 @@ class PlacedModule(nn.Module):
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
-        return Variant(captured, order, self.devices, self.updater, layouts)
+        return Variant(captured, order, self.devices, self.updater, layouts, cuda_graphs=self.cuda_graphs)
 
     def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
         for code in variant.captured.executable.of_role("parameter", "buffer"):

@@ -1,7 +1,7 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import as_input
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.guards import require_home
@@ -36,6 +37,9 @@ class Variant:
         Device name in the plan → op ids; every op of the graph once.
     devices
         Device name in the plan → device.
+    cuda_graphs
+        What of the joint program is captured; see `dlplacer.runtime.executor.graph_rules.MODES`. Forward and backward
+        as two programs leave values for each other, and are not captured.
     """
 
     captured: Captured
@@ -43,6 +47,7 @@ class Variant:
     devices: Mapping[str, RuntimeDevice]
     updater: Updater
     layouts: Layouts
+    cuda_graphs: str = field(default="off", kw_only=True)
 
     @cached_property
     def home(self) -> Mapping[str, str]:
@@ -54,7 +59,7 @@ class Variant:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
         (program,) = self._for_devices([program])
-        return self._executor(program, self.updater)
+        return self._executor(program, self.updater, graph_rules(self.cuda_graphs))
 
     @cached_property
     def stages(self) -> tuple[Executor, ...]:
@@ -161,8 +166,10 @@ class Variant:
         """Whether tensors for other processes are handed over on their own device."""
         return False
 
-    def _executor(self, program: Program, updater: Updater) -> Executor:
-        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)
+    def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
+        return Executor(
+            self.captured.graph, self.captured.executable, program, self.devices, updater, graph_rules=rules
+        )
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device
