@@ -1,5 +1,6 @@
 """The part of torch.cuda that devices use, in one place: what is enqueued can be tested without a GPU."""
 
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,6 +9,9 @@ import torch
 # torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs. Pauses need no
 # precision.
 _CYCLES_PER_S = 1.5e9
+
+capturing = threading.Lock()
+"""Held during a capture: torch allows one at a time in a process, and no other thread may touch its stream then."""
 
 
 class StreamBackend:

@@ -11,6 +11,7 @@ import torch
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
+from dlplacer.runtime.devices.stream_backend import capturing
 
 MOST_AHEAD = 2
 """Programs that the host may have issued and the devices not done: enough to keep devices busy, and few enough that a
@@ -144,8 +145,14 @@ class RunOrder:
             for device in self.order.devices
             if (streams := streams_of(device)) is not None
         ]
+        with capturing:
+            for _, streams, own in ends:
+                # What the step leaves is given back to the stream that made it, while another one may still read it.
+                for _, _, end in ends:
+                    if end is not own:
+                        streams.wait(COMPUTE_STREAM, end)
         for streams, event in self.given:
-            streams.caller_waits([event for _, _, event in ends])
+            streams.caller_waits([end for _, _, end in ends])
             streams.events.give_back([event])
             streams.finish_reading()
         self.order.issued(ends)

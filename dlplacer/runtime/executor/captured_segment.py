@@ -1,6 +1,5 @@
 """A stretch of a device's program that is captured once and then replayed: one launch in place of one per kernel."""
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
+from dlplacer.runtime.devices.stream_backend import capturing
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.random_state import generator_lock
 
@@ -20,8 +20,6 @@ _MOST_CAPTURES = 4
 
 _TOLERANCE = 1e-4
 """Largest difference to what the ops gave, relative to their largest number: kernels that add atomically differ."""
-
-_capturing = threading.Lock()  # torch allows one capture at a time in a process
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class CapturedSegment:
         inside = replace(row, values=held, inputs=replace(row.inputs, bound=bound))
         graph = backend.graph()
         # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
-        with _capturing, generator_lock(row.device.torch_device):
+        with capturing, generator_lock(row.device.torch_device):
             # Only this thread is kept from what a capture forbids: others allocate and wait for events.
             graph.capture_begin(pool=self.memory.pool, capture_error_mode="thread_local")
             try:
