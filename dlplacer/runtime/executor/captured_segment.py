@@ -1,6 +1,7 @@
 """A stretch of a device's program that is captured once and then replayed: one launch in place of one per kernel."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
 from dlplacer.runtime.devices.stream_backend import capturing
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.random_state import generator_lock
+
+_logger = logging.getLogger(__name__)
 
 _WARMUP = 2
 """Steps that issue the ops first: libraries choose algorithms and allocate workspaces then, which no capture may do."""
@@ -89,7 +92,7 @@ class CapturedSegment:
         error.
     """
 
-    function: Callable[[DeviceRun], None]
+    function: Callable[[Sequence[DeviceRun]], None]
     values: SegmentValues
     streams: Streams
     memory: GraphMemory
@@ -102,11 +105,12 @@ class CapturedSegment:
     _held: dict[str, Any] = field(default_factory=dict)
     _made: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, row: DeviceRun) -> None:
-        """On the device's thread: do what the function does."""
+    def __call__(self, rows: Sequence[DeviceRun]) -> None:
+        """On the device's thread: do what the function does for its one device."""
+        (row,) = rows
         self._calls += 1
         if self._given_up or self._calls <= _WARMUP:
-            self.function(row)
+            self.function([row])
             return
         if self._graph is not None and not self._still_fits(row):
             # A parameter moved, or a number changed: what was captured reads elsewhere. A replay may be under way.
@@ -122,7 +126,7 @@ class CapturedSegment:
         self._captures += 1
         if self._captures > _MOST_CAPTURES:
             self._give_up(f"{self.where} is not replayed: a number that it reads changes, or a tensor moves")
-            self.function(row)
+            self.function([row])
             return
         self._held = {}
         for key, given in self._given(row).items():
@@ -159,7 +163,7 @@ class CapturedSegment:
             # Only this thread is kept from what a capture forbids: others allocate and wait for events.
             graph.capture_begin(pool=self.memory.pool, capture_error_mode="thread_local")
             try:
-                self.function(inside)
+                self.function([inside])
             finally:
                 graph.capture_end()
         outside = self.values.read | self.values.freed
@@ -169,7 +173,7 @@ class CapturedSegment:
         """What the ops themselves give, without a trace in the row or in what they change."""
         saved = {op: row.inputs.bound[op].clone() for op in self.values.mutated}
         aside = replace(row, values=dict(row.values))
-        self.function(aside)
+        self.function([aside])
         found = {name: value for name, value in aside.values.items() if name not in row.values}
         for op, value in saved.items():
             found[_bound(op)] = row.inputs.bound[op].clone()
@@ -211,6 +215,7 @@ class CapturedSegment:
         self._given_up, self._graph = True, None
         self._held, self._made = {}, {}
         self.memory.reasons.append(reason)
+        _logger.warning("%s", reason)
 
     def _given(self, row: DeviceRun) -> dict[str, Any]:
         """What comes from outside in this step."""

@@ -35,9 +35,9 @@ class DeviceRun:
     inputs: StepInputs
     inboxes: Mapping[str, Inbox]
     events: dict[str, torch.Event]
+    timeline: DeviceTimeline | None = None
     copies: dict[tuple[str, str], Value] = field(default_factory=dict)
     recorded: list[torch.Event] = field(default_factory=list)
-    timeline: DeviceTimeline | None = None
 
     def give_back_events(self) -> None:
         """Once all devices have issued their actions, so that nobody will wait for the events of this run."""

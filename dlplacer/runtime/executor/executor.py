@@ -1,6 +1,7 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
 from threading import Lock
@@ -22,6 +23,9 @@ from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+from dlplacer.runtime.executor.turns import TurnTaking, can_take_turns
+from dlplacer.runtime.program.actions import Compute
+from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 
 _submitting = Lock()
@@ -78,10 +82,20 @@ class Executor:
         self.graphs = None if graph_rules is None else GraphCapture(graph, executable, devices, graph_rules)
         slots = slots_of(program.actions, devices)
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
-        self._compilers = {
-            name: ActionCompiler(graph, executable, name, devices, slots, updater, links) for name in devices
-        }
-        self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
+        self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
+        self._compiled: dict[tuple[bool, bool], Mapping[str, CompiledActions]] = {}
+        busy = [name for name in devices if program.actions[name]]
+        possible = links is None and graph_rules is None and can_take_turns(devices[name] for name in busy)
+        ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
+        self._turns = TurnTaking(ops, None if possible else False)
+
+    @property
+    def by_turns(self) -> bool | None:
+        """Whether the devices take turns on one thread, since side by side took longer; None while both are tried.
+
+        Ops of a few microseconds only wait for the interpreter's lock when several threads call them.
+        """
+        return self._turns.chosen
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -106,20 +120,26 @@ class Executor:
         order = self._order.begin()
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
+        recording = state.timeline is not None
+        by_turns = bool(self._turns.chosen) if recording else self._turns.next
+        timelines = state.timeline or {}
         rows = {
-            name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timeline=timeline)
+            name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
             for name, device in self._devices.items()
-            for timeline in [None if state.timeline is None else state.timeline[name]]
         }
-        tasks = {name: self._task(name, row, order) for name, row in rows.items()}
+        tasks = {
+            name: self._task(compiled, [rows[own] for own in compiled.devices], order)
+            for name, compiled in self._functions(by_turns, recording).items()
+        }
         futures: list[Future[Any]] = []
+        begin = time.perf_counter()
         if self._links is not None:
             self._links.begin()
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
-                for name, device in self._devices.items():
-                    futures.append(device.submit(tasks[name]))
+                for name, task in tasks.items():
+                    futures.append(self._devices[name].submit(task))
         except BaseException as reason:
             if self._links is not None:
                 self._links.fail(reason)
@@ -134,28 +154,29 @@ class Executor:
             raise
         for row in rows.values():
             row.give_back_events()
+        if not recording:
+            self._turns.note(by_turns, time.perf_counter() - begin)
 
-    def _task(self, name: str, row: DeviceRun, order: RunOrder) -> Callable[[], None]:
-        device, timeline, inboxes = row.device, row.timeline, row.inboxes
-        compiled, compiler = self._functions(timeline is not None)[name], self._compilers[name]
-
+    def _task(self, compiled: CompiledActions, rows: Sequence[DeviceRun], order: RunOrder) -> Callable[[], None]:
         def task() -> None:
             try:
-                order.enter(device)
-                if timeline is not None:
-                    device.synchronize()
-                    timeline.begin(device)
+                for row in rows:
+                    order.enter(row.device)
+                    if row.timeline is not None:
+                        row.device.synchronize()
+                        row.timeline.begin(row.device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for function in compiled.functions:
-                        function(row)
-                if timeline is not None:
-                    device.synchronize()
+                        function(rows)
+                for row in rows:
+                    if row.timeline is not None:
+                        row.device.synchronize()
             except BaseException as error:
-                named = _named(error, compiled, compiler)
+                named = self._named(error, compiled)
                 if self._links is not None and not isinstance(error, AbortedError):
                     self._links.fail(named)
-                _abort(inboxes)
+                _abort(rows[0].inboxes)
                 try:
                     if named is error:
                         raise
@@ -167,27 +188,33 @@ class Executor:
 
         return task
 
-    def _functions(self, recording: bool) -> Mapping[str, CompiledActions]:
-        """The functions of every device, compiled when they are first needed: most programs are never recorded."""
-        if recording not in self._compiled:
-            actions = self._program.actions
-            graphs = None if recording else self.graphs
-            self._compiled[recording] = {
-                name: compiler.compiled(actions[name], recording)
-                if graphs is None
-                else graphs.compiled(name, compiler, actions[name])
-                for name, compiler in self._compilers.items()
-            }
-        return self._compiled[recording]
+    def _functions(self, by_turns: bool, recording: bool) -> Mapping[str, CompiledActions]:
+        """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
+        key = by_turns, recording
+        if key not in self._compiled:
+            actions, compiled, graphs = self._program.actions, self._compiler.compiled, self.graphs
+            if graphs is not None and not recording:
+                self._compiled[key] = {
+                    name: graphs.compiled(name, self._compiler, actions[name]) for name in self._devices
+                }
+            elif by_turns:
+                entries = [(name, action) for name, _, action in interleaved(self._program)]
+                devices = tuple(dict.fromkeys(name for name, _ in entries))
+                self._compiled[key] = {devices[0]: compiled(devices, entries, recording)}
+            else:
+                self._compiled[key] = {
+                    name: compiled((name,), [(name, action) for action in actions[name]], recording)
+                    for name in self._devices
+                }
+        return self._compiled[key]
 
-
-def _named(error: BaseException, compiled: CompiledActions, compiler: ActionCompiler) -> BaseException:
-    """The error as the user reads it: with the action in which it occurred, if that is not in it."""
-    if not isinstance(error, Exception) or isinstance(error, AbortedError):
-        return error
-    action = compiled.failing(error)
-    message = None if action is None else compiler.message(action, error)
-    return error if message is None else RunError(message)
+    def _named(self, error: BaseException, compiled: CompiledActions) -> BaseException:
+        """The error as the user reads it: with the action in which it occurred, if that is not in it."""
+        if not isinstance(error, Exception) or isinstance(error, AbortedError):
+            return error
+        entry = compiled.failing(error)
+        message = None if entry is None else self._compiler.message(entry, error)
+        return error if message is None else RunError(message)
 
 
 def _abort(inboxes: Mapping[str, Inbox]) -> None:

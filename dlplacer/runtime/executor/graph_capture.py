@@ -50,11 +50,11 @@ class GraphCapture:
 
     def compiled(self, name: str, compiler: ActionCompiler, actions: Sequence[Action]) -> CompiledActions:
         """The functions of a device; those of a device without streams are as they are."""
-        streams = streams_of(self.devices[name])
+        streams, entries = streams_of(self.devices[name]), [(name, action) for action in actions]
         if streams is None:
-            return compiler.compiled(actions, recording=False)
+            return compiler.compiled((name,), entries, recording=False)
         segments = graph_segments(actions, self._refusal, self._is_work, self.rules.least, LONGEST)
-        plain = compiler.compiled(actions, recording=False, cuts=[segment.first for segment in segments])
+        plain = compiler.compiled((name,), entries, recording=False, cuts=[segment.first for segment in segments])
         if any(segment.captured for segment in segments):
             self.memory[name] = GraphMemory(streams.backend.graph_pool())
         functions = list(plain.functions)

@@ -38,7 +38,7 @@ def write_op(
         for name in code.reads:
             source.read(name)
         source.line(
-            f"with {source.bound(drawn_with)}(row.inputs.seed, row.inputs.step, "
+            f"with {source.bound(drawn_with)}(inputs.seed, inputs.step, "
             f"{source.bound(op)}, {source.bound(device.torch_device)}):"
         )
         source.indent(1)
