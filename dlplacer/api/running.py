@@ -65,7 +65,7 @@ def capture(
     )
 
 
-def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedModule":
+def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, cuda_graphs: str = "off") -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -77,6 +77,9 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedMod
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
         (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
+    cuda_graphs
+        Whether stretches of ops on a GPU are captured and replayed: ``off``, ``auto`` (those that give the numbers of
+        their ops, once compared) or ``on`` (all that can be).
 
     Raises
     ------
@@ -100,7 +103,7 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedMod
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    return apply_plan(job, plan, devices_of(plan, devices))
+    return apply_plan(job, plan, devices_of(plan, devices), cuda_graphs=cuda_graphs)
 
 
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:

@@ -16,6 +16,7 @@ from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import picture_file
 from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.run_tables import print_run
+from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
     ranked = rank_per_gpu(arguments.devices.split(","))
     if ranked is not None:
         arguments.devices = ",".join(ranked)
-        print(f"dlplacer: one process per GPU ({arguments.devices}); --one-process keeps one", file=sys.stderr)
+        note(f"one process per GPU ({arguments.devices}); --one-process keeps one")
 
 
 def _over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:

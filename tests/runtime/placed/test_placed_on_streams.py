@@ -13,6 +13,7 @@ from runtime.random_plans import plain_loss, random_plan
 from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -135,3 +136,11 @@ def test_an_action_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, broken: 
             with pytest.raises(RunError, match=f"{action} failed on cuda:0/[01]: division by zero"):
                 placed.step(*job.args, *job.targets)
         assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
+
+
+# A clock that stops when step() returns would measure how long issuing takes.
+def test_a_step_that_is_timed_ends_with_its_devices() -> None:
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1) as (placed, log):
+        PlacedJob(placed, placed.captured, [job]).step()
+        assert log[-2:] == ["device", "device"]
