@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 
@@ -17,6 +18,17 @@ def generator_lock(device: torch.device) -> threading.Lock:
     """What holds the default generator of a device: CPU devices share one, and so do the parts of a GPU."""
     with _making:
         return _locks.setdefault(torch.device(device.type, device.index or 0), threading.Lock())
+
+
+def _renew_locks() -> None:
+    """In a forked process: nobody is left who would release the locks."""
+    global _making
+    _making = threading.Lock()
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ def test_the_numbers_are_the_same_by_turns(model: Callable[[], Job], monkeypatch
     for by_turns, expected in ((False, {"cpu:0", "cpu:1"}), (True, {"cpu:0"})):
         job = model()
         threads.clear()
-        with placed_at_random(job, seed=1) as placed:
+        with placed_at_random(job, seed=1, processes="off") as placed:
             assert placed._primary.joint.by_turns is None
             placed._primary.joint._turns.chosen = by_turns
             losses = [placed.step(*job.args, *job.targets) for _ in range(2)]
