@@ -93,7 +93,7 @@ def test_the_numbers_are_the_same_by_turns(model: Callable[[], Job], monkeypatch
 @needs_two_cores
 def test_the_first_steps_try_both_and_change_no_number() -> None:
     job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
+    with placed_at_random(job, graph=graph_of("branches"), processes="off") as placed:
         losses = []
         for _ in range(8):
             placed.zero_grad(set_to_none=True)
@@ -105,7 +105,7 @@ def test_the_first_steps_try_both_and_change_no_number() -> None:
 @needs_two_cores
 def test_a_recorded_step_by_turns_counts_no_op_twice() -> None:
     job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
+    with placed_at_random(job, graph=graph_of("branches"), processes="off") as placed:
         placed._primary.joint._turns.chosen = True
         placed.records = True
         placed.step(*job.args, *job.targets)
