@@ -65,7 +65,14 @@ def capture(
     )
 
 
-def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, processes: str = "auto") -> "PlacedModule":
+def apply(
+    job: "Job",
+    plan: PlanLike,
+    devices: DevicesLike = None,
+    *,
+    processes: str = "auto",
+    cuda_graphs: str = "off",
+) -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -80,6 +87,9 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, processes:
     processes
         Whether CPU devices are processes with shared tensors instead of threads of this one, which small ops gain from:
         ``on``, ``off`` or ``auto``, by a trial among the first steps. ``placed.processes`` says what was chosen.
+    cuda_graphs
+        Whether stretches of ops on a GPU are captured and replayed: ``off``, ``auto`` (those that give the numbers of
+        their ops, once compared) or ``on`` (all that can be).
 
     Raises
     ------
@@ -103,8 +113,8 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, processes:
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    expect_text("", processes=processes)
-    return apply_plan(job, plan, devices_of(plan, devices), processes)
+    expect_text("", processes=processes, cuda_graphs=cuda_graphs)
+    return apply_plan(job, plan, devices_of(plan, devices), processes, cuda_graphs=cuda_graphs)
 
 
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:

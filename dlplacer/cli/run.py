@@ -16,6 +16,7 @@ from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import picture_file
 from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.run_tables import print_run
+from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
 EXAMPLES = (
     ("run plan.json --devices cpu:0,cpu:1 --gantt run.png", "a plan of one of dlplacer's own models, on two cores"),
-    ("run plan.json my_model:build --devices cuda:0,cuda:1", "of a model of yours, on two GPUs"),
+    ("run plan.json my_model:build --devices cuda:0,cuda:1", "of a model of yours, on two GPUs, a process for each"),
     ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
 )
 _OWN_MODELS = "dlplacer.models:"
@@ -76,6 +77,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=seconds_option, default=120.0, metavar="TIME", help="wait so long for another rank (120 s)"
     )
+    group.add_argument(
+        "--one-process",
+        action="store_true",
+        help="feed several GPUs from one process, and not each from one of its own",
+    )
+    parser.add_argument(
+        "--cuda-graphs",
+        choices=("off", "auto", "on"),
+        default="off",
+        help="replay stretches of ops as CUDA graphs: those that pass a check (auto), or all (on); off by default",
+    )
     add_job_options(parser)
 
 
@@ -89,6 +101,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if is_onnx_plan(plan):
         return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
+    _give_each_gpu_a_process(arguments)
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
     done = _measured_over_ranks(arguments, plan) if _over_ranks(arguments, plan) else _measured(arguments, plan)
@@ -109,7 +122,14 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
         show("capturing and compiling")
         job, devices = build_job(arguments), arguments.devices.split(",")
         return run(
-            job, plan, devices, arguments.steps, arguments.warmup, on_progress=show, processes=arguments.processes
+            job,
+            plan,
+            devices,
+            arguments.steps,
+            arguments.warmup,
+            on_progress=show,
+            cuda_graphs=arguments.cuda_graphs,
+            processes=arguments.processes,
         )
 
 
@@ -129,7 +149,8 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
     if whole.batch_size is not None:
         whole.batch_size *= replicas
     bucket_bytes = DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes
-    over = OverRanks(replicas, whole.batch_size is not None, bucket_bytes, arguments.timeout)
+    cut = whole.batch_size is not None
+    over = OverRanks(replicas, cut, bucket_bytes, arguments.timeout, cuda_graphs=arguments.cuda_graphs)
 
     def work(rank: int) -> "Run | None":
         devices = arguments.devices.split(",")
@@ -145,6 +166,20 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found
+
+
+def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
+    """Name ranks for several GPUs, unless the user or a launcher has, or the step is one that runs in one process."""
+    if arguments.one_process or arguments.replicas is not None or arguments.mode == "infer":
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or "rank" in arguments.devices:
+        return
+    from dlplacer.runtime.distributed.ranks import rank_per_gpu
+
+    ranked = rank_per_gpu(arguments.devices.split(","))
+    if ranked is not None:
+        arguments.devices = ",".join(ranked)
+        note(f"one process per GPU ({arguments.devices}); --one-process keeps one")
 
 
 def _over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:

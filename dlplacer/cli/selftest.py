@@ -5,17 +5,19 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
-    from dlplacer.measure.fidelity.self_checks import Build, Selftest
+    from dlplacer.measure.fidelity.device_checks import Build
+    from dlplacer.measure.fidelity.self_checks import Selftest
 
-HELP = "Try the runtime on devices of this machine: numbers, races, link speeds, predictions."
+HELP = "Try the runtime on devices of this machine: numbers, races, links, dispatch, CUDA graphs, predictions."
 EXAMPLES = (
     ("selftest --devices cpu:0,cpu:1 --no-predictions", "numbers, races and links: less than a minute"),
-    ("selftest --devices cuda:0,cuda:1", "everything, on two GPUs"),
+    ("selftest --devices cuda:0,cuda:1 -o report.json", "everything, on two GPUs, with a report for an issue"),
 )
 
 
@@ -34,6 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-predictions", action="store_true", help="leave out the timed models, which take minutes")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans and pauses (0)")
+    parser.add_argument(
+        "-o", "--output", metavar="F", type=output_file, help="write a report (JSON) that can be attached to an issue"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -47,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "than 0 are needed"
         )
     small, timed = _models()
-    with progress("trying the runtime"):
+    with progress("trying the runtime") as show:
         done = selftest(
             small,
             {} if arguments.no_predictions else timed,
@@ -55,11 +60,17 @@ def execute(arguments: argparse.Namespace) -> int:
             repeats=arguments.repeats,
             largest_error=arguments.largest_error,
             seed=arguments.seed,
+            on_progress=show,
         )
+    if arguments.output:
+        from dlplacer.files import write_json
+
+        write_json(arguments.output, done.to_dict())
     if arguments.json:
         print(json.dumps(done.to_dict()))
     else:
         _print(done)
+        tell_written(arguments.output)
     return 0 if done.passed else CheckError.exit_code
 
 
@@ -84,5 +95,9 @@ def _print(done: "Selftest") -> None:
     for check in done.checks:
         limit = "" if check.limit is None else f"{check.limit:.3g}"
         verdict = "" if check.limit is None else "passed" if check.passed else "FAILED"
-        table.add_row(check.name, check.subject, f"{check.value:.3g} {check.unit}", limit, verdict)
+        value = "n/a" if check.value is None else f"{check.value:.3g} {check.unit}"
+        table.add_row(check.name, check.subject, value, limit, verdict)
     print_table(table)
+    for check in done.checks:
+        if check.note:
+            print(f"{check.name}, {check.subject}: {check.note}")

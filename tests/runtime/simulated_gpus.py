@@ -1,19 +1,42 @@
 """GPUs whose streams do their work as late, and in as odd an order, as events allow, with memory that is used again.
 
-A `StreamBackend` for cells, which hold one number. Memory that is freed is overwritten by the stream that owns it as
-soon as the allocator may give it away again: what is not ordered or held reads garbage.
+What programs use of ``torch.cuda``, for cells, which hold one number: a `StreamBackend` made with it runs its own code.
+Calls that the real functions would refuse are refused: by their signatures, and by CUDA's rules for events and capture.
+Memory that is freed is overwritten by the stream that owns it as soon as the allocator may give it away again: what is
+not ordered or held reads garbage.
 """
 
+import contextlib
+import inspect
 import math
 import random
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import torch
 
 GARBAGE = math.nan
+HOST = torch.device("cpu")
+
+
+def as_real(real: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method that takes what the real one takes: a call that does not fit its signature is a TypeError."""
+    signature = inspect.signature(real)
+    bound = next(iter(signature.parameters), "") in ("self", "cls")
+
+    def decorated(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            signature.bind(*([self] if bound else []), *args, **kwargs)
+            return method(self, *args, **kwargs)
+
+        return checked
+
+    return decorated
 
 
 @dataclass
@@ -26,51 +49,162 @@ class Slot:
 class Cell:
     """What an op returns: a number in memory that is given back when nobody holds the cell any more."""
 
-    def __init__(self, gpus: "SimulatedGpus | None", owner: "Stream | None", slot: Slot) -> None:
-        self.gpus, self.slot = gpus, slot
-        self.held: set[Stream] = set()
-        if gpus is not None:
-            weakref.finalize(self, gpus.give_back, slot, owner, self.held).atexit = False
+    def __init__(
+        self, gpus: "SimulatedGpus", device: torch.device, owner: "LateStream | None", slot: Slot, pinned: bool = False
+    ) -> None:
+        self.gpus, self.device, self.slot, self.pinned = gpus, device, slot, pinned
+        self.owner = owner
+        self.held: set[LateStream] = set()
 
-    def to(self, device: torch.device) -> "Cell":
-        """A core's send: the copy is there when the call returns, in memory that no stream of the GPU owns."""
+    def given_back_by(self, give_back: Callable[..., None], *args: Any) -> "Cell":
+        """The cell, whose memory is given back like this."""
+        weakref.finalize(self, give_back, *args).atexit = False
+        return self
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not torch.empty_like:
+            return NotImplemented
+        wanted = kwargs or {}
+        if not set(wanted) <= {"device", "pin_memory"}:
+            raise TypeError(f"the simulation knows no torch.empty_like with {sorted(wanted)}")
+        (like,) = args
+        return like.gpus.empty(torch.device(wanted.get("device", like.device)), wanted.get("pin_memory", False))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    def stride(self) -> tuple[int, ...]:
+        return ()
+
+    def data_ptr(self) -> int:
+        return id(self.slot)
+
+    def clone(self) -> "Cell":
+        return self.gpus.empty(self.device).copy_(self)
+
+    def is_pinned(self) -> bool:
+        return self.pinned
+
+    def to(self, device: torch.device, non_blocking: bool = False, copy: bool = False) -> "Cell":
+        """As torch: to the host without blocking, it goes into pinned memory."""
+        if torch.device(device) == self.device and not copy:
+            return self
+        return self.gpus.empty(torch.device(device), non_blocking and torch.device(device) == HOST).copy_(
+            self, non_blocking=non_blocking
+        )
+
+    def copy_(self, source: "Cell", non_blocking: bool = False) -> "Cell":
+        self.gpus.copy(self, source, non_blocking)
+        return self
+
+    def record_stream(self, stream: "LateStream") -> None:
+        if not isinstance(stream, LateStream) or self.device == HOST:
+            raise RuntimeError("record_stream needs a stream, and a tensor on a GPU")
+        self.held.add(stream)
+
+
+class LateEvent:
+    """A moment of a stream; recorded again it stands for the later one, and who waits already keeps the earlier one."""
+
+    @as_real(torch.cuda.Event.__new__)
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
+        assert (blocking, interprocess, external) == (False, False, False)
+        self.timed = enable_timing
+        self.device: int | None = None
+        self.moment: Moment | None = None
+
+    @as_real(torch.cuda.Event.record)
+    def record(self, stream: "LateStream | None" = None) -> None:
         gpus = SimulatedGpus.current
-        return Cell(gpus, None, Slot(self.slot.value))
+        assert gpus is not None
+        stream = gpus.current_stream() if stream is None else stream
+        if self.device not in (None, stream.index):
+            raise RuntimeError(f"Event device {self.device} does not match recording stream's device {stream.index}.")
+        self.device = stream.index
+        self.moment = stream.moment()
+
+    @as_real(torch.cuda.Event.query)
+    def query(self) -> bool:
+        return self.moment is None or self.moment.happened
+
+    @as_real(torch.cuda.Event.synchronize)
+    def synchronize(self) -> None:
+        if self.moment is not None:
+            self.moment.stream.gpus.forbid_capture("synchronizing an event")
+            moment = self.moment
+            moment.stream.gpus.work_until(lambda: moment.happened)
+
+    @as_real(torch.cuda.Event.elapsed_time)
+    def elapsed_time(self, end_event: "LateEvent") -> float:
+        if not (self.timed and end_event.timed) or self.moment is None or end_event.moment is None:
+            raise ValueError("both events must be recorded, with enable_timing=True")
+        return float(end_event.moment.count - self.moment.count)
 
 
-@dataclass(eq=False)
-class Event:
-    stream: "Stream"
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """What a stream has been given so far."""
+
+    stream: "LateStream"
     count: int
+    capture: "LateGraph | None" = None
 
     @property
     def happened(self) -> bool:
         return self.stream.done >= self.count
 
-    def synchronize(self) -> None:
-        self.stream.gpus.work_until(lambda: self.happened)
+
+Work = Callable[[], None]
 
 
-@dataclass(eq=False)
-class Stream:
-    """A queue of work; an entry is an event to wait for or something to do."""
+class LateStream:
+    """A queue of work; an entry is a moment to wait for or something to do."""
 
-    gpus: "SimulatedGpus"
-    entries: list[Event | Callable[[], None]] = field(default_factory=list)
-    done: int = 0
+    def __init__(self, gpus: "SimulatedGpus", index: int) -> None:
+        self.gpus, self.index = gpus, index
+        self.entries: list[Moment | Work] = []
+        self.done = 0
+        self.graph: LateGraph | None = None
 
-    def enqueue(self, entry: Event | Callable[[], None]) -> None:
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index)
+
+    def moment(self) -> Moment:
+        return Moment(self, len(self.entries), self.graph)
+
+    def enqueue(self, entry: Moment | Work) -> None:
         with self.gpus.lock:
+            if self.graph is not None:
+                if isinstance(entry, Moment):
+                    if entry.capture is not self.graph:
+                        raise RuntimeError("CUDA error: dependency created on uncaptured work in another stream")
+                    return
+                self.graph.work.append(entry)
+                return
+            if isinstance(entry, Moment) and entry.capture is not None:
+                raise RuntimeError("CUDA error: a stream that is not captured waits for one that is")
             self.entries.append(entry)
             self.gpus.work_a_little()
 
-    def record_event(self) -> Event:
-        return Event(self, len(self.entries))
+    @as_real(torch.cuda.Stream.record_event)
+    def record_event(self, event: LateEvent | None = None) -> LateEvent:
+        event = LateEvent() if event is None else event
+        event.record(self)
+        return event
 
-    def wait_event(self, event: Event) -> None:
-        self.enqueue(event)
+    @as_real(torch.cuda.Stream.wait_event)
+    def wait_event(self, event: LateEvent) -> None:
+        if event.moment is not None:
+            self.enqueue(event.moment)
 
+    @as_real(torch.cuda.Stream.synchronize)
     def synchronize(self) -> None:
+        self.gpus.forbid_capture("synchronizing a stream")
         count = len(self.entries)
         self.gpus.work_until(lambda: self.done >= count)
 
@@ -79,7 +213,7 @@ class Stream:
         if self.done == len(self.entries):
             return False
         entry = self.entries[self.done]
-        if isinstance(entry, Event):
+        if isinstance(entry, Moment):
             if not entry.happened:
                 return False
         else:
@@ -88,59 +222,205 @@ class Stream:
         return True
 
 
+class LateGraph:
+    """As ``torch.cuda.CUDAGraph``: captured work is not done, and done whenever the graph is replayed."""
+
+    @as_real(torch.cuda.CUDAGraph.__new__)
+    def __init__(self, keep_graph: bool = False) -> None:
+        assert SimulatedGpus.current is not None
+        self.gpus = SimulatedGpus.current
+        self.work: list[Work] = []
+        self.stream: LateStream | None = None
+        self.slots: list[Slot] = []
+        self.ended = False
+
+    @as_real(torch.cuda.CUDAGraph.capture_begin)
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+    ) -> None:
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(f"Unknown capture error mode: {capture_error_mode}")
+        stream = self.gpus.current_stream()
+        if stream in self.gpus.default_streams:
+            raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
+        if self.gpus.capturing or self.ended:
+            raise RuntimeError("only one capture at a time, and one for each graph")
+        self.gpus.capturing = self
+        self.slots = self.gpus.pools.setdefault(pool, []) if pool is not None else []
+        self.stream, stream.graph = stream, self
+
+    @as_real(torch.cuda.CUDAGraph.capture_end)
+    def capture_end(self) -> None:
+        if self.stream is None or self.gpus.capturing is not self:
+            raise RuntimeError("the graph is not being captured")
+        self.stream.graph, self.gpus.capturing, self.ended = None, None, True
+
+    @as_real(torch.cuda.CUDAGraph.replay)
+    def replay(self) -> None:
+        if not self.ended:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        for entry in self.work:
+            self.gpus.current_stream().enqueue(entry)
+        self.gpus.replays += 1
+
+    @as_real(torch.cuda.CUDAGraph.reset)
+    def reset(self) -> None:
+        self.work.clear()
+
+
 class SimulatedGpus:
-    """What programs use of `dlplacer.runtime.devices.stream_backend.StreamBackend`."""
+    """The functions of ``torch.cuda`` that `dlplacer.runtime.devices.stream_backend.StreamBackend` uses.
+
+    Attributes
+    ----------
+    blocked
+        How often the host had to wait for a copy.
+    synchronized
+        How often it waited for a whole device.
+    """
 
     current: "SimulatedGpus | None" = None
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, count: int = 2) -> None:
         self.lock = threading.RLock()
+        self.blocked = self.synchronized = self.replays = 0
+        self.capturing: LateGraph | None = None
+        self.pools: dict[Any, list[Slot]] = {}
+        self.events_made = 0
         self._chooser = random.Random(seed)
-        self._streams: list[Stream] = []
-        self._freed: list[tuple[Slot, Stream | None, list[tuple[Stream, int]]]] = []
+        self.default_streams = [LateStream(self, index) for index in range(count)]
+        self.streams = list(self.default_streams)
+        self._freed: list[tuple[Slot, LateStream | None, list[tuple[LateStream, int]]]] = []
         self._of_thread = threading.local()
         SimulatedGpus.current = self
 
-    def device_count(self) -> int:
-        return 2
+    @as_real(torch.cuda.is_available)
+    def is_available(self) -> bool:
+        return True
 
-    def device_name(self, index: int) -> str:
+    @as_real(torch.cuda.device_count)
+    def device_count(self) -> int:
+        return len(self.default_streams)
+
+    @as_real(torch.cuda.get_device_name)
+    def get_device_name(self, device: Any = None) -> str:
         return "Simulated"
 
-    def set_device(self, index: int) -> None:
+    @as_real(torch.cuda.set_device)
+    def set_device(self, device: Any) -> None:
+        self._of_thread.device = self._index(device)
+
+    @as_real(torch.cuda.Stream.__new__)
+    def Stream(self, device: Any = None, priority: int = 0) -> LateStream:
+        with self.lock:
+            self.streams.append(LateStream(self, self._index(device)))
+            return self.streams[-1]
+
+    def Event(self, *args: Any, **kwargs: Any) -> LateEvent:
+        self.events_made += 1
+        return LateEvent(*args, **kwargs)
+
+    def CUDAGraph(self, *args: Any, **kwargs: Any) -> LateGraph:
+        return LateGraph(*args, **kwargs)
+
+    @as_real(torch.cuda.graph_pool_handle)
+    def graph_pool_handle(self) -> Any:
+        return (0, len(self.pools) + 1)
+
+    @as_real(torch.cuda.current_stream)
+    def current_stream(self, device: Any = None) -> LateStream:
+        index = self._index(device)
+        current: LateStream = self._currents().get(index, self.default_streams[index])
+        return current
+
+    @as_real(torch.cuda.set_stream)
+    def set_stream(self, stream: LateStream) -> None:
+        self._currents()[stream.index] = stream
+        self._of_thread.device = stream.index
+
+    @contextlib.contextmanager
+    def _under(self, stream: LateStream) -> Iterator[None]:
+        device = getattr(self._of_thread, "device", None)
+        before = self._currents().get(stream.index)
+        self.set_stream(stream)
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._currents()[stream.index]
+            else:
+                self._currents()[stream.index] = before
+            if device is None:
+                del self._of_thread.device
+            else:
+                self._of_thread.device = device
+
+    @as_real(torch.cuda.stream)
+    def stream(self, stream: LateStream) -> Any:
+        assert isinstance(stream, LateStream)
+        return self._under(stream)
+
+    @as_real(torch.cuda.synchronize)
+    def synchronize(self, device: Any = None) -> None:
+        self.forbid_capture("synchronizing a device")
+        self.synchronized += 1
+        index = self._index(device)
+        self.work_until(lambda: all(one.done == len(one.entries) for one in self.streams if one.index == index))
+
+    @as_real(torch.cuda._sleep)
+    def _sleep(self, cycles: int) -> None:
         pass
 
-    def stream(self, index: int) -> Stream:
-        with self.lock:
-            self._streams.append(Stream(self))
-            return self._streams[-1]
-
-    def activate(self, stream: Stream) -> None:
-        self._of_thread.stream = stream
-
-    def copy(self, cell: Cell, device: torch.device, stream: Stream) -> Cell:
-        made = Cell(None, None, Slot()) if device.type == "cpu" else Cell(self, None, Slot())
-        self._assign(stream, made.slot, [cell.slot], lambda values: values[0])
-        return made
-
-    def protect(self, cell: Cell, stream: Stream) -> None:
-        cell.held.add(stream)
-
-    def synchronize(self, index: int) -> None:
-        self.work_until(lambda: all(stream.done == len(stream.entries) for stream in self._streams))
+    def empty(self, device: torch.device, pinned: bool = False) -> Cell:
+        """Memory from the pool of the current stream there, of the capture that is under way, or of the host."""
+        if device == HOST:
+            cell = Cell(self, device, None, Slot(), pinned)
+            return cell.given_back_by(self.give_back, cell.slot, None, cell.held) if pinned else cell
+        stream = self.current_stream(device)
+        if stream.graph is not None:
+            free = stream.graph.slots
+            cell = Cell(self, device, None, free.pop() if free else Slot())
+            return cell.given_back_by(free.append, cell.slot)
+        cell = Cell(self, device, stream, Slot())
+        return cell.given_back_by(self.give_back, cell.slot, stream, cell.held)
 
     def compute(self, cells: tuple[Cell, ...], function: Callable[[list[float]], float]) -> Cell:
         """Run an op: now on a core's thread, some time on a GPU's."""
-        stream = getattr(self._of_thread, "stream", None)
         slots = [cell.slot for cell in cells]
-        if stream is None:
+        index = getattr(self._of_thread, "device", None)
+        if index is None:
+            assert all(cell.device == HOST for cell in cells)
             with self.lock:
-                return Cell(None, None, Slot(function([slot.value for slot in slots])))
-        made = Cell(self, stream, Slot())
-        self._assign(stream, made.slot, slots, function)
+                return Cell(self, HOST, None, Slot(function([slot.value for slot in slots])))
+        assert all(cell.device.index == index for cell in cells)
+        made = self.empty(torch.device("cuda", index))
+        self._assign(self.current_stream(), made.slot, slots, function)
         return made
 
-    def give_back(self, slot: Slot, owner: Stream | None, held: set[Stream]) -> None:
+    def copy(self, target: Cell, source: Cell, non_blocking: bool) -> None:
+        """As torch: on the source's current stream, with a barrier on both sides to that of another GPU."""
+        first, last = [source.slot], target.slot
+        if source.device == target.device == HOST:
+            with self.lock:
+                last.value = source.slot.value
+            return
+        stream = self.current_stream(target.device if source.device == HOST else source.device)
+        if source.device != target.device and HOST not in (source.device, target.device):
+            there = self.current_stream(target.device)
+            stream.enqueue(there.moment())
+            self._assign(stream, last, first, lambda values: values[0])
+            there.enqueue(stream.moment())
+            return
+        self._assign(stream, last, first, lambda values: values[0])
+        host = source if source.device == HOST else target if target.device == HOST else None
+        if host is not None:
+            if non_blocking and host.pinned:
+                host.held.add(stream)  # as torch's allocator of pinned memory notes by itself
+            else:
+                self.blocked += 1
+                stream.synchronize()
+
+    def give_back(self, slot: Slot, owner: LateStream | None, held: set[LateStream]) -> None:
         """Let the owner have the memory again once the streams that held it have come so far."""
         with self.lock:
             self._freed.append((slot, owner, [(stream, len(stream.entries)) for stream in held]))
@@ -149,7 +429,7 @@ class SimulatedGpus:
     def work_until(self, condition: Callable[[], bool]) -> None:
         """Let streams work until a condition holds, some of them only when no other can."""
         with self.lock:
-            streams = list(self._streams)
+            streams = list(self.streams)
             while not condition():
                 if self._chooser.random() < 0.1:
                     self._chooser.shuffle(streams)
@@ -160,12 +440,33 @@ class SimulatedGpus:
     def work_a_little(self) -> None:
         """Let some stream do some of its work, sometimes."""
         if self._chooser.random() < 0.2:
-            stream = self._chooser.choice(self._streams)
+            stream = self._chooser.choice(self.streams)
             while stream.step() and self._chooser.random() < 0.8:
                 pass
             self._use_again()
 
-    def _assign(self, stream: Stream, slot: Slot, slots: list[Slot], function: Callable[[list[float]], float]) -> None:
+    def forbid_capture(self, what: str) -> None:
+        """Refuse what CUDA refuses to a thread that captures."""
+        if any(stream.graph is not None for stream in self._currents().values()):
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")
+
+    def _currents(self) -> dict[int, LateStream]:
+        if not hasattr(self._of_thread, "streams"):
+            self._of_thread.streams = {}
+        found: dict[int, LateStream] = self._of_thread.streams
+        return found
+
+    def _index(self, device: Any) -> int:
+        if device is None:
+            return int(getattr(self._of_thread, "device", 0))
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is None or not 0 <= index < len(self.default_streams):
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        return int(index)
+
+    def _assign(
+        self, stream: LateStream, slot: Slot, slots: list[Slot], function: Callable[[list[float]], float]
+    ) -> None:
         def work() -> None:
             slot.value = function([source.value for source in slots])
 

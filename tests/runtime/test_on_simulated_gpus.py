@@ -3,8 +3,10 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
+import torch
 from runtime.program.random_spaces import AWAY, AWAY_ON_GPU, Lowered, random_lowered
 from runtime.program.test_races import damaged, found, runs_dry
 from runtime.simulated_gpus import Cell, SimulatedGpus
@@ -14,11 +16,13 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.stream_backend import StreamBackend
 from dlplacer.runtime.executor.executor import Executor
+from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
-from dlplacer.runtime.program.actions import Hold, Wait
-from dlplacer.runtime.program.device_memory import MemorySpaces, memory_spaces
+from dlplacer.runtime.program.actions import Compute, Hold, Wait
+from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces, memory_spaces
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -51,7 +55,8 @@ def opened(spaces: MemorySpaces, gpus: SimulatedGpus) -> Iterator[dict[str, Runt
             device: RuntimeDevice = CpuDevice(0)
             if space.has_streams:
                 device.close()
-                device = CudaDevice(int(space.memory[-1]), gpus, part, "forced" if space.copies else "free")
+                backend = StreamBackend("cuda", gpus)
+                device = CudaDevice(int(space.memory[-1]), backend, part, "forced" if space.copies else "free")
             stack.callback(device.close)
             devices[name] = device
         yield devices
@@ -70,6 +75,10 @@ def right_values(lowered: Lowered, seed: int) -> bool:
         state = executors[0].start(StepInputs({}, 0, 0))
         for executor in executors:
             executor.run(state)
+        # The host is neither held up by copies nor waits for devices.
+        assert gpus.blocked == gpus.synchronized == 0
+        for device in devices.values():
+            device.drain()
         left = [
             cell.slot.value == expected[tensor]
             for held in state.values.values()
@@ -79,12 +88,12 @@ def right_values(lowered: Lowered, seed: int) -> bool:
         return all(left) and computed == expected
 
 
-def numbers(lowered: Lowered) -> dict[str, float]:
-    """Op or tensor → its value."""
+def numbers(lowered: Lowered, given: float = 0.0) -> dict[str, float]:
+    """Op or tensor → its value, where ops that read nothing add a number."""
     values: dict[str, float] = {}
     for name in lowered.graph.topological_order:
         read = {edge.tensor for edge in lowered.graph.edges_into[name]} - lowered.empty
-        value = 1.0 + sum(values[tensor] for tensor in read)
+        value = 1.0 + (sum(values[tensor] for tensor in read) if read else given)
         values[name] = value
         values.update((edge.tensor, value) for edge in lowered.graph.edges_from[name])
     return {tensor: value for tensor, value in values.items() if tensor not in lowered.empty}
@@ -142,3 +151,78 @@ def test_races_show(kind: type) -> None:
             wrong += not right_values(broken, seed)
     assert raced > 20
     assert wrong > 5
+
+
+STEPS = 6
+
+
+def right_over_steps(lowered: Lowered, seed: int, rules: GraphRules | None) -> tuple[bool, int]:
+    """Whether steps with other inputs each, none of which the host waits for, compute what they should; and replays."""
+    gpus = SimulatedGpus(seed)
+    found: dict[str, list[float]] = {}
+    (program,) = lowered.programs
+    with opened(lowered.spaces, gpus) as devices:
+        executable = with_inputs(lowered.graph, gpus, lowered.empty, found)
+        executor = Executor(lowered.graph, executable, program, devices, Updater(None), graph_rules=rules)
+        home = {
+            action.op: name
+            for name, actions in program.actions.items()
+            for action in actions
+            if isinstance(action, Compute)
+        }
+        for step in range(STEPS):
+            bound = {}
+            for code in executable.of_role("input"):
+                bound[code.op] = cell = gpus.empty(device_of(lowered.spaces[home[code.op]]))
+                cell.slot.value = float(step)
+            del cell
+            executor.run(executor.start(StepInputs(bound, 0, step)))
+            del bound
+        assert gpus.blocked == gpus.synchronized == 0
+        for device in devices.values():
+            device.drain()
+        replays = 0 if executor.graphs is None else executor.graphs.replays
+        assert executor.graphs is None or not [note for note in executor.graphs.notes if "stretch" in note]
+    expected: dict[str, list[float]] = {}
+    for step in range(STEPS):
+        for tensor, value in numbers(lowered, float(step)).items():
+            expected.setdefault(tensor, []).append(value)
+    return found == expected, replays
+
+
+def device_of(space: DeviceMemorySpace) -> torch.device:
+    return torch.device(space.memory)
+
+
+def with_inputs(
+    graph: OpGraph, gpus: SimulatedGpus, empty: frozenset[str], found: dict[str, list[float]]
+) -> Executable:
+    """As `executable_of`: every op that reads nothing adds a number from outside, and all values are noted."""
+
+    def total_for(tensor: str) -> Callable[..., Cell]:
+        def total(values: list[float]) -> float:
+            found.setdefault(tensor, []).append(1.0 + sum(values))
+            return found[tensor][-1]
+
+        return lambda *cells: gpus.compute(cells, total)
+
+    codes = {}
+    for name, code in executable_of(graph, gpus, empty, {}).codes.items():
+        given = () if code.reads else (f"{name}.in",)
+        reads = tuple(map(Value, code.reads or given))
+        calls = tuple(replace(call, target=total_for(call.result), args=reads) for call in code.instructions)
+        role = "call" if code.reads else "input"
+        codes[name] = replace(code, role=role, value="".join(given), instructions=calls)
+    return Executable(codes, (), None, False)
+
+
+@pytest.mark.parametrize("rules", [None, GraphRules(least=2, checked=False)], ids=["issued", "graphs"])
+def test_steps_follow_each_other_without_waiting(rules: GraphRules | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlplacer.runtime.executor.graph_capture.refusal", lambda code: None)
+    replays = 0
+    for seed, lowered in plans_here(80):
+        if len(lowered.programs) == 1:
+            right, replayed = right_over_steps(lowered, seed, rules)
+            assert right, seed
+            replays += replayed
+    assert (replays > 20) == (rules is not None)

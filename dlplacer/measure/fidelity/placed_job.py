@@ -46,7 +46,13 @@ class PlacedJob:
         return {name: device for name, device in self.placed.devices.items() if not name.startswith(NETWORK)}
 
     def step(self) -> torch.Tensor:
-        """Take a step, without the gradients of the last one; the loss, or the first output of inference."""
+        """Take a step to its end, without the gradients of the last one; the loss, or the first output of inference."""
+        result = self._issued_step()
+        for device in self.devices.values():
+            device.drain()
+        return result
+
+    def _issued_step(self) -> torch.Tensor:
         self.placed.zero_grad(set_to_none=True)
         if self.job.mode == "infer":
             outputs: torch.Tensor = pytree.tree_leaves(self.placed(*self.job.args, **self.job.kwargs))[0]

@@ -36,12 +36,15 @@ class OverRanks:
         As in `dlplacer.runtime.distributed.replicated_plan`.
     timeout_s
         How long to wait for another process.
+    cuda_graphs
+        As in `dlplacer.apply`.
     """
 
     replicas: int = 1
     cut: bool = True
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
+    cuda_graphs: str = "off"
 
 
 def run(
@@ -53,6 +56,7 @@ def run(
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
     processes: str = "auto",
+    cuda_graphs: str = "off",
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -68,6 +72,8 @@ def run(
         Called between steps.
     processes
         As in `dlplacer.apply`; a choice by trial is made before the first step that is timed.
+    cuda_graphs
+        As in `dlplacer.apply`. The prediction is of ops that are issued one by one.
 
     Raises
     ------
@@ -80,7 +86,7 @@ def run(
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices, processes)))
+            module = stack.enter_context(closing(apply(job, plan, devices, processes, cuda_graphs=cuda_graphs)))
             made = PlacedJob(module, module.captured, [job])
             settle(module, made.step)
             return made
@@ -129,7 +135,7 @@ def run_over_ranks(
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
-        with closing(apply_in_group(parts[group.replica], planned, group, opened)) as module:
+        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.cuda_graphs)) as module:
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup, on_progress)

@@ -1,22 +1,25 @@
 """Whether devices of this machine do what plans expect of them: numbers, races, links, predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 import torch
-from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
+from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.check import Check, largest_difference
+from dlplacer.measure.fidelity.device_checks import Build, dispatch_checks, graph_checks, results_of
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
+from dlplacer.measure.fidelity.selftest_report import environment_of
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
@@ -27,41 +30,27 @@ from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
-Build = Callable[[], Job]
-
 _TOLERANCE = 1e-4
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was tried.
+@dataclass(frozen=True)
+class Selftest:
+    """All checks, in the order in which they were tried.
 
     Attributes
     ----------
-    value, limit
-        What was measured and what it may be at most; None if it is only reported.
+    environment
+        Versions and devices.
+    topology
+        The devices with their measured links; None if none was measured.
     """
-
-    name: str
-    subject: str
-    value: float
-    limit: float | None
-    unit: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the value is within its limit."""
-        return self.limit is None or self.value <= self.limit
-
-
-@dataclass(frozen=True)
-class Selftest:
-    """All checks, in the order in which they were tried."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    topology: Topology | None = None
 
     @property
     def passed(self) -> bool:
@@ -69,9 +58,14 @@ class Selftest:
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer selftest --json`` prints."""
-        checks = [{**asdict(check), "passed": check.passed} for check in self.checks]
-        return {"devices": list(self.devices), "passed": self.passed, "checks": checks}
+        """The object that ``dlplacer selftest --json`` prints, and writes with ``-o``."""
+        return {
+            "devices": list(self.devices),
+            "passed": self.passed,
+            "checks": [check.to_dict() for check in self.checks],
+            "environment": dict(self.environment),
+            "topology": None if self.topology is None else topology_to_dict(self.topology),
+        }
 
 
 def selftest(
@@ -82,12 +76,15 @@ def selftest(
     repeats: int = 5,
     largest_error: float = 0.15,
     seed: int = 0,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> Selftest:
     """Try plans on the devices.
 
     Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
     there. Races: the same plans again, with random pauses on every device, must give the same bits. Links: latency and
-    rate, reported only. Predictions: plans of the timed models, profiled and run.
+    rate, reported only. Dispatch: ops per second that are issued, reported only. CUDA graphs: the first small model
+    replayed on the first device, with the same numbers; how much sooner is reported. Predictions: plans of the timed
+    models, profiled and run.
 
     Parameters
     ----------
@@ -104,14 +101,24 @@ def selftest(
     try:
         checks: list[Check] = []
         for position, (name, build) in enumerate(small.items()):
+            on_progress(f"numbers and races: {name}")
             checks += _numbers(name, build, opened, repeats, seed + position)
+        on_progress("links")
         topology = measured_topology(opened)
         checks += _links(topology)
+        for name, build in list(small.items())[:1]:
+            on_progress("dispatch and CUDA graphs")
+            checks += dispatch_checks(build(), opened)
+            captured = capture_job(build(), default_rewrites())
+            alone = random_plan(captured.graph, _nominal(opened[:1]), seed)
+            checks += graph_checks(name, build, alone, captured, opened, _TOLERANCE)
         for name, build in timed.items():
+            on_progress(f"prediction: {name}")
             plan = _planned(build(), opened, topology)
             report = run(build(), plan, devices, steps=10, warmup=3).report
             checks.append(Check("prediction", name, report.prediction_error, largest_error, "relative error"))
-        return Selftest(tuple(device.name for device in opened), tuple(checks))
+        names = tuple(device.name for device in opened)
+        return Selftest(names, tuple(checks), environment_of(opened), topology)
     finally:
         for device in opened:
             device.close()
@@ -123,11 +130,15 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     plan = random_plan(captured.graph, _nominal(devices), seed)
     ours = _outcome(build(), plan, captured, devices)
     job = build()
-    plain = _results(EagerStep([job], job.module, devices[0]).step(), job.module)
-    yield Check("numbers", f"{name} against plain PyTorch", _difference(ours, plain), _TOLERANCE, "largest difference")
+    plain = results_of(EagerStep([job], job.module, devices[0]).step(), job.module)
+    yield Check(
+        "numbers", f"{name} against plain PyTorch", largest_difference(ours, plain), _TOLERANCE, "largest difference"
+    )
     serial = random_plan(captured.graph, _nominal(devices[:1]), seed)
     alone = _outcome(build(), serial, captured, devices[:1])
-    yield Check("numbers", f"{name} against one device", _difference(ours, alone), _TOLERANCE, "largest difference")
+    yield Check(
+        "numbers", f"{name} against one device", largest_difference(ours, alone), _TOLERANCE, "largest difference"
+    )
     differing = 0
     for number in range(repeats):
         delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
@@ -140,17 +151,7 @@ def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[Runtime
     """Loss, gradients and buffers after one step of a plan."""
     named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
     placed = PlacedModule(job, plan, captured, named)
-    return _results(placed.step(*job.args, *job.targets, **job.kwargs), placed)
-
-
-def _results(loss: torch.Tensor, module: nn.Module) -> dict[str, torch.Tensor]:
-    gradients = {name: tensor.grad for name, tensor in module.named_parameters() if tensor.grad is not None}
-    found = {"loss": loss, **gradients, **dict(module.named_buffers())}
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
-
-
-def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+    return results_of(placed.step(*job.args, *job.targets, **job.kwargs), placed)
 
 
 def _links(topology: Topology) -> Iterator[Check]:

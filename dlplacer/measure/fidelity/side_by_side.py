@@ -34,8 +34,8 @@ class Names:
 def names_of(ranks: Ranks, replica: int) -> Names:
     """The names of one of the replicas that run over ranks."""
     devices = {device: f"rank{owner.rank}/{device}" for device, owner in ranks.owners[replica].items()}
-    for part in map(_part, range(ranks.per_replica)):
-        devices[part] = f"rank{ranks.rank_of(part, replica)}/{NETWORK}"
+    for part in _parts(ranks):
+        devices[part] = f"rank{ranks.rank_of(part, replica)}/{NETWORK}" + "".join(part.partition("/")[1:])
     return Names(replica, f"replica{replica}/" if ranks.replicas > 1 else "", devices)
 
 
@@ -82,7 +82,7 @@ class _Copy:
         for device in self.plan.topology.devices:
             parts = [device.id]
             if device.id == NETWORK:
-                parts = [_part(rank) for rank in range(self.ranks.per_replica)]
+                parts = _parts(self.ranks)
             yield from (replace(device, id=self.names.devices[part]) for part in parts)
 
     def op(self, op: Op) -> Op:
@@ -119,9 +119,9 @@ class _Copy:
         return self.names.devices[source], self.names.devices[target]
 
     def _network_near(self, device: str) -> str:
-        return _part(self.ranks.rank_of(device, 0))
+        return self.ranks.network_of(device)
 
 
-def _part(rank: int) -> str:
-    """The part of the network that a replica's rank runs, counted within the replica."""
-    return f"{NETWORK}@rank{rank}"
+def _parts(ranks: Ranks) -> list[str]:
+    """The parts of the network that the ranks of a replica run, counted within the replica."""
+    return [part for rank in range(ranks.per_replica) for part in ranks.networks(rank)]

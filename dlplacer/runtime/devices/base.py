@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -15,6 +16,18 @@ Value = torch.Tensor | None
 
 HOST_DEVICE = torch.device("cpu")
 """Where torch keeps tensors of the host's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorUnderWay:
+    """A tensor that is there once an event has happened."""
+
+    tensor: torch.Tensor
+    arrived: torch.Event
+
+
+InFlight = Value | TensorUnderWay
+"""What one device sends and another receives."""
 
 
 class RuntimeDevice(Protocol):
@@ -41,14 +54,14 @@ class RuntimeDevice(Protocol):
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the device's thread, after all that was submitted before."""
 
-    def send(self, tensor: Value, target: "RuntimeDevice") -> Value:
+    def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:
         """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
 
-    def receive(self, in_flight: Value) -> Value:
+    def receive(self, in_flight: InFlight) -> Value:
         """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
 
     def drain(self) -> None:
-        """From any thread: wait for what other threads have enqueued on the device."""
+        """From any thread: wait for all that anyone has enqueued on the device."""
 
     def synchronize(self) -> None:
         """On this device's thread: wait until all ops have finished."""

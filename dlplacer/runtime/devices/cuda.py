@@ -8,7 +8,7 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import RuntimeDevice, Value
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, TensorUnderWay, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
 from dlplacer.runtime.devices.stream_backend import StreamBackend
@@ -62,12 +62,16 @@ class CudaDevice(Worker):
         """The tensor itself: what has to happen on streams first are actions of their own."""
         return tensor
 
-    def receive(self, in_flight: Value) -> Value:
-        """The tensor; the program says for what the compute stream waits."""
-        return in_flight
+    def receive(self, in_flight: InFlight) -> Value:
+        """The tensor; the program says for what the compute stream waits, but for what a core has sent."""
+        if not isinstance(in_flight, TensorUnderWay):
+            return in_flight
+        self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
+        self.streams.events.give_back([in_flight.arrived])
+        return in_flight.tensor
 
     def drain(self) -> None:
-        """Wait for all streams, so that what the caller enqueued on its own stream is done."""
+        """Wait for all streams, the caller's own among them."""
         self._backend.synchronize(self._index)
 
     def synchronize(self) -> None:

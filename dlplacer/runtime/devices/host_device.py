@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, TensorUnderWay, Value
+from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.worker import Worker
 
 
@@ -34,12 +35,18 @@ class HostDevice(HostClock, Worker):
         self.torch_device = HOST_DEVICE
         super().__init__(name, prepare)
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> Value:
-        """The tensor itself to a device of the same memory; a copy to any other."""
-        return tensor if tensor is None or target.torch_device == HOST_DEVICE else tensor.to(target.torch_device)
+    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
+        """The tensor itself to a device of the same memory; a copy to any other, which may be under way."""
+        if tensor is None or target.torch_device == HOST_DEVICE:
+            return tensor
+        streams = streams_of(target)
+        if streams is None:
+            return tensor.to(target.torch_device)
+        return TensorUnderWay(*streams.upload(tensor, target.torch_device, f"from {self.name}"))
 
-    def receive(self, in_flight: Value) -> Value:
+    def receive(self, in_flight: InFlight) -> Value:
         """The tensor: it is ready when it arrives."""
+        assert not isinstance(in_flight, TensorUnderWay)
         return in_flight
 
     def drain(self) -> None:

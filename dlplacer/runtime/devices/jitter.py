@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice, T, Value
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, T, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
 
 
@@ -45,11 +45,11 @@ class DelayedDevice:
 
         return self._device.submit(hesitant)
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> Value:
+    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         self._pause()
         return self._device.send(tensor, target)
 
-    def receive(self, in_flight: Value) -> Value:
+    def receive(self, in_flight: InFlight) -> Value:
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
@@ -79,6 +79,8 @@ class _DelayedStreams:
         self._streams.wait(stream, event)
         self._pause()
 
-    def copy(self, tensor: torch.Tensor, device: torch.device, stream: str) -> torch.Tensor:
+    def copy(
+        self, tensor: torch.Tensor, device: torch.device, stream: str, target: Streams | None = None
+    ) -> torch.Tensor:
         self._pause()
-        return self._streams.copy(tensor, device, stream)
+        return self._streams.copy(tensor, device, stream, target)

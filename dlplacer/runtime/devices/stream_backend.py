@@ -1,5 +1,7 @@
 """The part of torch.cuda that devices use, in one place: what is enqueued can be tested without a GPU."""
 
+import threading
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -8,15 +10,21 @@ import torch
 # precision.
 _CYCLES_PER_S = 1.5e9
 
+capturing = threading.Lock()
+"""Held during a capture: torch allows one at a time in a process, and no other thread may touch its stream then."""
+
 
 class StreamBackend:
     """What devices use of torch's module for their type: ``torch.cuda``, or another with the same functions.
 
-    Stand-ins of tests have the same methods.
+    Parameters
+    ----------
+    module
+        In place of torch's own: a stand-in of tests, whose functions take what the real ones take.
     """
 
-    def __init__(self, torch_type: str) -> None:
-        self._torch: Any = torch.get_device_module(torch_type)
+    def __init__(self, torch_type: str, module: Any = None) -> None:
+        self._torch: Any = torch.get_device_module(torch_type) if module is None else module
 
     def device_count(self) -> int:
         """Number of devices of the type."""
@@ -35,16 +43,53 @@ class StreamBackend:
         made: torch.Stream = self._torch.Stream(device=index)
         return made
 
+    def current(self, index: int) -> torch.Stream:
+        """The stream on which the calling thread's ops are enqueued on a device."""
+        found: torch.Stream = self._torch.current_stream(index)
+        return found
+
     def activate(self, stream: torch.Stream) -> None:
         """Make a stream current for the calling thread; later ops are enqueued there."""
         self._torch.set_stream(stream)
 
-    def copy(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
-        """Enqueue a copy to a device, be it the tensor's own."""
+    def on(self, stream: torch.Stream) -> Any:
+        """A context in which a stream is current for the calling thread."""
+        return self._torch.stream(stream)
+
+    def copy(
+        self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream, arrival: torch.Stream | None = None
+    ) -> torch.Tensor:
+        """Enqueue a copy to a device, be it the tensor's own.
+
+        Parameters
+        ----------
+        arrival
+            Stream of another GPU from whose memory the copy is allocated.
+        """
         # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
-        # queued behind it. On a stream of its own a copy delays only what waits for its event.
+        # queued behind it. On a stream of its own a copy delays only what waits for its event. The same holds at the
+        # other end, where torch orders the copy before and behind the current stream: the caller's, were it not for
+        # `arrival`, from whose pool the memory comes.
+        with ExitStack() as current:
+            if arrival is not None:
+                current.enter_context(self._torch.stream(arrival))
+            current.enter_context(self._torch.stream(stream))
+            if device.type == "cpu":
+                # Without blocking, torch takes the target from its pool of pinned memory.
+                return tensor.to(device, non_blocking=True, copy=True)
+            return torch.empty_like(tensor, device=device).copy_(tensor, non_blocking=True)
+
+    def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
+        """Enqueue a copy from the host's memory to a device; what is not pinned is staged, and may change at once."""
         with self._torch.stream(stream):
-            return tensor.to(device, non_blocking=True, copy=True)
+            # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
+            # only after the copies that read it, which it notes by itself.
+            source = tensor if tensor.is_pinned() else self.pinned(tensor)
+            return torch.empty_like(tensor, device=device).copy_(source, non_blocking=True)
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor of the host in pinned memory."""
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
@@ -60,6 +105,14 @@ class StreamBackend:
         """A new event."""
         made: torch.Event = self._torch.Event(enable_timing=timed)
         return made
+
+    def graph(self) -> Any:
+        """An empty graph (``torch.cuda.CUDAGraph``)."""
+        return self._torch.CUDAGraph()
+
+    def graph_pool(self) -> Any:
+        """A pool of memory for graphs that are always replayed in the order in which they were captured."""
+        return self._torch.graph_pool_handle()
 
     def pause(self, stream: torch.Stream, pause_s: float) -> None:
         """Enqueue a pause on a stream."""

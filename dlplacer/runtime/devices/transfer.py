@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 
 TensorInFlight = tuple[Any, torch.Event | None]
@@ -21,9 +21,25 @@ def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> 
         return tensor, computed
     stream = f"copy to {target.name}"
     streams.wait(stream, computed)
-    copied = streams.copy(tensor, target.torch_device, stream)
+    copied = streams.copy(tensor, target.torch_device, stream, streams_of(target))
     streams.hold(tensor, stream)
     return copied, streams.record(stream)
+
+
+def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.take_input(tensor, device.torch_device)
+
+
+def brought(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the device's thread: a tensor that another process sent through the host, safe to use by what follows."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.bring(tensor, device.torch_device)
 
 
 def received(device: RuntimeDevice, in_flight: TensorInFlight) -> Any:
@@ -36,5 +52,7 @@ def received(device: RuntimeDevice, in_flight: TensorInFlight) -> Any:
         return device.receive(tensor)
     if arrived is not None:
         streams.wait(COMPUTE_STREAM, arrived)
-    streams.hold(tensor, COMPUTE_STREAM)
-    return tensor
+    there = device.receive(tensor)
+    if there is not None:
+        streams.hold(there, COMPUTE_STREAM)
+    return there

@@ -26,6 +26,7 @@ from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.distributed.same_call import described
+from dlplacer.runtime.executor.graph_rules import graph_rules
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured
 
 
@@ -36,6 +37,7 @@ def apply_ranks(
     *,
     replicas: int = 1,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    cuda_graphs: str = "off",
 ) -> RankModule:
     """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
 
@@ -51,6 +53,8 @@ def apply_ranks(
         (`dlplacer.runtime.distributed.replicated_plan`).
     timeout_s
         How long to wait for another process.
+    cuda_graphs
+        As in `dlplacer.apply`.
 
     Raises
     ------
@@ -64,11 +68,12 @@ def apply_ranks(
     InternalError
         If the joined programs would hang.
     """
+    graph_rules(cuda_graphs)
     check_plan(plan)
     require_captured(plan)
     require_replicas(plan, replicas)
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
-        return apply_in_group(job, plan, group, opened)
+        return apply_in_group(job, plan, group, opened, cuda_graphs)
 
 
 def require_replicas(plan: Plan, replicas: int) -> None:
@@ -116,16 +121,18 @@ def opened_group(
         raise
 
 
-def apply_in_group(job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> RankModule:
+def apply_in_group(
+    job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], cuda_graphs: str = "off"
+) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
     group.require_same(settings_of(job, plan, replicas))
     captured, plan = group.agreed(lambda: _captured(job, plan))
     devices = dict(opened)
     if replicas > 1:
-        part = group.rank % group.ranks.per_replica
-        devices[f"{NETWORK}@rank{part}"] = _network(next(iter(opened.values())))
-    return RankModule(job, plan, captured, devices, group)
+        parts = group.ranks.networks(group.rank % group.ranks.per_replica)
+        devices |= {name: _network(opened[neighbour]) for name, neighbour in parts.items()}
+    return RankModule(job, plan, captured, devices, group, cuda_graphs=cuda_graphs)
 
 
 def settings_of(job: Job, plan: Plan, replicas: int) -> dict[str, Any]:
@@ -158,6 +165,6 @@ def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: free to run on any core, or on a GPU with a stream of its own there."""
+    """A thread for collectives: free to run on any core, or on the neighbour's GPU with a stream of its own there."""
     here = neighbour.torch_device
     return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)

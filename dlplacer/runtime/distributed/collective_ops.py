@@ -48,9 +48,16 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone."""
+    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone.
+
+    Attributes
+    ----------
+    device
+        Device of the plan on which the vector is.
+    """
 
     bucket: str
+    device: str
     group: "RankGroup | None" = None
 
     def __call__(self, flat: torch.Tensor) -> torch.Tensor:
@@ -62,12 +69,14 @@ class Mean:
         module: Any = torch.get_device_module(flat.device)
         stream = module.current_stream(flat.device)
 
+        channel, peers = group.exchange_of(self.device)
+
         def reduce() -> None:
             with module.stream(stream):
-                dist.all_reduce(flat, dist.ReduceOp.SUM, group=group.peers)
+                dist.all_reduce(flat, dist.ReduceOp.SUM, group=peers)
                 flat.div_(group.ranks.replicas)
 
-        group.call((NETWORK, "replicas"), f"{self.bucket} over {group.ranks.replicas} replicas", reduce)
+        group.call(channel, f"{self.bucket} over {group.ranks.replicas} replicas", reduce)
         return flat
 
 
@@ -113,7 +122,7 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
         shapes = [_gradient_spec(captured.graph, name).shape for name in bucket.parameters]
         calls: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[str, ...]], ...] = (
             (packed, pack, ([Value(value) for value in values],), tuple(dict.fromkeys(values))),
-            (mean, Mean(mean), (Value(packed),), (packed,)),
+            (mean, Mean(mean, bucket.device), (Value(packed),), (packed,)),
             (unpacked, unpack, (Value(mean), [list(shape) for shape in shapes]), (mean,)),
         )
         for op, target, args, reads in calls:

@@ -23,7 +23,7 @@ from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from dlplacer.runtime.distributed.messages.messages import Channel
 from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport
 from dlplacer.runtime.distributed.messages.wire_format import WireFormat
-from dlplacer.runtime.distributed.ranks import Ranks
+from dlplacer.runtime.distributed.ranks import NETWORK, Ranks, memory_name
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
@@ -39,7 +39,7 @@ class RankGroup:
     rank, replica
         Of this process.
     peers
-        Process group of those that own the same devices in every replica; None with one replica.
+        Part of the network → process group of those that own the same devices in every replica; empty with one replica.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -57,10 +57,12 @@ class RankGroup:
                 f"were started: use torchrun --nproc-per-node {ranks.count}, or name other ranks"
             )
         self.replica = ranks.replica_of(self.rank)
-        self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else None
+        self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else {}
         own = next(iter(ranks.devices_of(self.rank).values()))
         through_host = any(kind.in_host_memory for kind in kinds)
-        self.transport: HostTransport = HostTransport() if through_host else NcclTransport(torch.device(own))
+        self.transport: HostTransport = (
+            HostTransport() if through_host else NcclTransport(torch.device(memory_name(own)))
+        )
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s, count)
         self._threads: dict[Channel, ChannelThread] = {}
@@ -168,14 +170,23 @@ class RankGroup:
             self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
         return wire.shaped(flat)
 
-    def _peer_groups(self, timeout_s: float) -> Any:
-        mine = None
+    def exchange_of(self, device: str) -> tuple[Channel, Any]:
+        """The channel and the process group for collectives of a device of the plan.
+
+        Every GPU has its own: NCCL's communicators are of one GPU per process, and are made in the order of first use.
+        """
+        network = self.ranks.network_of(device)
+        return (NETWORK, network), self.peers[network]
+
+    def _peer_groups(self, timeout_s: float) -> dict[str, Any]:
+        mine = {}
         for part in range(self.ranks.per_replica):
             members = self.ranks.peers_of(part)
-            with _named(f"rank {self.rank} failed to join ranks {members}", timeout_s):
-                group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
-            if self.rank in members:
-                mine = group
+            for network in self.ranks.networks(part):
+                with _named(f"rank {self.rank} failed to join ranks {members}", timeout_s):
+                    group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
+                if self.rank in members:
+                    mine[network] = group
         return mine
 
 

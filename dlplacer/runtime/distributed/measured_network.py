@@ -15,8 +15,9 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import kind_of
 from dlplacer.runtime.distributed.group import HOST, RankGroup
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.ranks import memory_name
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.statistic import settled
 
@@ -51,13 +52,16 @@ def measured_all_reduce(group: RankGroup) -> AlphaBeta:
 
     Every process takes part; with one replica there is nothing to reduce.
     """
-    if group.peers is None:
+    if not group.peers:
         return AlphaBeta(0.0, 0.0)
     times: dict[int, float] = {}
+    device = next(iter(group.ranks.networks(group.rank % group.ranks.per_replica).values()))
+    channel, peers = group.exchange_of(device)
+    memory = torch.device(memory_name(group.ranks.devices_of(group.rank)[device]))
     for size in SIZES_BYTES:
-        flat = torch.zeros(max(1, size // 4))
-        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=group.peers))
-        times[size] = group.call((NETWORK, "replicas"), f"timing an all-reduce of {size} bytes", reduce)
+        flat = torch.zeros(max(1, size // 4), device=memory)
+        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=peers), memory)
+        times[size] = group.call(channel, f"timing an all-reduce of {size} bytes", reduce)
     everyone = group.gathered(list(times.values()))
     return fitted_line(dict(zip(times, map(max, zip(*everyone, strict=True)), strict=True)))
 
@@ -103,22 +107,26 @@ def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
     peer = pair[1] if group.rank == pair[0] else pair[0]
     moves = (dist.send, dist.recv) if group.rank == pair[0] else (dist.recv, dist.send)
 
+    memory = group.transport.memory
+
     def trip(flat: torch.Tensor) -> None:
         for move in moves:
             move(flat, peer)
 
     times = {}
     for size in SIZES_BYTES:
-        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8)))
+        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8, device=memory)), memory)
         times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips) / 2
     return fitted_line(times)
 
 
-def _repeated_s(action: Callable[[], object]) -> float:
-    """Seconds of an action on this thread."""
+def _repeated_s(action: Callable[[], object], memory: torch.device) -> float:
+    """Seconds of an action on this thread, until what it has enqueued on a GPU is done."""
     times = []
     for _ in range(_REPEATS):
         begin = time.perf_counter()
         action()
+        if not kind_of(memory).in_host_memory:
+            torch.get_device_module(memory).synchronize(memory)
         times.append(time.perf_counter() - begin)
     return settled(times)

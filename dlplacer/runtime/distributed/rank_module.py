@@ -35,10 +35,17 @@ class RankModule(PlacedModule):
     """
 
     def __init__(
-        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], group: RankGroup
+        self,
+        job: Job,
+        plan: Plan,
+        captured: Captured,
+        devices: Mapping[str, RuntimeDevice],
+        group: RankGroup,
+        *,
+        cuda_graphs: str = "off",
     ) -> None:
         self.group = group
-        super().__init__(job, plan, captured, devices)
+        super().__init__(job, plan, captured, devices, cuda_graphs=cuda_graphs)
         self.seed = seed_of(group.replica)
         self._give_up_other_parts()
 
@@ -74,7 +81,7 @@ class RankModule(PlacedModule):
         return {name: found[name] for name in state if name in found}
 
     def _of(self, job: Job) -> PlacedModule:
-        return type(self)(job, self.plan, self.whole, self.devices, self.group)
+        return type(self)(job, self.plan, self.whole, self.devices, self.group, cuda_graphs=self.cuda_graphs)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         edition, snapshot = self._editions.current()
@@ -104,7 +111,9 @@ class RankModule(PlacedModule):
         order = per_rank(order, self.plan, self.group)
         part = local_part(captured, order, self.group)
         bound = replace(part, executable=with_group(part.executable, self.group))
-        return RankVariant(bound, order, self.devices, self.updater, layouts, self.group, captured)
+        return RankVariant(
+            bound, order, self.devices, self.updater, layouts, self.group, captured, cuda_graphs=self.cuda_graphs
+        )
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
@@ -143,11 +152,9 @@ def per_rank(order: Order, plan: Plan, group: RankGroup) -> Order:
     """The order with the network split: every process runs the collectives of its own devices, in the plan's order."""
     found: dict[str, list[str]] = {name: list(ops) for name, ops in order.items() if name != NETWORK}
     if group.ranks.replicas > 1:
-        found.update({f"{NETWORK}@rank{part}": [] for part in range(group.ranks.per_replica)})
+        found.update({name: [] for part in range(group.ranks.per_replica) for name in group.ranks.networks(part)})
     for op in order.get(NETWORK, ()):
-        device = plan.graph.op(op).attrs["device"]
-        rank = group.ranks.rank_of(device, 0)
-        found[f"{NETWORK}@rank{rank}"].append(op)
+        found[group.ranks.network_of(plan.graph.op(op).attrs["device"])].append(op)
     return found
 
 

@@ -9,6 +9,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.channels import RankChannels
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, with_constants
 from dlplacer.runtime.program.lower import Order
@@ -44,9 +45,9 @@ class RankVariant(Variant):
     def _away_on_device(self) -> bool:
         return self.group.transport.on_device
 
-    def _executor(self, program: Program, updater: Updater) -> Executor:
-        links = RankChannels(program, self.group)
-        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links)
+    def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
+        links = RankChannels(program, self.group, self.devices)
+        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links, rules)
 
 
 def local_part(whole: Captured, order: Order, group: RankGroup) -> Captured:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.placed.apply import device_names
 
 NETWORK = "network"
@@ -57,9 +59,37 @@ class Ranks:
         return rank // self.per_replica
 
     def rank_of(self, device: str, replica: int) -> int:
-        """The process that owns a device of the plan, or that runs its collectives: ``network@rank1``."""
+        """The process that owns a device of the plan, or that runs the collectives of a part of the network."""
         name, _, part = device.partition("@rank")
-        return replica * self.per_replica + int(part) if name == NETWORK else self.owners[replica][device].rank
+        return (
+            replica * self.per_replica + int(part.partition("/")[0])
+            if name == NETWORK
+            else self.owners[replica][device].rank
+        )
+
+    def network_of(self, device: str) -> str:
+        """The part of the network on which collectives of a device of the plan run, counted within a replica.
+
+        ``network@rank1`` for the process's cores, or its first GPU; ``network@rank1/1`` for its second one: a gradient
+        does not travel through another GPU.
+        """
+        rank = self.rank_of(device, 0)
+        memories = list(dict.fromkeys(map(memory_name, self.devices_of(rank).values())))
+        position = memories.index(memory_name(self.owners[0][device].device))
+        return f"{NETWORK}@rank{rank}" + (f"/{position}" if position else "")
+
+    def networks(self, part: int) -> dict[str, str]:
+        """Parts of the network that a process runs → its first device of the plan there.
+
+        Parameters
+        ----------
+        part
+            The process, counted within its replica.
+        """
+        found: dict[str, str] = {}
+        for device in self.devices_of(part):
+            found.setdefault(self.network_of(device), device)
+        return found
 
     def devices_of(self, rank: int) -> dict[str, str]:
         """Device of the plan → device of this machine, for those that a process owns."""
@@ -99,6 +129,27 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
         return _checked([_ranked(names, replica) for replica, names in enumerate(owners)])
     names = device_names(plan, devices, planned)
     return _checked([_ranked(names, 0)] * replicas)
+
+
+def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
+    """The devices with a process for every GPU; None unless they are on several GPUs, and named without ranks.
+
+    One Python process issues the ops of all its GPUs, and its interpreter lock goes round among their threads: several
+    GPUs wait for it where one would not.
+    """
+    if any(device.strip().startswith("rank") for device in devices):
+        return None
+    names = [DeviceName.parse(device) for device in devices]
+    gpus = list(dict.fromkeys(map(memory_name, devices)))
+    if len(gpus) < 2 or any(KINDS[name.kind].in_host_memory for name in names):
+        return None
+    return [f"rank{gpus.index(memory_name(device))}/{device.strip()}" for device in devices]
+
+
+def memory_name(device: str) -> str:
+    """What devices have in common that share memory: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
+    name = DeviceName.parse(device)
+    return name.kind if KINDS[name.kind].in_host_memory else f"{name.kind}:{name.index}"
 
 
 def _ranked(names: Mapping[str, str], replica: int) -> dict[str, RankedDevice]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType
 from typing import Any
 
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.transfer import brought
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.function_source import FunctionSource, HeldValue
 from dlplacer.runtime.executor.hand_over import EMPTY
@@ -77,14 +79,23 @@ class ActionCompiler:
     updater: Updater
     links: ProcessLinks | None
 
-    def compiled(self, devices: tuple[str, ...], entries: Sequence[Entry], recording: bool) -> CompiledActions:
-        """The functions that take actions of these devices; those for a recorded step also note when every op ended."""
+    def compiled(
+        self, devices: tuple[str, ...], entries: Sequence[Entry], recording: bool, cuts: Sequence[int] | None = None
+    ) -> CompiledActions:
+        """The functions that take actions of these devices; those for a recorded step also note when every op ended.
+
+        Parameters
+        ----------
+        cuts
+            Where functions begin, in place of every `LONGEST` actions.
+        """
         numbers = {name: number for number, name in enumerate(devices)}
         copied: set[tuple[str, str]] = set()
         functions, positions = [], []
         before = None
-        for first in range(0, len(entries), LONGEST):
-            part = entries[first : first + LONGEST]
+        begins = range(0, len(entries), LONGEST) if cuts is None else cuts
+        for first, end in pairwise([*begins, len(entries)]):
+            part = entries[first:end]
             source = FunctionSource(first, sorted({numbers[name] for name, _ in part}), _freed(part, numbers))
             self._bind_inboxes(source, part)
             for position, (name, action) in enumerate(part, start=first):
@@ -120,7 +131,7 @@ class ActionCompiler:
         value = self.links.receive(tensor, origin, here)
         if value is not None and value.device != row.device.torch_device:
             try:
-                value = value.to(row.device.torch_device)
+                value = brought(value, row.device)
             except Exception as error:
                 where = f"from {origin} on {row.device.name}"
                 raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
@@ -160,12 +171,10 @@ class ActionCompiler:
             self._write_send(source, name, action, copied)
         elif isinstance(action, Copy):
             copied.add((action.tensor, action.target))
-            # Copies to other processes go through the host's memory.
-            memory = self.devices[action.target].torch_device if action.target in self.devices else HOST_DEVICE
-            step = source.bound(compile_stream_action(action, device, memory))
+            step = source.bound(compile_stream_action(action, device, self.devices.get(action.target)))
             source.write((action.tensor, action.target), f"{step}({row}, {source.read(action.tensor)})")
         else:
-            step = source.bound(compile_stream_action(action, device, HOST_DEVICE))
+            step = source.bound(compile_stream_action(action, device, None))
             source.line(f"{step}({row}, {source.read(action.tensor) if isinstance(action, Hold) else 'None'})")
 
     def _write_receive(self, source: FunctionSource, name: str, action: Recv) -> None:

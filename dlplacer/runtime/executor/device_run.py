@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice, Value
+from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.hand_over import Inbox
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
@@ -25,6 +26,8 @@ class DeviceRun:
         Name → event, of all devices of the run.
     copies
         (tensor, target) → copy that has not been sent yet, between functions.
+    recorded
+        The events among `events` that this device has recorded.
     """
 
     device: RuntimeDevice
@@ -34,6 +37,13 @@ class DeviceRun:
     events: dict[str, torch.Event]
     timeline: DeviceTimeline | None = None
     copies: dict[tuple[str, str], Value] = field(default_factory=dict)
+    recorded: list[torch.Event] = field(default_factory=list)
+
+    def give_back_events(self) -> None:
+        """Once all devices have issued their actions, so that nobody will wait for the events of this run."""
+        streams = streams_of(self.device)
+        if streams is not None:
+            streams.events.give_back(self.recorded)
 
     def resume(self) -> None:
         """Note, if the step is recorded, that the device goes on after waiting."""

@@ -1,7 +1,7 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
 from threading import Lock
@@ -13,9 +13,12 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.graph_capture import GraphCapture
+from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
@@ -52,6 +55,14 @@ class Executor:
     ----------
     devices
         Name in the program → device; those of the program that are not among them are reached through `links`.
+    graph_rules
+        What is captured as CUDA graphs and replayed; for programs of a whole step, as values are left where they are
+        until the next run. Recorded runs issue every op.
+
+    Attributes
+    ----------
+    graphs
+        What has been captured; None without rules.
     """
 
     def __init__(
@@ -62,16 +73,19 @@ class Executor:
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
         links: ProcessLinks | None = None,
+        graph_rules: GraphRules | None = None,
     ) -> None:
         self._links = links
         self._program = program
         self._devices = devices
+        self._order = CallerOrder(list(devices.values()), exclusive=graph_rules is not None)
+        self.graphs = None if graph_rules is None else GraphCapture(graph, executable, devices, graph_rules)
         slots = slots_of(program.actions, devices)
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
         self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
         self._compiled: dict[tuple[bool, bool], Mapping[str, CompiledActions]] = {}
         busy = [name for name in devices if program.actions[name]]
-        possible = links is None and can_take_turns(devices[name] for name in busy)
+        possible = links is None and graph_rules is None and can_take_turns(devices[name] for name in busy)
         ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
         self._turns = TurnTaking(ops, None if possible else False)
 
@@ -89,23 +103,32 @@ class Executor:
         return StepState(inputs, {name: dict(inputs.numbers) for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
-        """Run the program and wait for all devices.
+        """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
+
+        A recorded run waits for all.
 
         Raises
         ------
         RunError
-            If an op fails; names the op, its module and its device. The other devices stop at their next receive.
+            If an op fails; names the op, its module and its device. The other devices stop at their next receive. What
+            fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
         """
-        # The caller's thread may have enqueued work on the default stream (inputs, an optimizer's step), which the
-        # devices' own streams do not wait for.
-        for device in self._devices.values():
-            device.drain()
+        with self._order.turn():
+            self._run(state)
+
+    def _run(self, state: StepState) -> None:
+        order = self._order.begin()
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
         recording = state.timeline is not None
         by_turns = bool(self._turns.chosen) if recording else self._turns.next
+        timelines = state.timeline or {}
+        rows = {
+            name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
+            for name, device in self._devices.items()
+        }
         tasks = {
-            name: self._task(compiled, state, inboxes, events)
+            name: self._task(compiled, [rows[own] for own in compiled.devices], order)
             for name, compiled in self._functions(by_turns, recording).items()
         }
         futures: list[Future[Any]] = []
@@ -123,41 +146,37 @@ class Executor:
             _abort(inboxes)
             wait(futures)
             raise
-        _end(futures)
+        try:
+            _end(futures)
+            order.end()
+        except Exception:
+            self._order.settle()
+            raise
+        for row in rows.values():
+            row.give_back_events()
         if not recording:
             self._turns.note(by_turns, time.perf_counter() - begin)
 
-    def _task(
-        self,
-        compiled: CompiledActions,
-        state: StepState,
-        inboxes: Mapping[str, Inbox],
-        events: dict[str, torch.Event],
-    ) -> Callable[[], None]:
-        timelines = state.timeline or {}
-        rows = [
-            DeviceRun(self._devices[name], state.values[name], state.inputs, inboxes, events, timelines.get(name))
-            for name in compiled.devices
-        ]
-
+    def _task(self, compiled: CompiledActions, rows: Sequence[DeviceRun], order: RunOrder) -> Callable[[], None]:
         def task() -> None:
             try:
                 for row in rows:
+                    order.enter(row.device)
                     if row.timeline is not None:
+                        row.device.synchronize()
                         row.timeline.begin(row.device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     for function in compiled.functions:
                         function(rows)
-                # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
-                # surface in the step that caused it.
                 for row in rows:
-                    row.device.synchronize()
+                    if row.timeline is not None:
+                        row.device.synchronize()
             except BaseException as error:
                 named = self._named(error, compiled)
                 if self._links is not None and not isinstance(error, AbortedError):
                     self._links.fail(named)
-                _abort(inboxes)
+                _abort(rows[0].inboxes)
                 try:
                     if named is error:
                         raise
@@ -173,8 +192,12 @@ class Executor:
         """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
         key = by_turns, recording
         if key not in self._compiled:
-            actions, compiled = self._program.actions, self._compiler.compiled
-            if by_turns:
+            actions, compiled, graphs = self._program.actions, self._compiler.compiled, self.graphs
+            if graphs is not None and not recording:
+                self._compiled[key] = {
+                    name: graphs.compiled(name, self._compiler, actions[name]) for name in self._devices
+                }
+            elif by_turns:
                 entries = [(name, action) for name, _, action in interleaved(self._program)]
                 devices = tuple(dict.fromkeys(name for name, _ in entries))
                 self._compiled[key] = {devices[0]: compiled(devices, entries, recording)}

@@ -10,29 +10,34 @@ import torch
 
 from dlplacer.runtime.devices.kinds import kind_of
 
-_generator_lock = threading.Lock()
+_locks: dict[torch.device, threading.Lock] = {}
+_making = threading.Lock()
 
 
-def _renew_lock() -> None:
-    """In a forked process: nobody is left who would release the lock."""
-    global _generator_lock
-    _generator_lock = threading.Lock()
+def generator_lock(device: torch.device) -> threading.Lock:
+    """What holds the default generator of a device: CPU devices share one, and so do the parts of a GPU."""
+    with _making:
+        return _locks.setdefault(torch.device(device.type, device.index or 0), threading.Lock())
+
+
+def _renew_locks() -> None:
+    """In a forked process: nobody is left who would release the locks."""
+    global _making
+    _making = threading.Lock()
+    _locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 @contextlib.contextmanager
 def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generator of a device for one op, and give it back as it was.
-
-    CPU devices share one generator, so only one of them draws at a time.
-    """
+    """Seed torch's default generator of a device for one op, and give it back as it was."""
     # Not hash(): it is salted per process, and ranks must draw the same numbers.
     digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") % 2**63
-    with _generator_lock:
+    with generator_lock(device):
         generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
         generator.manual_seed(number)

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import torch
-
 from dlplacer.core.errors import InternalError
-from dlplacer.runtime.devices.base import RuntimeDevice, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, Sync, Wait
@@ -14,29 +12,30 @@ StreamStep = Callable[[DeviceRun, Value], Value]
 """Takes the tensor of a COPY or HOLD, else None, and returns the copy of a COPY, else None."""
 
 
-def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, target: RuntimeDevice | None) -> StreamStep:
     """The function that does what the action says.
 
     Parameters
     ----------
-    memory
-        Where a COPY goes.
+    target
+        Where a COPY goes; None for the host's memory, through which it goes to another process.
     """
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
     if streams is None:
         raise InternalError(f"{action}: device {device.name!r} has no streams")
-    return _compile_on(streams, action, memory)
+    return _compile_on(streams, action, target)
 
 
-def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: torch.device) -> StreamStep:
+def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, target: RuntimeDevice | None) -> StreamStep:
     stream = action.stream
     if isinstance(action, Record):
         event = action.event
 
         def record(row: DeviceRun, _: Value) -> None:
-            row.events[event] = streams.record(stream)
+            row.events[event] = recorded = streams.record(stream)
+            row.recorded.append(recorded)
 
         return record
     if isinstance(action, Wait):
@@ -49,7 +48,9 @@ def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: t
 
         return wait
     if isinstance(action, Copy):
-        return lambda row, value: None if value is None else streams.copy(value, memory, stream)
+        memory = HOST_DEVICE if target is None else target.torch_device
+        there = None if target is None else streams_of(target)
+        return lambda row, value: None if value is None else streams.copy(value, memory, stream, there)
 
     def hold(row: DeviceRun, value: Value) -> None:
         if value is not None:

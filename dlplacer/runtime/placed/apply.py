@@ -11,13 +11,21 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.executor.graph_rules import graph_rules
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.processes.process_choice import require_wanted
 
 
-def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], processes: str = "auto") -> PlacedModule:
+def apply(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    processes: str = "auto",
+    *,
+    cuda_graphs: str = "off",
+) -> PlacedModule:
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -29,6 +37,10 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], proc
     processes
         Whether CPU devices are processes with shared tensors instead of threads: ``on``, ``off`` or, by a trial in the
         first steps, ``auto``. `PlacedModule.processes` says what was chosen.
+    cuda_graphs
+        ``off``, ``auto`` or ``on``: whether stretches of ops on a GPU are captured in the third step and replayed from
+        then on. ``auto`` compares each with its ops once, and leaves those to be issued one by one that differ or
+        cannot be captured (`PlacedModule.graph_notes` says why); with ``on`` that is an error.
 
     Raises
     ------
@@ -40,6 +52,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], proc
         If a device is missing or not here, or cannot be a process where that is asked for.
     """
     require_wanted(processes)
+    graph_rules(cuda_graphs)
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
@@ -50,7 +63,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], proc
         own = of_captured_ops(plan, captured.graph)
         types = {name: device.torch_device.type for name, device in opened.items()}
         require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
-        return PlacedModule(job, own, captured, opened, processes)
+        return PlacedModule(job, own, captured, opened, processes, cuda_graphs=cuda_graphs)
     except BaseException:
         for device in opened.values():
             device.close()

@@ -17,7 +17,7 @@ from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
@@ -66,6 +66,8 @@ class PlacedModule(nn.Module):
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
         Device name in the plan → what the last recorded step took there.
+    cuda_graphs
+        As `dlplacer.apply` was told.
     """
 
     def __init__(
@@ -75,8 +77,11 @@ class PlacedModule(nn.Module):
         captured: Captured,
         devices: Mapping[str, RuntimeDevice],
         processes: str = "off",
+        *,
+        cuda_graphs: str = "off",
     ) -> None:
         super().__init__()
+        self.cuda_graphs = cuda_graphs
         # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
         # own.
         for name in _SHARED:
@@ -157,6 +162,12 @@ class PlacedModule(nn.Module):
         """The graph and executable at the shapes of the plan."""
         return self._primary.captured
 
+    @property
+    def graph_notes(self) -> tuple[str, ...]:
+        """Why ops of `step` and of inference are issued one by one, where CUDA graphs are wanted."""
+        joint = self._primary.joint
+        return joint.graphs.notes if isinstance(joint, Executor) and joint.graphs is not None else ()
+
     def drawn_with(self, seed: int) -> tuple[int, int]:
         """Seed and number from which the last step drew, had `seed` been that of this module."""
         base, number = self.draws.number(self.steps_done)
@@ -218,7 +229,14 @@ class PlacedModule(nn.Module):
 
     def _of(self, job: Job) -> "PlacedModule":
         """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, self._primary.captured, self.devices, self._use.wanted)
+        return type(self)(
+            job,
+            self.plan,
+            self._primary.captured,
+            self.devices,
+            self._use.wanted,
+            cuda_graphs=self.cuda_graphs,
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -309,7 +327,7 @@ class PlacedModule(nn.Module):
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
         if self._use.possible:
             return ProcessVariant(captured, order, self.devices, self.updater, layouts, self._use)
-        return Variant(captured, order, self.devices, self.updater, layouts)
+        return Variant(captured, order, self.devices, self.updater, layouts, cuda_graphs=self.cuda_graphs)
 
     def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
         for code in variant.captured.executable.of_role("parameter", "buffer"):

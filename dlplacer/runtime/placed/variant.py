@@ -1,7 +1,7 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -10,7 +10,9 @@ import torch
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.transfer import as_input
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.guards import require_home
@@ -45,6 +47,9 @@ class Variant:
         Device name in the plan → op ids; every op of the graph once.
     devices
         Device name in the plan → device.
+    cuda_graphs
+        What of the joint program is captured; see `dlplacer.runtime.executor.graph_rules.MODES`. Forward and backward
+        as two programs leave values for each other, and are not captured.
     """
 
     captured: Captured
@@ -52,6 +57,7 @@ class Variant:
     devices: Mapping[str, RuntimeDevice]
     updater: Updater
     layouts: Layouts
+    cuda_graphs: str = field(default="off", kw_only=True)
 
     @cached_property
     def home(self) -> Mapping[str, str]:
@@ -62,7 +68,10 @@ class Variant:
     def joint(self) -> StepExecutor:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
-        (executor,) = self._executors(self._for_devices([program]), self.updater)
+        programs, rules = self._for_devices([program]), graph_rules(self.cuda_graphs)
+        if rules is not None:
+            return self._executor(programs[0], self.updater, rules)
+        (executor,) = self._executors(programs, self.updater)
         return executor
 
     @cached_property
@@ -101,7 +110,7 @@ class Variant:
             bound.update(dict.fromkeys(ops, tensors[name].detach()))
         for code, device in self._inputs:
             tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
-            bound[code.op] = tensor.to(device)
+            bound[code.op] = as_input(tensor, device)
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
         return StepInputs({**bound, **self._constants}, seed, step, numbers)
 
@@ -143,8 +152,8 @@ class Variant:
         return found
 
     @cached_property
-    def _inputs(self) -> Sequence[tuple[OpCode, torch.device]]:
-        return [(code, self._torch_device(code.op)) for code in self.captured.executable.of_role("input")]
+    def _inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+        return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
 
     @cached_property
     def _read_twice(self) -> tuple[OpCode, ...]:
@@ -187,8 +196,10 @@ class Variant:
         """Executors of programs that run one after another in a step."""
         return tuple(self._executor(program, updater) for program in programs)
 
-    def _executor(self, program: Program, updater: Updater) -> Executor:
-        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)
+    def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
+        return Executor(
+            self.captured.graph, self.captured.executable, program, self.devices, updater, graph_rules=rules
+        )
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device

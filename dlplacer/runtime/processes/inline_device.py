@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice, T, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, T, TensorUnderWay, Value
 from dlplacer.runtime.devices.host_device import HostClock
 
 
@@ -28,12 +28,13 @@ class InlineDevice(HostClock):
             future.set_exception(error)
         return future
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
+    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:  # noqa: ARG002
         """The tensor; no other device is in this process."""
         return tensor
 
-    def receive(self, in_flight: Value) -> Value:
+    def receive(self, in_flight: InFlight) -> Value:
         """The tensor."""
+        assert not isinstance(in_flight, TensorUnderWay)
         return in_flight
 
     def drain(self) -> None:

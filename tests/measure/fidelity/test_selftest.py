@@ -2,20 +2,25 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from frontend.torch.small_models import build
+from runtime.host_streams import HostCudaDevice, HostGraph, HostStreams
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
+from dlplacer.measure.fidelity.check import Check
 from dlplacer.measure.fidelity.random_plan import random_plan
-from dlplacer.measure.fidelity.self_checks import Check, Selftest, selftest
+from dlplacer.measure.fidelity.self_checks import Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.kinds import KINDS
 
 pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]
@@ -36,9 +41,70 @@ def test_good_devices_pass() -> None:
         ("races", "recurrent, 2 runs with pauses"),
         ("link", "cpu:0 to cpu:1"),
         ("link", "cpu:0 to cpu:1"),
+        ("dispatch", "cpu:0, with the ops: on a core a call returns when they end"),
+        ("cuda graphs", "branches on cpu:0"),
         ("prediction", "linear"),
     ]
-    assert json.loads(json.dumps(done.to_dict()))["passed"] is True
+    report = json.loads(json.dumps(done.to_dict(), allow_nan=False))
+    assert report["passed"] is True
+    graphs = report["checks"][-2]
+    assert (graphs["value"], graphs["note"]) == (None, "a core has no CUDA graphs")
+    assert report["checks"][-3]["value"] > 100
+    assert report["environment"]["torch"] == str(torch.__version__)
+    assert [device["name"] for device in report["environment"]["devices"]] == CPUS
+    assert all(device["hardware"] for device in report["environment"]["devices"])
+    assert [node["id"] for node in report["topology"]["nodes"]] == CPUS
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two GPUs in the host's memory; what is enqueued on them."""
+    streams = HostStreams()
+
+    def opened(index: int, part: int | None = None, copies: str = "free") -> HostCudaDevice:
+        return HostCudaDevice(index, streams, part, copies)
+
+    kind = replace(KINDS["cuda"], open=opened, versions=lambda index: {"hardware": "Simulated", "cuda": "13.0"})
+    monkeypatch.setitem(KINDS, "cuda", kind)
+    return streams.log
+
+
+def test_the_whole_of_it_on_simulated_gpus(
+    simulated: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert (
+        main(["selftest", "--devices", "cuda:0,cuda:1", "--no-predictions", "--repeats", "1", "-o", str(report)]) == 0
+    )
+    assert "wrote" in capsys.readouterr().err
+    found = json.loads(report.read_text())
+    checks = {(check["name"], check["subject"]): check for check in found["checks"]}
+    assert checks["races", "branches, 1 runs with pauses"]["value"] == 0
+    assert checks["numbers", "branches with CUDA graphs"]["value"] <= 1e-4
+    assert checks["numbers", "branches with CUDA graphs"]["note"] == ""
+    assert checks["cuda graphs", "branches on cuda:0"]["value"] > 0
+    assert checks["dispatch", "cuda:0"]["unit"] == "ops/s"
+    assert {"capture", "replay"} <= set(simulated)
+    assert found["environment"]["devices"][1] == {
+        "name": "cuda:1",
+        "type": "Host",
+        "hardware": "Simulated",
+        "cuda": "13.0",
+    }
+
+
+def test_a_graph_that_computes_something_else_is_told(simulated: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostGraph, "replay", lambda self: None)
+    done = selftest({"branches": lambda: build("branches")}, {}, ["cuda:0"], repeats=1)
+    (check,) = (check for check in done.checks if check.subject == "branches with CUDA graphs")
+    assert "its graph gives other numbers than its ops" in check.note
+    assert done.passed  # the ops were issued instead
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_the_device_it_is_the_users_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--devices", "cuda:0"]) == 2
+    assert "device 'cuda:0' is not here: torch sees no CUDA device" in capsys.readouterr().err
 
 
 def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
@@ -77,6 +143,8 @@ def test_a_bad_prediction_fails() -> None:
     assert not Check("prediction", "x", 0.2, 0.15, "").passed
     assert Check("prediction", "x", 0.15, 0.15, "").passed
     assert Check("link", "x", 5.0, None, "").passed
+    assert not Check("numbers", "x", float("nan"), 1e-4, "").passed
+    assert Check("numbers", "x", float("nan"), 1e-4, "").to_dict()["value"] == "nan"
     assert Selftest((), (Check("link", "x", 5.0, None, ""),)).passed
 
 

@@ -1,5 +1,6 @@
 """A stream backend that computes nothing and writes down what it is told, in order."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,9 @@ class FakeEvent:
 
     def record(self, stream: "FakeStream") -> None:
         self.time_ms = float(len(self.log))
+        if self.name != "timed":
+            stream.events += 1
+            self.name = f"{stream.name}.{stream.events}"
         self.log.append(f"{stream.name} records {self.name}")
 
     def synchronize(self) -> None:
@@ -33,12 +37,6 @@ class FakeStream:
     log: list[str]
     events: int = 0
 
-    def record_event(self) -> FakeEvent:
-        self.events += 1
-        event = FakeEvent(f"{self.name}.{self.events}", self.log)
-        self.log.append(f"{self.name} records {event.name}")
-        return event
-
     def wait_event(self, event: FakeEvent) -> None:
         self.log.append(f"{self.name} waits for {event.name}")
 
@@ -51,7 +49,10 @@ class FakeTensor:
     """A name and a place."""
 
     name: str
-    device: str
+    device: torch.device
+
+    def is_pinned(self) -> bool:
+        return self.name.startswith("pinned")
 
 
 @dataclass
@@ -62,6 +63,7 @@ class FakeStreams:
     name: str = "NVIDIA H200"
     log: list[str] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
+    events: int = 0
 
     def device_count(self) -> int:
         return self.count
@@ -76,12 +78,30 @@ class FakeStreams:
         self.made[index] = self.made.get(index, 0) + 1
         return FakeStream(f"s{index}.{self.made[index]}", self.log)
 
+    def current(self, index: int) -> FakeStream:
+        return FakeStream(f"caller{index}", self.log)
+
+    def on(self, stream: FakeStream) -> Any:
+        return nullcontext()
+
     def activate(self, stream: FakeStream) -> None:
         self.log.append(f"{stream.name} is current")
 
-    def copy(self, tensor: FakeTensor, device: torch.device, stream: FakeStream) -> FakeTensor:
-        self.log.append(f"{stream.name} copies {tensor.name} to {device}")
-        return FakeTensor(tensor.name, str(device))
+    def copy(
+        self, tensor: FakeTensor, device: torch.device, stream: FakeStream, arrival: FakeStream | None = None
+    ) -> FakeTensor:
+        memory = "" if arrival is None else f" into memory of {arrival.name}"
+        self.log.append(f"{stream.name} copies {tensor.name} to {device}{memory}")
+        return FakeTensor(tensor.name, device)
+
+    def upload(self, tensor: FakeTensor, device: torch.device, stream: FakeStream) -> FakeTensor:
+        self.log.append(
+            f"{stream.name} copies {tensor.name} from {'pinned' if tensor.is_pinned() else 'staged'} memory"
+        )
+        return FakeTensor(tensor.name, device)
+
+    def pinned(self, tensor: FakeTensor) -> FakeTensor:
+        return FakeTensor(f"pinned {tensor.name}", tensor.device)
 
     def protect(self, tensor: Any, stream: FakeStream) -> None:
         self.log.append(f"{stream.name} protects {tensor.name}")
@@ -90,7 +110,14 @@ class FakeStreams:
         self.log.append(f"host waits for device {index}")
 
     def event(self, timed: bool) -> FakeEvent:
+        self.events += 1
         return FakeEvent("timed" if timed else "untimed", self.log)
+
+    def graph(self) -> Any:
+        raise NotImplementedError
+
+    def graph_pool(self) -> Any:
+        raise NotImplementedError
 
     def pause(self, stream: FakeStream, pause_s: float) -> None:
         self.log.append(f"{stream.name} pauses for {pause_s} s")

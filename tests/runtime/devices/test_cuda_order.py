@@ -1,15 +1,19 @@
 """The order of what a CUDA device enqueues, on a backend without a GPU."""
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
 import torch
 from runtime.devices.fake_streams import FakeStreams, FakeTensor
+from runtime.host_streams import HostStreams
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
+
+GPU0, GPU1 = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
 @pytest.fixture
@@ -41,15 +45,17 @@ def test_streams_are_made_when_they_are_first_named(
     first, second = devices
     event = first.streams.record("compute")
     first.streams.wait("out", event)
-    assert first.streams.copy(FakeTensor("x", "cuda:0"), second.torch_device, "out") == FakeTensor("x", "cuda:1")
-    first.streams.hold(FakeTensor("x", "cuda:0"), "out")
+    assert first.streams.copy(FakeTensor("x", GPU0), second.torch_device, "out", second.streams) == FakeTensor(
+        "x", GPU1
+    )
+    first.streams.hold(FakeTensor("x", GPU0), "out")
     first.streams.record("out")
     first.streams.record("back")
     second.streams.wait("compute", event)
     assert streams.log == [
         "s0.1 records s0.1.1",
         "s0.2 waits for s0.1.1",
-        "s0.2 copies x to cuda:1",
+        "s0.2 copies x to cuda:1 into memory of s1.2",
         "s0.2 protects x",
         "s0.2 records s0.2.1",
         "s0.3 records s0.3.1",
@@ -61,7 +67,7 @@ def test_sending_and_receiving_leave_the_streams_alone(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
     first, second = devices
-    tensor = FakeTensor("x", "cuda:0")
+    tensor = FakeTensor("x", GPU0)
     assert second.receive(first.send(tensor, second)) is tensor
     assert streams.log == []
 
@@ -131,3 +137,24 @@ def test_without_a_gpu_torch_sees_none() -> None:
 )
 def test_device_types(product: str, expected: str) -> None:
     assert type_of_name(product) == expected
+
+
+# Every event is recorded again once it was given back, and those that are still awaited are not.
+def test_events_are_used_again(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
+    one, other = devices[0].streams.record("compute"), devices[0].streams.record("compute")
+    assert streams.events == 2
+    devices[0].streams.events.give_back([one])
+    assert devices[0].streams.record("copy") is one
+    assert devices[0].streams.record("copy") not in (one, other)
+    assert devices[1].streams.record("copy") is not other
+    assert streams.events == 4
+
+
+# A stand-in that takes other arguments than the real one could not fail.
+@pytest.mark.parametrize("stand_in", [FakeStreams, HostStreams])
+def test_stand_ins_take_what_the_backend_takes(stand_in: type) -> None:
+    for name, method in vars(StreamBackend).items():
+        if not name.startswith("_"):
+            real, ours = inspect.signature(method).parameters, inspect.signature(getattr(stand_in, name)).parameters
+            assert list(real) == list(ours), name
+            assert [one.default for one in real.values()] == [one.default for one in ours.values()], name

@@ -5,7 +5,8 @@ from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.distributed.ranks import parse_ranks
+from dlplacer.measure.fidelity.side_by_side import names_of
+from dlplacer.runtime.distributed.ranks import memory_name, parse_ranks
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,29 @@ def test_all_devices_of_all_replicas_may_be_named(plan) -> None:
 def test_mistakes_are_named(plan, devices, replicas: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_ranks(plan, devices, replicas)
+
+
+# Gradients of a GPU are reduced from that GPU; cores of a process share its part of the network, and so do parts of a
+# GPU.
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("rank0/cuda:0,rank0/cuda:1", {"network@rank0": "d0", "network@rank0/1": "d1"}),
+        ("rank0/cuda:1/0,rank0/cuda:1/1", {"network@rank0": "d0"}),
+        ("rank0/cpu:0,rank0/cpu:1", {"network@rank0": "d0"}),
+        ("rank0/cuda:0,rank1/cuda:1", {"network@rank0": "d0"}),
+    ],
+)
+def test_every_gpu_has_a_part_of_the_network(plan, devices: str, expected: dict[str, str]) -> None:
+    ranks = parse_ranks(plan, devices, replicas=2)
+    assert ranks.networks(0) == expected
+    for network, device in expected.items():
+        assert ranks.network_of(device) == network
+        assert ranks.rank_of(network, 1) == ranks.rank_of(device, 1)
+    shown = names_of(ranks, 0).devices
+    assert [shown[network] for network in expected] == ["rank0/network", "rank0/network/1"][: len(expected)]
+
+
+def test_memories_of_devices() -> None:
+    names = ["cpu:1", "cuda:1", "cuda:0/1?copies=forced"]
+    assert list(map(memory_name, names)) == ["cpu", "cuda:1", "cuda:0"]

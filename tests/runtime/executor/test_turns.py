@@ -79,7 +79,7 @@ def test_the_numbers_are_the_same_by_turns(model: Callable[[], Job], monkeypatch
     for by_turns, expected in ((False, {"cpu:0", "cpu:1"}), (True, {"cpu:0"})):
         job = model()
         threads.clear()
-        with placed_at_random(job, seed=1) as placed:
+        with placed_at_random(job, seed=1, processes="off") as placed:
             assert placed._primary.joint.by_turns is None
             placed._primary.joint._turns.chosen = by_turns
             losses = [placed.step(*job.args, *job.targets) for _ in range(2)]
@@ -93,7 +93,7 @@ def test_the_numbers_are_the_same_by_turns(model: Callable[[], Job], monkeypatch
 @needs_two_cores
 def test_the_first_steps_try_both_and_change_no_number() -> None:
     job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
+    with placed_at_random(job, graph=graph_of("branches"), processes="off") as placed:
         losses = []
         for _ in range(8):
             placed.zero_grad(set_to_none=True)
@@ -106,7 +106,7 @@ def test_the_first_steps_try_both_and_change_no_number() -> None:
 def test_a_recorded_step_by_turns_counts_no_op_twice() -> None:
     job = build("branches")
     # Under this plan both devices can begin at once: the second one's first op must not count the first one's turn.
-    with placed_at_random(job, seed=1, graph=graph_of("branches")) as placed:
+    with placed_at_random(job, seed=1, graph=graph_of("branches"), processes="off") as placed:
         placed._primary.joint._turns.chosen = True
         placed.records = True
         placed.step(*job.args, *job.targets)

@@ -7,107 +7,22 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import build
+from runtime.host_streams import Event, HostCudaDevice, HostStreams
 from runtime.random_plans import plain_loss, random_plan
 
 from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)
 
 
-class Event:
-    """An event that has happened."""
-
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
-
-    def synchronize(self) -> None:
-        self.log.append("sync")
-
-    def record(self, stream: "Stream") -> None:
-        self.log.append("mark")
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 0.0
-
-
-class Stream:
-    """A stream that has done everything."""
-
-    def __init__(self, log: list[str]) -> None:
-        self.log = log
-
-    def record_event(self) -> Event:
-        self.log.append("record")
-        return Event(self.log)
-
-    def wait_event(self, event: Event) -> None:
-        assert isinstance(event, Event)
-        self.log.append("wait")
-
-    def synchronize(self) -> None:
-        self.log.append("end")
-
-
-class HostStreams:
-    """A `StreamBackend` in the host's memory."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    def device_count(self) -> int:
-        return 2
-
-    def device_name(self, index: int) -> str:
-        return "Host"
-
-    def set_device(self, index: int) -> None:
-        pass
-
-    def stream(self, index: int) -> Stream:
-        return Stream(self.log)
-
-    def activate(self, stream: Stream) -> None:
-        pass
-
-    def copy(self, tensor: torch.Tensor, device: torch.device, stream: Stream) -> torch.Tensor:
-        self.log.append("copy")
-        return tensor.clone(memory_format=torch.preserve_format)
-
-    def protect(self, tensor: torch.Tensor, stream: Stream) -> None:
-        assert isinstance(tensor, torch.Tensor)
-        self.log.append("hold")
-
-    def synchronize(self, index: int) -> None:
-        pass
-
-    def event(self, timed: bool) -> Event:
-        return Event(self.log)
-
-    def pause(self, stream: Stream, pause_s: float) -> None:
-        self.log.append("pause")
-
-
-class HostCudaDevice(CudaDevice):
-    """A `CudaDevice` whose tensors are in the host's memory."""
-
-    def __init__(self, index: int, backend: Any, part: int, copies: str) -> None:
-        super().__init__(index, backend, part, copies)
-        self.torch_device = torch.device("cpu")
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        torch.get_num_threads()
-        torch.set_num_threads(1)
-
-
 @contextmanager
 def placed_on_streams(
-    job: Job, copies: str, seed: int, delayed: bool = False
+    job: Job, copies: str, seed: int, delayed: bool = False, cuda_graphs: str = "off"
 ) -> Iterator[tuple[PlacedModule, list[str]]]:
     streams = HostStreams()
     captured = capture_job(job, default_rewrites())
@@ -115,7 +30,7 @@ def placed_on_streams(
     devices: list[Any] = [HostCudaDevice(0, streams, part, copies) for part in range(2)]
     if delayed:
         devices = [DelayedDevice(device, 1e-3, seed) for device in devices]
-    placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)))
+    placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)), cuda_graphs=cuda_graphs)
     streams.log.clear()
     try:
         yield placed, streams.log
@@ -138,9 +53,66 @@ def test_training_equals_plain_pytorch(name: str, copies: str) -> None:
         for key, tensor in plain.module.named_parameters():
             torch.testing.assert_close(first[key], tensor.grad)
             assert torch.equal(first[key], placed.get_parameter(key).grad)
-    assert {"record", "wait", "hold", "end"} <= set(joint)
+    assert {"record", "wait", "hold"} <= set(joint)
     assert ("copy" in joint) == (copies == "forced")
-    assert log.count("end") == 4
+    # Neither a device nor a stream nor an event is waited for inside a step.
+    assert not {"device", "end", "sync"} & {*joint, *log}
+
+
+def test_events_are_made_in_the_first_steps_and_timed_ones_only_when_recording() -> None:
+    job = build("branches")
+    with placed_on_streams(job, "forced", seed=1) as (placed, log):
+        for _ in range(4):
+            placed.step(*job.args, *job.targets)
+        assert "event" in log
+        log.clear()
+        for _ in range(4):
+            placed.step(*job.args, *job.targets)
+        assert "record" in log
+        assert not {"event", "timed event"} & set(log)
+        placed.records = True
+        placed.step(*job.args, *job.targets)
+        assert "timed event" in log
+
+
+# The host is two steps ahead at most: what fails on a device is reported soon.
+def test_the_host_waits_for_the_step_before_the_last_one() -> None:
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1) as (placed, log):
+        for number in range(4):
+            placed.step(*job.args, *job.targets)
+            assert log.count("sync") == 2 * max(0, number - 1), number
+
+
+def test_what_fails_on_a_device_is_reported_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1) as (placed, _):
+        placed.step(*job.args, *job.targets)
+
+        def failed(event: Any) -> None:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+        monkeypatch.setattr(Event, "synchronize", failed)
+        placed.step(*job.args, *job.targets)
+        with pytest.raises(
+            RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued: CUDA er"
+        ):
+            placed.step(*job.args, *job.targets)
+
+
+# CUDA reports a failure of the first step at whatever the second one calls next: no op of the second one is to blame.
+def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = build("branches")
+    with placed_on_streams(job, "forced", seed=1) as (placed, _):
+        placed.step(*job.args, *job.targets)
+
+        def failed(*_: Any) -> None:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+        monkeypatch.setattr(Event, "synchronize", failed)
+        monkeypatch.setattr(HostStreams, "copy", failed)
+        with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
+            placed.step(*job.args, *job.targets)
 
 
 def test_pauses_and_recording_change_nothing() -> None:
@@ -150,7 +122,7 @@ def test_pauses_and_recording_change_nothing() -> None:
         assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
         for name, timeline in placed.timelines.items():
             assert [span.op for span in timeline.spans(placed.devices[name])] == list(placed.plan.order[name])
-    assert {"pause", "mark", "copy"} <= set(log)
+    assert {"pause", "timed event", "copy", "end"} <= set(log)
 
 
 @pytest.mark.parametrize(
@@ -164,3 +136,11 @@ def test_an_action_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, broken: 
             with pytest.raises(RunError, match=f"{action} failed on cuda:0/[01]: division by zero"):
                 placed.step(*job.args, *job.targets)
         assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
+
+
+# A clock that stops when step() returns would measure how long issuing takes.
+def test_a_step_that_is_timed_ends_with_its_devices() -> None:
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1) as (placed, log):
+        PlacedJob(placed, placed.captured, [job]).step()
+        assert log[-2:] == ["device", "device"]

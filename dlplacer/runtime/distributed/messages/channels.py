@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.dry_run_ranks import dry_run_ranks
 from dlplacer.runtime.distributed.messages.messages import Channel, Message, by_channel, messages_of
@@ -16,10 +17,16 @@ class RankChannels:
     """`dlplacer.runtime.executor.process_links.ProcessLinks` over the transport of a group.
 
     A dry run of the program with all processes joined comes first: one that would hang is refused before it starts.
+
+    Parameters
+    ----------
+    devices
+        Name in the program → device, for those of this process.
     """
 
-    def __init__(self, program: Program, group: RankGroup) -> None:
+    def __init__(self, program: Program, group: RankGroup, devices: Mapping[str, RuntimeDevice]) -> None:
         self.on_device = group.transport.on_device
+        self._devices = devices
         self._group = group
         messages = messages_of(program, group.rank_of)
         channels = by_channel(messages, group.rank_of, group.transport.ordered_pairs)
@@ -53,14 +60,16 @@ class RankChannels:
 
     def send(self, tensor: str, source: str, target: str, value: Any) -> None:
         """Hand a tensor to its channel."""
-        self._group.failure.done(self._slots[Message(tensor, source, target)], self._group.transport.handed(value))
+        handed = self._group.transport.handed(value, self._devices[source].torch_device)
+        self._group.failure.done(self._slots[Message(tensor, source, target)], handed)
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
         """Wait for a tensor, or for the end of the run."""
         message = Message(tensor, source, target)
         rank, _ = self._ends(message)
         what = f"tensor {tensor!r} from {source!r} on rank {rank}"
-        return self._group.transport.taken(self._group.failure.wait(self._arrivals[message], what))
+        in_flight = self._group.failure.wait(self._arrivals[message], what)
+        return self._group.transport.taken(in_flight, self._devices[target].torch_device)
 
     def fail(self, error: BaseException) -> None:
         """End the run on all processes."""

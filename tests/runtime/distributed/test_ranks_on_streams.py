@@ -1,0 +1,71 @@
+"""Processes whose devices have streams, as GPUs have: their transport over gloo, their tensors in the host's memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from processes import run_ranks
+from replicas import farthest, part_of, trained
+from runtime.distributed.test_training import plan_for
+from runtime.host_streams import HostCudaDevice, HostStreams
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.models import mlp
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.distributed import apply_ranks, group
+from dlplacer.runtime.distributed.messages.transport import NcclTransport
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+TOLERANCE = 1e-6
+STEPS = 5
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
+    """What is enqueued; every process has a copy of its own."""
+    made = HostStreams()
+
+    def opened(index: int, part: int | None = None, copies: str = "free") -> HostCudaDevice:
+        return HostCudaDevice(index, made, part, copies)
+
+    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo"))
+    monkeypatch.setattr(group, "NcclTransport", lambda device: NcclTransport(torch.device("cpu"), made))
+    return made
+
+
+# Two GPUs of two processes; two replicas of one process with two GPUs, whose gradients are reduced from each of them.
+@pytest.mark.parametrize(
+    ("names", "replicas", "mode", "networks"),
+    [
+        ("rank0/cuda:0,rank1/cuda:1", 1, "off", []),
+        ("rank0/cuda:0,rank1/cuda:1", 1, "on", []),
+        ("rank0/cuda:0,rank0/cuda:1", 2, "off", ["network@rank0", "network@rank0/1"]),
+    ],
+    ids=["a GPU each", "a GPU each, with graphs", "two GPUs each"],
+)
+def test_training_equals_one_process(
+    names: str, replicas: int, mode: str, networks: list[str], streams: HostStreams
+) -> None:
+    plan = plan_for(mlp(batch_size=4), replicas)
+
+    def work(rank: int):
+        job = part_of(mlp(batch_size=4 * replicas), rank if replicas > 1 else 0, replicas)
+        placed = apply_ranks(job, plan, names, replicas=replicas, timeout_s=30, cuda_graphs=mode)
+        optimizer = torch.optim.SGD(placed.parameters(), lr=0.1)
+        losses = []
+        for _ in range(STEPS):
+            placed.zero_grad()
+            losses.append(float(placed.step(*job.args, *job.targets)))
+            optimizer.step()
+        parts = sorted(name for name in placed.devices if name.startswith("network"))
+        assert parts == sorted(placed.group.peers) == networks
+        state = placed.gathered_state_dict()
+        placed.close()
+        return losses, state, set(streams.log)
+
+    losses, expected = trained([mlp(batch_size=4 * replicas)], steps=STEPS)
+    for theirs, state, enqueued in run_ranks(2, work):
+        assert theirs == pytest.approx(losses, abs=TOLERANCE)
+        assert farthest(state, expected) < TOLERANCE
+        assert {"record", "wait", "hold"} <= enqueued
+        assert ("replay" in enqueued) == (mode == "on")

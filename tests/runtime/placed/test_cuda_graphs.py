@@ -1,0 +1,170 @@
+"""Stretches of ops captured and replayed, without a GPU: a replay does what the ops do, in the same places."""
+
+import pytest
+import torch
+from frontend.torch.small_models import build, dropout
+from runtime.host_streams import HostGraph
+from runtime.placed.test_placed_on_streams import placed_on_streams
+from runtime.random_plans import plain_loss
+
+from dlplacer.core.errors import InputError, RunError
+from dlplacer.frontend import Job
+from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
+from dlplacer.runtime.placed.placed_module import PlacedModule
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 6
+
+
+def trained(job: Job, placed: PlacedModule, other_inputs: bool) -> list[dict[str, torch.Tensor]]:
+    """Loss, gradients, parameters and buffers after every step of training, all with other numbers as inputs."""
+    optimizer = torch.optim.SGD(placed.parameters(), lr=0.05, momentum=0.9)
+    found = []
+    kept = []
+    for number in range(STEPS):
+        torch.manual_seed(number)
+        args = [1.1**number * arg if arg.is_floating_point() and other_inputs else arg.clone() for arg in job.args]
+        placed.zero_grad(set_to_none=True)
+        loss = placed.step(*args, *job.targets)
+        optimizer.step()
+        gradients = {name: tensor.grad for name, tensor in placed.named_parameters() if tensor.grad is not None}
+        kept.append((loss, gradients))
+        found.append({name: tensor.detach().clone() for name, tensor in placed.state_dict().items()})
+    # Only now: what a step has returned must not change in later ones.
+    for state, (loss, gradients) in zip(found, kept, strict=True):
+        state |= {"the loss": loss} | {f"{name}.grad": tensor for name, tensor in gradients.items()}
+    return found
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of two ops are worth a graph: random plans have no long ones."""
+    monkeypatch.setattr(
+        "dlplacer.runtime.placed.variant.graph_rules",
+        lambda mode: None if mode == "off" else GraphRules(least=2, checked=mode == "auto"),
+    )
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    ("name", "copies", "mode"),
+    [("branches", "free", "auto"), ("branches", "forced", "on"), ("recurrent", "forced", "auto")],
+)
+def test_replays_train_as_the_ops_do(name: str, copies: str, mode: str) -> None:
+    with placed_on_streams(build(name), copies, seed=1) as (placed, log):
+        expected = trained(build(name), placed, other_inputs=True)
+        assert "replay" not in log
+    with placed_on_streams(build(name), copies, seed=1, cuda_graphs=mode) as (placed, log):
+        found = trained(build(name), placed, other_inputs=True)
+        assert log.count("replay") >= STEPS - 2
+        assert log.count("capture") * (STEPS - 2) == log.count("replay")
+        assert not [note for note in placed.graph_notes if "the stretch" in note]
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert torch.equal(ours[key], theirs[key]), (number, key)
+
+
+def drawing() -> Job:
+    """A job with dropout; every time the same."""
+    torch.manual_seed(0)
+    return dropout()
+
+
+# Dropout draws; what comes before and after it is replayed.
+@pytest.mark.usefixtures("short")
+def test_ops_that_draw_stay_outside() -> None:
+    with placed_on_streams(drawing(), "free", seed=1) as (placed, _):
+        expected = trained(drawing(), placed, other_inputs=False)
+    with placed_on_streams(drawing(), "free", seed=1, cuda_graphs="on") as (placed, log):
+        found = trained(drawing(), placed, other_inputs=False)
+        assert "replay" in log
+        assert [note for note in placed.graph_notes if "draws random numbers: every step seeds them anew" in note]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+# A capture that CUDA refuses: with auto its ops are issued one by one, with on the user is told.
+@pytest.mark.usefixtures("short")
+def test_what_cannot_be_captured_is_left_alone_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: HostGraph) -> None:
+        self.__exit__(None, None, None)
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    with placed_on_streams(build("branches"), "free", seed=1) as (placed, _):
+        expected = trained(build("branches"), placed, other_inputs=True)
+    monkeypatch.setattr(HostGraph, "capture_end", refused)
+    with placed_on_streams(build("branches"), "free", seed=1, cuda_graphs="auto") as (placed, log):
+        found = trained(build("branches"), placed, other_inputs=True)
+        assert "replay" not in log
+        assert "cannot be captured: CUDA error: operation failed due to a previous" in placed.graph_notes[0]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, _):
+        for _ in range(2):
+            placed.step(*job.args, *job.targets)
+        with pytest.raises(RunError, match=r"cannot be captured: CUDA error.*; use cuda_graphs='auto' or 'off'"):
+            placed.step(*job.args, *job.targets)
+
+
+# A replay that gives other numbers than the ops is found out at once, and not used.
+@pytest.mark.usefixtures("short")
+def test_a_wrong_replay_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = HostGraph.replay
+
+    def wrong(self: HostGraph) -> None:
+        real(self)
+        for *_, made in self.calls:
+            for one in made:
+                if one.is_floating_point():
+                    one.mul_(1.01)
+
+    with placed_on_streams(build("branches"), "free", seed=1) as (placed, _):
+        expected = trained(build("branches"), placed, other_inputs=True)
+    monkeypatch.setattr(HostGraph, "replay", wrong)
+    with placed_on_streams(build("branches"), "free", seed=1, cuda_graphs="auto") as (placed, _):
+        found = trained(build("branches"), placed, other_inputs=True)
+        assert any("gives other numbers than its ops" in note for note in placed.graph_notes)
+    for ours, theirs in zip(found, expected, strict=True):
+        for key in theirs:
+            torch.testing.assert_close(ours[key], theirs[key])
+
+
+# A parameter that has moved is read where it is now.
+@pytest.mark.usefixtures("short")
+def test_a_parameter_that_moves_is_captured_again() -> None:
+    job, plain = build("branches"), build("branches")
+    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, log):
+        for _ in range(4):
+            placed.step(*job.args, *job.targets)
+        before = log.count("capture")
+        for module in (placed, plain.module):
+            for parameter in module.parameters():
+                parameter.data = parameter.data * 2
+        for name, buffer in placed.named_buffers():
+            dict(plain.module.named_buffers())[name].copy_(buffer)
+        assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
+        assert log.count("capture") > before
+
+
+def test_a_recorded_step_issues_every_op() -> None:
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, log):
+        for _ in range(4):
+            placed.step(*job.args, *job.targets)
+        log.clear()
+        placed.records = True
+        placed.step(*job.args, *job.targets)
+        assert "replay" not in log
+        for name, timeline in placed.timelines.items():
+            assert [span.op for span in timeline.spans(placed.devices[name])] == list(placed.plan.order[name])
+
+
+def test_modes() -> None:
+    assert graph_rules("off") is None
+    assert graph_rules("on") == GraphRules(least=2, checked=False)
+    assert graph_rules("auto") == GraphRules(least=8, checked=True)
+    with pytest.raises(InputError, match="cuda_graphs is 'yes'; use off, auto or on"):
+        graph_rules("yes")
