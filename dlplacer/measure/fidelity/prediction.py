@@ -15,6 +15,7 @@ from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
+from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
@@ -67,7 +68,8 @@ class Predictor:
     it takes alone + share × (side by side − alone). A sample is the plan replayed with every op's time in one step side
     by side on the device where it is planned, in proportion to that. A replay of averages would lose that devices wait
     for the slower one, and that which one is slower changes within a step. Replicas wait for each other at every
-    collective, so the slowest replica of a sample is what counts.
+    collective, so the slowest replica of a sample is what counts. Where the devices of the placed job take turns on one
+    thread, nothing overlaps (`taking_turns`).
     Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
     machine changes both.
 
@@ -85,6 +87,7 @@ class Predictor:
         plan = placed.placed.plan
         # What runs is the joint program, whatever step the plan was made for.
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
+        self._placed = placed.placed
         self._job, self._captured = replace(placed.job, module=reference), placed.captured
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
@@ -145,10 +148,12 @@ class Predictor:
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
-        for op, extra_s in self._reads_s.items():
-            known[op] += extra_s
+        if not self._placed.takes_turns:
+            for op, extra_s in self._reads_s.items():
+                known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
-        return replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
+        replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
+        return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
 
     def _turns(self) -> list[int | None]:
         """The used devices of all processes: the position among this one's devices, None for another's."""

@@ -17,7 +17,7 @@ from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
@@ -146,6 +146,12 @@ class PlacedModule(nn.Module):
     def captured(self) -> Captured:
         """The graph and executable at the shapes of the plan."""
         return self._primary.captured
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the devices take turns on one thread in a step, as they do where ops are too short for threads."""
+        joint = self._primary.joint
+        return isinstance(joint, Executor) and bool(joint.by_turns)
 
     def drawn_with(self, seed: int) -> tuple[int, int]:
         """Seed and number from which the last step drew, had `seed` been that of this module."""

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from frontend.torch.small_models import build
@@ -18,6 +19,7 @@ from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, use
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
+from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.profile.op_times import StepSample, with_measured_times
@@ -104,6 +106,19 @@ def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
         assert found.step_s == pytest.approx(len(plan.ops) * OP_S + 0.25)
         assert found.one_device_s == [pytest.approx(found.step_s)] * 4
         assert found.contention == []
+
+
+def test_who_takes_turns_overlaps_nothing() -> None:
+    plan = diamond()
+    found = taking_turns(plan, moving_s=0.5)
+    busy_s = sum(entry.end_s - entry.start_s for entry in plan.ops)
+    assert found.makespan_s == pytest.approx(busy_s + 0.5 * len(plan.transfers))
+    for before, after in pairwise(found.ops):
+        assert after.start_s >= before.end_s
+    assert {entry.op: entry.device for entry in found.ops} == plan.placement
+    for edge in plan.graph.edges:
+        assert found.scheduled[edge.target].start_s >= found.scheduled[edge.source].end_s
+    assert all(moved.start_s == moved.end_s == found.scheduled[moved.source].end_s for moved in found.transfers)
 
 
 @needs_two_cores
