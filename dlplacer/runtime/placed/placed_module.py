@@ -161,7 +161,7 @@ class PlacedModule(nn.Module):
     def takes_turns(self) -> bool:
         """Whether the devices take turns on one thread in a step, as they do where ops are too short for threads."""
         joint = self._primary.joint
-        return isinstance(joint, Executor) and bool(joint.by_turns)
+        return bool(joint.by_turns) if isinstance(joint, Executor) else self._use.by_turns
 
     def drawn_with(self, seed: int) -> tuple[int, int]:
         """Seed and number from which the last step drew, had `seed` been that of this module."""
