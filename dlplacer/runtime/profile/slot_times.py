@@ -1,7 +1,6 @@
 """What handing a tensor over in shared memory takes, where devices are processes."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,13 +45,11 @@ def _times_s(size_bytes: int) -> tuple[float, float]:
     written, read = [], []
     for run in range(1, _REPETITIONS + 1):
         torch.mm(matrix, matrix)
-        written.append(_timed(lambda run=run: slot.put(tensor, run)))
+        begin = time.perf_counter()
+        slot.put(tensor, run)
+        written.append(time.perf_counter() - begin)
         torch.mm(matrix, matrix)
-        read.append(_timed(lambda run=run: slot.get(run, lambda: None)))
+        begin = time.perf_counter()
+        slot.get(run, lambda: None)
+        read.append(time.perf_counter() - begin)
     return settled(written), settled(read)
-
-
-def _timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
