@@ -184,7 +184,7 @@ PLACED = (
 
 MEASURE = (
     Mutant(
-        "measure/fidelity/medians.py",
+        "measure/fidelity/alternation.py",
         "variants are timed in the same order every time",
         "names = list(steps) if number % 2 == 0 else list(steps)[::-1]",
         "names = list(steps)",

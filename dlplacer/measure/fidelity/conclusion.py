@@ -23,6 +23,8 @@ class Outcome:
         How many the plan uses, of all replicas.
     op_s
         Mean time of an op that takes time, on one device.
+    takes_turns
+        Whether the devices take turns on one thread.
     all_cores
         How many threads plain PyTorch had for `eager_all_cores_s`.
     """
@@ -36,6 +38,7 @@ class Outcome:
     loss: Loss
     replicas: int = 1
     all_cores: int = 1
+    takes_turns: bool = False
 
     @property
     def speedup(self) -> float:
@@ -62,9 +65,13 @@ def conclusion(outcome: Outcome) -> str:
 def causes(outcome: Outcome) -> dict[str, float]:
     """Cause → seconds of loss.
 
-    With small ops the interpreter has both what placing and what contention costs; on one device nothing contends.
+    With small ops the interpreter has both what placing and what contention costs, and that devices idle while they
+    take turns; on one device nothing contends.
     """
     loss = outcome.loss
+    if outcome.takes_turns:
+        interpreter_s = loss.runtime_s + loss.contention_s + loss.idle_s
+        return {"interpreter": interpreter_s, "hand-overs": loss.handover_s, "host": loss.host_s}
     found = {"idle": loss.idle_s, "hand-overs": loss.handover_s, "host": loss.host_s}
     if outcome.has_small_ops:
         return {"interpreter": loss.runtime_s + loss.contention_s, **found}

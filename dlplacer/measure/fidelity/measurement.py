@@ -82,11 +82,12 @@ def measure(
         for name, placed in candidates.items()
     }
     baseline_quartiles_s = quartiles(baseline)
+    noise = (baseline_quartiles_s[1] - baseline_quartiles_s[0]) / median(baseline)
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
         baseline_s=median(baseline),
         baseline_quartiles_s=baseline_quartiles_s,
-        noise=(baseline_quartiles_s[1] - baseline_quartiles_s[0]) / median(baseline),
+        noise=noise,
         eager_all_cores_s=None if all_cores is None else median(all_cores),
         eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
@@ -105,32 +106,35 @@ def measure(
         all_reduce_s_per_byte=0.0 if line is None else line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in ops),
     )
-    return Run(
-        with_conclusion(report, prediction, shown, measured, recording.wall_s, group.handover_s), shown, measured
+    seconds = StepSeconds(
+        measured_s=report.measured_s,
+        recorded_s=recording.wall_s,
+        baseline_s=report.baseline_s,
+        one_device_s=median(prediction.one_device_s) - prediction.host_s,
+        handover_s=group.handover_s,
     )
+    return with_conclusion(Run(report, shown, measured), seconds, main.placed.takes_turns)
 
 
-def with_conclusion(
-    report: RunReport, prediction: Prediction, shown: Plan, measured: Plan, recorded_s: float, handover_s: float
-) -> RunReport:
-    """The report with what its figures and the recorded step say."""
-    used, one_device_s = used_devices(shown), median(prediction.one_device_s)
-    ops_s = one_device_s - prediction.host_s
-    seconds = StepSeconds(report.measured_s, recorded_s, report.baseline_s, ops_s, handover_s)
-    loss = loss_of(shown, measured, used, seconds, report.replicas)
-    working = sum(entry.end_s > entry.start_s for entry in prediction.typical.ops)
+def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool) -> Run:
+    """The run with what its figures and its recorded step say."""
+    report = run.report
+    used = used_devices(run.predicted)
+    loss = loss_of(run.predicted, run.measured, used, seconds, report.replicas)
+    working = sum(entry.end_s > entry.start_s for entry in run.predicted.ops) / report.replicas
     outcome = Outcome(
         measured_s=report.measured_s,
         baseline_s=report.baseline_s,
         eager_all_cores_s=report.eager_all_cores_s,
         noise=report.noise or 0.0,
         devices=len(used),
-        op_s=ops_s / max(1, working),
+        op_s=seconds.one_device_s / max(1, working),
         loss=loss,
         replicas=report.replicas,
         all_cores=len(usable_cores()),
+        takes_turns=takes_turns,
     )
-    return replace(report, loss=loss, conclusion=conclusion(outcome))
+    return replace(run, report=replace(report, loss=loss, conclusion=conclusion(outcome)))
 
 
 def figures_of(

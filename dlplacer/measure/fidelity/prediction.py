@@ -10,11 +10,13 @@ from statistics import fmean, median
 from torch import nn
 
 from dlplacer.core.plan import Plan
-from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
+from dlplacer.core.topology import Topology
+from dlplacer.measure.fidelity.op_samples import SMALL_OP_S, OpSampler, OwnTimes
 from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
+from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
@@ -67,7 +69,8 @@ class Predictor:
     it takes alone + share × (side by side − alone). A sample is the plan replayed with every op's time in one step side
     by side on the device where it is planned, in proportion to that. A replay of averages would lose that devices wait
     for the slower one, and that which one is slower changes within a step. Replicas wait for each other at every
-    collective, so the slowest replica of a sample is what counts.
+    collective, so the slowest replica of a sample is what counts. Where the devices of the placed job take turns on one
+    thread, nothing overlaps (`taking_turns`).
     Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
     machine changes both.
 
@@ -85,6 +88,7 @@ class Predictor:
         plan = placed.placed.plan
         # What runs is the joint program, whatever step the plan was made for.
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
+        self._placed = placed.placed
         self._job, self._captured = replace(placed.job, module=reference), placed.captured
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
@@ -139,16 +143,41 @@ class Predictor:
         names = zip(self._plan.topology.devices, self._group.topology.devices, strict=True)
         used = {there.id for here, there in names if here.id in self._used}
         replay = partial(self._replay, dispatch_s=dispatch_s)
+        if self._are_processes:
+            # What short ops wait for side by side is the interpreter, of which every process has its own.
+            together = {op: alone[op] if alone[op] < SMALL_OP_S else seconds for op, seconds in together.items()}
         shares = settled_shares(alone, together, replay, used, self._group.replicas)
         return blended(alone, together, shares)
 
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
-        for op, extra_s in self._reads_s.items():
-            known[op] += extra_s
+        if not self._placed.takes_turns:
+            for op, extra_s in self._reads_s.items():
+                known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
-        return replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
+        if self._are_processes:
+            return replay_plan(self._plan, graph, self._linked_by_slots(), dispatch_s, self._slot_s)
+        replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
+        return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
+
+    @property
+    def _are_processes(self) -> bool:
+        return self._group.slots is not None and bool(self._placed.processes.used)
+
+    @property
+    def _slot_s(self) -> float:
+        """Seconds for which a device that is a process is busy with a tensor that it hands over or takes; the mean."""
+        slots = self._group.slots
+        return 0.0 if slots is None else (slots.write.latency_s + slots.read_s) / 2
+
+    def _linked_by_slots(self) -> Topology:
+        """The devices of this process as processes, which copy tensors into memory that they share."""
+        slots, topology = self._group.slots, self._group.topology
+        if slots is None or not slots.write.s_per_byte:
+            return topology
+        links = [replace(link, latency_s=0.0, bytes_per_s=1 / slots.write.s_per_byte) for link in topology.links]
+        return replace(topology, links=tuple(links))
 
     def _turns(self) -> list[int | None]:
         """The used devices of all processes: the position among this one's devices, None for another's."""

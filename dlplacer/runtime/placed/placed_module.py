@@ -168,6 +168,12 @@ class PlacedModule(nn.Module):
         joint = self._primary.joint
         return joint.graphs.notes if isinstance(joint, Executor) and joint.graphs is not None else ()
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the devices take turns on one thread in a step, as they do where ops are too short for threads."""
+        joint = self._primary.joint
+        return bool(joint.by_turns) if isinstance(joint, Executor) else self._use.by_turns
+
     def drawn_with(self, seed: int) -> tuple[int, int]:
         """Seed and number from which the last step drew, had `seed` been that of this module."""
         base, number = self.draws.number(self.steps_done)

@@ -65,6 +65,11 @@ class ProcessUse:
         """Process ids of the workers of the step that ran last."""
         return () if self._last is None else self._last.pids
 
+    @property
+    def by_turns(self) -> bool:
+        """Whether the devices of the step that ran last are threads that take turns."""
+        return self._last is not None and self._last.by_turns
+
     def updater_of(self, job: Job) -> Updater:
         """The optimizer inside the step."""
         return SharedUpdater(job.update, self.tensors) if self.possible else Updater(job.update)

@@ -45,6 +45,11 @@ class ChosenStep:
         """What is chosen so far."""
         return self._trial.choice
 
+    @property
+    def by_turns(self) -> bool:
+        """Whether the devices are threads that take turns."""
+        return not self.choice.used and bool(self._threads[0].by_turns)
+
     def start(self, inputs: StepInputs, record: bool) -> StepState:
         """The state with which a step begins, by threads or by processes."""
         if self._trial.wants_processes and self._processes.fits(inputs):

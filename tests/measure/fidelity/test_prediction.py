@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from frontend.torch.small_models import build
@@ -13,15 +14,18 @@ from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Link
 from dlplacer.frontend import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
+from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.profile.op_times import StepSample, with_measured_times
 from dlplacer.runtime.profile.remote_reads import RemoteReads
+from dlplacer.runtime.profile.slot_times import SlotTimes
 
 OP_S = 1e-3
 
@@ -104,6 +108,34 @@ def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
         assert found.step_s == pytest.approx(len(plan.ops) * OP_S + 0.25)
         assert found.one_device_s == [pytest.approx(found.step_s)] * 4
         assert found.contention == []
+
+
+@needs_two_cores
+def test_short_ops_of_processes_do_not_wait_for_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OP_S", 1e-5)
+    job = build("branches")
+    with closing(apply(job, random_plan(capture(job), seed=3), ["cpu:0", "cpu:1"], "on")) as module:
+        placed = PlacedJob(module, module.captured, [job])
+        placed.step()
+        assert module.processes.used
+        predictor, _, group = predicted(placed, 5.0)
+        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
+        assert predictor.predict(4).step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25)
+        group.slots = SlotTimes(AlphaBeta(1e-3, 0.0), 1e-3)
+        assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-3
+
+
+def test_who_takes_turns_overlaps_nothing() -> None:
+    plan = diamond()
+    found = taking_turns(plan, moving_s=0.5)
+    busy_s = sum(entry.end_s - entry.start_s for entry in plan.ops)
+    assert found.makespan_s == pytest.approx(busy_s + 0.5 * len(plan.transfers))
+    for before, after in pairwise(found.ops):
+        assert after.start_s >= before.end_s
+    assert {entry.op: entry.device for entry in found.ops} == plan.placement
+    for edge in plan.graph.edges:
+        assert found.scheduled[edge.target].start_s >= found.scheduled[edge.source].end_s
+    assert all(moved.start_s == moved.end_s == found.scheduled[moved.source].end_s for moved in found.transfers)
 
 
 @needs_two_cores
