@@ -58,6 +58,7 @@ INNER_ROOMS = {
         "devices",
         "program",
         "executor",
+        "processes",
         "placed",
         "profile",
         "distributed",
