@@ -179,8 +179,7 @@ def surrogate(problem: Problem) -> Problem | None:
 
 def _with_issued_transfers(topology: Topology, dispatch: Dispatch) -> Topology:
     """The machine whose links take longer by what issuing a transfer costs the devices at their ends."""
-    ahead = zip(topology.devices, dispatch.seconds, dispatch.asynchronous, strict=True)
-    issue_s = {device.id: seconds for device, seconds, asynchronous in ahead if asynchronous}
+    issue_s = {device.id: seconds for device, seconds in zip(topology.devices, dispatch.seconds, strict=True)}
     links = tuple(
         replace(link, latency_s=link.latency_s + issue_s.get(link.source, 0.0) + issue_s.get(link.target, 0.0))
         for link in topology.links

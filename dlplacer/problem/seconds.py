@@ -52,8 +52,18 @@ class _Stage:
         self.issued_s, self.sent_s, self.turn_after = (
             self._issues() if self.dispatch.delays else ([0.0] * len(start), {}, {})
         )
+        self.sent_by, self.received = [0] * problem.op_count, [0] * problem.op_count
+        self.sent_after = [self._count(send) for send in transfers]
         self.first = list(accumulate((len(send.route) for send in transfers), initial=problem.op_count + 1))
         self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
+
+    def _count(self, send: ScheduledTransfer) -> int:
+        """How many transfers of its producer leave before this one and with it; counts it for both of its ends."""
+        request = self.requests[send.request]
+        readers = [op for op in request.readers if self.device[op] == send.target]
+        self.received[min(readers, key=lambda op: (self.start[op], self.end[op], self.rank[op]))] += 1
+        self.sent_by[request.source] += 1
+        return self.sent_by[request.source]
 
     def steps(self) -> list[Activity]:
         """All steps; those of ops come first, at the ops' positions."""
@@ -81,6 +91,8 @@ class _Stage:
         here, begin, length_s = self.device[op], self.start[op], self.length_s[op]
         arcs = self.problem.arcs_into[op]
         after = [(arc.source, self.length_s[arc.source]) for arc in arcs if self.device[arc.source] == here]
+        handover_s = self.dispatch.handover_s(here)
+        before_s, behind_s = handover_s * self.received[op], handover_s * self.sent_by[op]
         behind = op in self.problem.behind_barrier
         if behind:
             after.append((self.problem.op_count, self.issued_s[op]))
@@ -90,7 +102,7 @@ class _Stage:
             (begin, self.end[op], self.rank[op], -1),
             length_s,
             (*after, *self.inputs[op]),
-            (ResourceUse(-1 - here, begin, self.end[op], 0.0, length_s),),
+            (ResourceUse(-1 - here, begin, self.end[op], -before_s, before_s + length_s + behind_s),),
             here,
             (here,),
             0.0 if behind else self.issued_s[op],
@@ -126,7 +138,9 @@ class _Stage:
 
     def _segments(self, number: int, send: ScheduledTransfer) -> Iterator[Activity]:
         request = self.requests[send.request]
-        before, here = (request.source, self.length_s[request.source]), self.device[request.source]
+        here = self.device[request.source]
+        leaves_s = self.length_s[request.source] + self.sent_after[number] * self.dispatch.handover_s(here)
+        before = request.source, leaves_s
         behind, sent_s = (
             request.source in self.problem.behind_barrier,
             self.sent_s.get((request.tensor, send.target), 0.0),

@@ -36,7 +36,8 @@ def replay(
         If positive, seconds in which one process that feeds all devices issues an op, whatever the topology says.
     handover_s
         Seconds for which a device is busy with every tensor that it sends (once to each other device, behind the op
-        that makes it) or receives (before its first reader there): cores do this themselves.
+        that makes it) or receives (before its first reader there): cores do this themselves. 0 for what the topology
+        says of cores that share a process.
 
     Raises
     ------
@@ -60,7 +61,8 @@ class _Clock:
     def __init__(
         self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch, handover_s: float
     ) -> None:
-        self.problem, self.device, self.handover_s, self.dispatch = problem, device, handover_s, dispatch
+        self.problem, self.device, self.dispatch = problem, device, dispatch
+        self.handover_s = [handover_s or dispatch.handover_s(here) for here in range(problem.device_count)]
         self.rank = {op: position for position, op in enumerate(order)}
         later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
         self.behind_barrier = later if problem.options.step == "autograd" else set()
@@ -113,7 +115,7 @@ class _Clock:
         arrived: dict[tuple[str, int], float] = {}
         gate_s = self.barrier_s if op in self.behind_barrier else 0.0
         leaves_s = {
-            pair: max(now_s + self.handover_s * (1 + number), gate_s + self.sent_s.get(pair, 0.0))
+            pair: max(now_s + self.handover_s[here] * (1 + number), gate_s + self.sent_s.get(pair, 0.0))
             for number, pair in enumerate(self.sends[op])
         }
         graph, arcs = self.problem.graph, self.problem.arcs_from[op]
@@ -147,7 +149,7 @@ class _Clock:
                 return
             queue.pop()
             gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
-            free_s = self.free_s[here] + self.handover_s * self.receives[op]
+            free_s = self.free_s[here] + self.handover_s[here] * self.receives[op]
             start_s = max(free_s, self.ready_s[op], gate_s)
             if self.takes_turns[here] and self._time_s(op):
                 self.asked[here] = True
@@ -158,7 +160,7 @@ class _Clock:
     def _start(self, op: int, start_s: float) -> None:
         here = self.device[op]
         end_s = start_s + self._time_s(op)
-        self.free_s[here] = end_s + self.handover_s * len(self.sends[op])
+        self.free_s[here] = end_s + self.handover_s[here] * len(self.sends[op])
         self.done.append(ScheduledOp(self.problem.graph.ops[op].id, self._name(here), start_s, end_s))
         heappush(self.running, (end_s, self.rank[op], op))
 

@@ -41,13 +41,29 @@ def naive_ends(problem: Problem, device: Sequence[int], order: Sequence[int], la
     def process(here: int) -> str:
         return machine[here].process or machine[here].id
 
+    def handover(here: int) -> int:
+        own = machine[here]
+        peers = [d for i, d in enumerate(machine) if process(i) == process(here) and not d.asynchronous]
+        return int(own.dispatch_s or 0) if len(peers) > 1 and not own.asynchronous else 0
+
+    # Edges have a tensor of their own each, so every edge between devices is a transfer.
+    leaving = {
+        op: sorted((arc.target for arc in problem.arcs_from[op] if device[arc.target] != device[op]), key=rank.get)
+        for op in order
+    }
+    coming = {op: sum(device[arc.source] != device[op] for arc in problem.arcs_into[op]) for op in order}
+
     def arrived(op: int, now: int) -> bool:
         for edge in problem.graph.edges_into[problem.graph.ops[op].id]:
             source, what = problem.graph.index[edge.source], (edge.tensor, device[op])
             if source not in end or (what in to_be_sent and what not in sent_at and device[source] != device[op]):
                 return False
             far = device[source] != device[op]
-            if max(end[source], sent_at.get(what, 0) if far else 0) + latency_s * far > now:
+            left = end[source]
+            if far:
+                left += handover(device[source]) * (1 + leaving[source].index(op))
+                left = max(left, sent_at.get(what, 0))
+            if left + latency_s * far > now:
                 return False
         return True
 
@@ -66,7 +82,8 @@ def naive_ends(problem: Problem, device: Sequence[int], order: Sequence[int], la
                 line.append((now, here))
             moved = True
         for here, queue in enumerate(to_run):
-            idle = all(end[op] <= now for op in order if device[op] == here and op in end)
+            done = [end[op] + handover(here) * len(leaving[op]) for op in order if device[op] == here and op in end]
+            idle = queue and max(done, default=0) + handover(here) * coming[queue[0]] <= now
             if not queue or not idle or not arrived(queue[0], now) or any(entry[2] == queue[0] for entry in asking):
                 continue
             if machine[here].asynchronous or not time_s[queue[0]]:
