@@ -30,7 +30,7 @@ from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interru
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility import require_feasible, shortage
+from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
@@ -87,7 +87,7 @@ def place(
     Raises
     ------
     InputError
-        If an op has no time on an allowed device, or an argument is out of range.
+        If an op has no time on an allowed device, an argument is out of range, or the graph is too large to be planned.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     NoPlanError
@@ -99,6 +99,7 @@ def place(
     _require_arguments(method, time_limit_s, gap, workers)
     if warm_start is not None and method != DEFAULT_METHOD:
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
+    require_size(graph)
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)
