@@ -50,6 +50,7 @@ def main() -> None:
 
     say(f"5. run it on {', '.join(devices)}")
     from dlplacer.cli.arguments.module_callable import build_entry
+    from dlplacer.measure.fidelity.conclusion import NOISY
     from dlplacer.measure.fidelity.run_plan import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
@@ -57,35 +58,53 @@ def main() -> None:
     report = run(job, result.plan, devices, arguments.steps, beside=beside).report
     (arguments.output / "run.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
 
-    table = Table("one training step", "seconds", "speedup", title=f"{arguments.model}, batch {arguments.batch_size}")
+    heads = ("one training step", "seconds", f"half of {report.steps} steps", "speedup")
+    table = Table(*heads, title=f"{arguments.model}, batch {arguments.batch_size}")
     serial_s = result.single_device_s or report.baseline_s
 
-    def row(name: str, seconds: float, base_s: float) -> None:
-        table.add_row(name, f"{seconds:.4f}", f"{base_s / seconds:.3f}x")
+    def row(name: str, seconds: float, base_s: float, around: tuple[float, float] | None = None) -> None:
+        between = "" if around is None else f"{around[0]:.4f} to {around[1]:.4f}"
+        table.add_row(name, f"{seconds:.4f}", between, f"{base_s / seconds:.3f}x")
 
     row("serial: all op times, one device", serial_s, serial_s)
     row("bound: critical path", result.bounds["critical_path_s"], serial_s)
     row("bound: work shared evenly", result.bounds["area_s"], serial_s)
     row("bound: best, proven", result.plan.lower_bound_s, serial_s)
     row(f"plan ({result.status}, gap {100 * result.plan.gap:.2f} %)", result.plan.makespan_s, serial_s)
-    row("predicted: planned, costs of this run", report.predicted_s, report.predicted_speedup * report.predicted_s)
-    row("measured: planned", report.measured_s, report.baseline_s)
+    base_s = report.baseline_s
+    row("predicted: planned, costs of this run", report.predicted_s, base_s, report.predicted_quartiles_s)
+    row("measured: planned", report.measured_s, base_s, report.measured_quartiles_s)
     split = report.beside.get("split")
     if split is not None and split_plan is not None:
         count = len({op.origin for op in split_plan.graph.ops if op.origin})
         row(f"plan: {count} ops split", split_plan.makespan_s, serial_s)
-        row(f"predicted: {count} ops split", split.predicted_s, split.predicted_speedup * split.predicted_s)
-        row(f"measured: {count} ops split", split.measured_s, report.baseline_s)
-    row("measured: plain PyTorch, one device", report.baseline_s, report.baseline_s)
+        row(f"predicted: {count} ops split", split.predicted_s, base_s, split.predicted_quartiles_s)
+        row(f"measured: {count} ops split", split.measured_s, base_s, split.measured_quartiles_s)
+    row("measured: plain PyTorch, one device", base_s, base_s, report.baseline_quartiles_s)
     if report.eager_all_cores_s is not None:
-        row(f"measured: plain PyTorch, {cores} threads", report.eager_all_cores_s, report.baseline_s)
+        row(
+            f"measured: plain PyTorch, {cores} threads",
+            report.eager_all_cores_s,
+            base_s,
+            report.eager_all_cores_quartiles_s,
+        )
     Console(width=None if Console().is_terminal else 100).print(table)
+    say(report.conclusion)
+    say(
+        f"runtime factor {report.runtime_factor:.3f}, contention factor {report.contention_factor:.3f}, noise "
+        f"{100 * report.noise:.1f} %"
+    )
     say(
         f"prediction error {100 * report.prediction_error:.2f} %; largest difference of loss and gradients to plain "
         f"PyTorch {report.max_abs_error:.3g}"
     )
     if split is not None:
         say(f"with splits: {100 * split.prediction_error:.2f} % and {split.max_abs_error:.3g}")
+    if report.noise > NOISY:
+        say(
+            f"This machine was not quiet: half of plain PyTorch's own steps spread over {100 * report.noise:.0f} % of "
+            f"their length, more than {100 * NOISY:.0f} %. Figures of such a run should not be quoted; run it again."
+        )
     say(f"everything is in {arguments.output}/")
 
 

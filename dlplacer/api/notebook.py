@@ -125,7 +125,7 @@ def _run(done: "Run") -> str:
     ]
     shown = _table(("", "predicted", "measured"), rows, len(rows))
     shown += _table(("device", "busy, predicted", "busy, measured"), devices, len(devices))
-    steps = f"{report.steps} steps on {', '.join(report.devices)}"
+    steps = f"{report.conclusion} {report.steps} steps on {', '.join(report.devices)}".strip()
     return _headline("Run", _subject(done.predicted)) + _beside(shown) + strip(done.measured) + _note(steps)
 
 

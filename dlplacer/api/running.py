@@ -65,7 +65,7 @@ def capture(
     )
 
 
-def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedModule":
+def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, processes: str = "auto") -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -77,6 +77,9 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedMod
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
         (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
+    processes
+        Whether CPU devices are processes with shared tensors instead of threads of this one, which small ops gain from:
+        ``on``, ``off`` or ``auto``, by a trial among the first steps. ``placed.processes`` says what was chosen.
 
     Raises
     ------
@@ -100,7 +103,8 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None) -> "PlacedMod
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    return apply_plan(job, plan, devices_of(plan, devices))
+    expect_text("", processes=processes)
+    return apply_plan(job, plan, devices_of(plan, devices), processes)
 
 
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:
@@ -157,6 +161,7 @@ def run(
     steps: int = 10,
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
+    processes: str = "auto",
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
@@ -168,6 +173,8 @@ def run(
         Steps that are timed, and least number of steps before them.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
+    processes
+        As for `apply`; the choice is made before the first step that is timed.
 
     Raises
     ------
@@ -186,6 +193,7 @@ def run(
     """
     expect_steps(steps, warmup)
     expect_table("", optional=True, beside=beside)
+    expect_text("", processes=processes)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
@@ -194,7 +202,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.fidelity.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others)
+    return run_plan(job, plan, here, steps, warmup, others, processes=processes)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

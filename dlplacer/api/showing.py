@@ -149,7 +149,7 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     plan
         A `Plan`, a `Result`, or the path of a plan file.
     dispatch_s
-        Seconds in which one process issues an op for any of the devices; 0 if each device is fed for itself.
+        Seconds in which one process issues an op for any of the devices; 0 for what the topology says of its processes.
 
     Raises
     ------

@@ -8,6 +8,7 @@ from dlplacer.cli.arguments.calibration_option import add_calibration_option, ca
 from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.output.one_device import tell_one_device
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
@@ -68,6 +69,9 @@ def execute(arguments: argparse.Namespace) -> int:
         print(json.dumps(comparison.to_dict()))
     else:
         _print(comparison)
+    best = comparison.rows[0].plan
+    if best is not None:
+        tell_one_device(best)
     return 0
 
 

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--dispatch",
         metavar="TIME",
         default="0 s",
-        help="time in which one process issues an op for any of the devices, as 8us (0: each is fed for itself)",
+        help="time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
     )
     parser.add_argument(
         "--budget",

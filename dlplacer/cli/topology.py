@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="topology_action", required=True, metavar="ACTION")
     detect = actions.add_parser("detect", help="GPUs (NVML) or, without any, the CPU cores of this host")
     detect.add_argument("--kind", choices=("auto", "gpu", "cpu"), default="auto", help="which devices (auto)")
-    detect.add_argument("--measure", action="store_true", help="fit latency and rate of every link to timed copies")
+    detect.add_argument("--measure", action="store_true", help="time copies over every link, and the issue of ops")
     show = actions.add_parser("show", help="a table, and a picture")
     show.add_argument("topology", metavar="T", help="a topology file, or the name of one that ships")
     add_picture_options(show, "topology")
@@ -116,7 +116,9 @@ _ACTIONS = {"detect": _detect, "show": _show, "import": _import}
 
 
 def _print(topology: Topology) -> None:
-    devices = new_table("device", "type", "memory", "float32", "memory rate", names=2, title=topology.name)
+    issued = ["dispatch", "process"] if any(device.dispatch_s for device in topology.devices) else []
+    columns = ("device", "type", "memory", "float32", "memory rate", *issued)
+    devices = new_table(*columns, names=2, title=topology.name)
     for device in topology.devices:
         rates = device.flops_per_s
         flops = rates.get("float32") if not isinstance(rates, (int, float, type(None))) else rates
@@ -126,6 +128,7 @@ def _print(topology: Topology) -> None:
             "unlimited" if device.memory_bytes is None else format_bytes(device.memory_bytes),
             "-" if flops is None else f"{flops / 1e12:.4g} TFLOP/s",
             "-" if device.memory_bytes_per_s is None else format_bytes_per_s(device.memory_bytes_per_s),
+            *([format_seconds(device.dispatch_s or 0.0), device.process or "own"] if issued else []),
         )
     measured = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     links = new_table("link", "", "rate", "latency", "duplex", *(["copies off by"] if measured else []), names=2)

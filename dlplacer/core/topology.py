@@ -11,6 +11,7 @@ from dlplacer.core import frames
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
+    expect,
     expect_figure,
     expect_number,
     expect_table,
@@ -42,6 +43,13 @@ class Device(Brief):
         Peak rate, one number or a number per dtype, for the roofline.
     memory_bytes_per_s
         Rate of the device's own memory, for the roofline.
+    dispatch_s
+        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
+    process
+        Name of that process: devices that give the same one take turns. Empty: a process of its own.
+    asynchronous
+        Whether ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
+        and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
     """
 
     id: str
@@ -50,9 +58,16 @@ class Device(Brief):
     flops_per_s: float | Mapping[str, float] | None = None
     memory_bytes_per_s: float | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    dispatch_s: float | None = None
+    process: str = ""
+    asynchronous: bool = True
 
     def __post_init__(self) -> None:
-        expect_text("device", id=self.id, type=self.type)
+        expect_text("device", id=self.id, type=self.type, process=self.process)
+        expect_number(f"device {self.id!r}", optional=True, dispatch_s=self.dispatch_s)
+        expect(f"device {self.id!r}", "asynchronous", self.asynchronous, bool, "True or False")
+        if self.dispatch_s is not None:
+            _require(self.dispatch_s >= 0, f"device {self.id!r}", "dispatch_s", self.dispatch_s, "at least 0")
         expect_number(f"device {self.id!r}", optional=True, memory_bytes=self.memory_bytes)
         expect_number(f"device {self.id!r}", optional=True, memory_bytes_per_s=self.memory_bytes_per_s)
         for name in ("id", "type"):

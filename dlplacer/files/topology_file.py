@@ -27,7 +27,8 @@ from dlplacer.files.fields import (
 from dlplacer.files.text import write_json
 
 KIND, VERSION = "topology", 1
-_DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s")
+_DISPATCH_FIELDS = ("dispatch_s", "process", "asynchronous")
+_DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", *_DISPATCH_FIELDS)
 
 
 class TopologyNodeModel(FileModel):
@@ -37,6 +38,9 @@ class TopologyNodeModel(FileModel):
     memory_bytes: Bytes | None = None
     flops_per_s: NumberOrTable[FlopsPerSecond] | None = None
     memory_bytes_per_s: BytesPerSecond | None = None
+    dispatch_s: Seconds | None = None
+    process: Name | None = None
+    asynchronous: bool | None = None
     meta: Table
 
     @model_validator(mode="after")
@@ -49,8 +53,17 @@ class TopologyNodeModel(FileModel):
     def to_node(self) -> Device | Router:
         if self.kind == "router":
             return Router(self.id, self.meta)
-        rates = self.flops_per_s, self.memory_bytes_per_s
-        return Device(self.id, self.type or "device", self.memory_bytes, *rates, self.meta)
+        return Device(
+            self.id,
+            self.type or "device",
+            self.memory_bytes,
+            self.flops_per_s,
+            self.memory_bytes_per_s,
+            self.meta,
+            self.dispatch_s,
+            self.process or "",
+            self.asynchronous is not False,
+        )
 
 
 class LinkModel(FileModel):
@@ -153,6 +166,9 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
         value = getattr(device, name)
         if value is not None:
             node[name] = value if isinstance(value, (int, float)) else dict(value)
+    default = Device(device.id)
+    given = {name: getattr(device, name) for name in _DISPATCH_FIELDS}
+    node |= {name: value for name, value in given.items() if value != getattr(default, name)}
     return _with_meta(node, device.meta)
 
 

@@ -9,11 +9,15 @@ from typing import Any
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import realise
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+
+_SAME = 1e-9
+"""Relative difference of two sums of the same times."""
 
 
 def assemble(
@@ -25,11 +29,15 @@ def assemble(
     provenance: Mapping[str, Any],
 ) -> Plan:
     """The plan of a schedule, with its transfers, memory and gap (eq. 7–13)."""
-    if schedule.transfers is None:
-        ops, transfers = replay(problem, schedule.device, schedule.order)
-    else:
-        ops, transfers = realise(problem, schedule.device, schedule.start, schedule.transfers)
+    ops, transfers = in_seconds(problem, schedule)
     return plan_of(problem, ops, transfers, outcome, method, solve_s, provenance)
+
+
+def in_seconds(problem: Problem, schedule: ProblemSchedule) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
+    """Ops and transfers of a schedule with their times."""
+    if schedule.transfers is None:
+        return replay(problem, schedule.device, schedule.order)
+    return realise(problem, schedule.device, schedule.start, schedule.transfers)
 
 
 def plan_of(
@@ -41,8 +49,23 @@ def plan_of(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone."""
+    """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
+
+    Where ops wait for their processes, the times are no ticks, and bound and gap are of the plan in seconds.
+    """
     makespan_s = max(entry.end_s for entry in ops)
+    dispatch = dispatch_of(problem.topology)
+    if dispatch.delays:
+        bound_s = max(float(outcome.lower_bound * problem.tick_s), least_step_s(problem, dispatch))
+        lower_bound_s = makespan_s if makespan_s - bound_s <= _SAME * makespan_s else bound_s
+        figures = makespan_s, lower_bound_s, (makespan_s - lower_bound_s) / makespan_s if makespan_s else 0.0, 0.0
+    else:
+        figures = _in_ticks(problem, makespan_s, outcome)
+    return _plan(problem, ops, transfers, figures, method, solve_s, provenance)
+
+
+def _in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
+    """Makespan, lower bound, gap and what rounding hides."""
     length = makespan_s / float(problem.tick_s)
     if outcome.schedule is None:
         makespan = round(length) if problem.exact else int(length)
@@ -51,15 +74,28 @@ def plan_of(
     bound = min(outcome.lower_bound, makespan)
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
     gap = (makespan - bound) / makespan if makespan else 0.0
+    return makespan_s, lower_bound_s, gap, _rounding_s(problem, makespan_s, makespan)
+
+
+def _plan(
+    problem: Problem,
+    ops: Sequence[ScheduledOp],
+    transfers: Sequence[Transfer],
+    figures: tuple[float, float, float, float],
+    method: str,
+    solve_s: float,
+    provenance: Mapping[str, Any],
+) -> Plan:
+    makespan_s, lower_bound_s, gap, rounding_s = figures
     return Plan(
         graph=problem.graph,
         topology=problem.topology,
         options=problem.options,
-        status="optimal" if bound == makespan else "feasible",
+        status="feasible" if gap else "optimal",
         makespan_s=makespan_s,
         lower_bound_s=lower_bound_s,
         gap=gap,
-        rounding_s=_rounding_s(problem, makespan_s, makespan),
+        rounding_s=rounding_s,
         method=method,
         solve_s=solve_s,
         ops=tuple(ops),

@@ -22,6 +22,7 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
+from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility import require_feasible, require_size
@@ -180,7 +181,8 @@ def compare(
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
     board = _Board(float(bound * problem.tick_s), on_progress)
-    for method in (name for name in chosen if name in RULES):
+    delays = dispatch_of(topology).delays
+    for method in (name for name in chosen if name in RULES and not delays):
         board.add(_heuristic(problem, instance, method, time_limit_s, bound))
     solve = partial(
         place,
@@ -193,9 +195,13 @@ def compare(
         on_progress=board.tell,
         stop=stop,
     )
-    single = _single(problem, bound)
-    for method in (name for name in chosen if name not in RULES):
-        board.add(single if method == "single" else _solved(method, solve))
+    single = _solved("single", solve) if delays else _single(problem, bound)
+    single = single if single.plan is not None else replace(single, status="infeasible")
+    for method in (name for name in chosen if delays or name not in RULES):
+        if method == "min-cut" and not available():
+            board.add(MethodResult(method, "not installed", None, 0.0))
+        else:
+            board.add(single if method == "single" else _solved(method, solve))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
     single_s = single_device_s(problem) if graph.constraints else single.makespan_s
     return Comparison(board.ranked(chosen), board.lower_bound_s, single_s, name)
@@ -271,8 +277,7 @@ def _heuristic(problem: Problem, instance: Instance, method: str, seconds: float
 def _single(problem: Problem, bound: int) -> MethodResult:
     began = time.monotonic()
     schedule = best_single(problem)
-    row = _checked(problem, "single", schedule, time.monotonic() - began, bound)
-    return row if row.plan is not None else replace(row, status="infeasible")
+    return _checked(problem, "single", schedule, time.monotonic() - began, bound)
 
 
 def _solved(method: str, solve: Callable[..., Result]) -> MethodResult:

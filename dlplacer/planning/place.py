@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 from dlplacer.check import violations
 from dlplacer.core.constraints import Constraints
@@ -27,17 +27,25 @@ from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.under_dispatch import best_under_dispatch
 from dlplacer.planning.warm_start import warm_start_of
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
-from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
+
+Found = TypeVar("Found")
+
+_COMBINED = (DEFAULT_METHOD, "single")
+"""Methods that may answer with a single device; the others answer with what they make themselves."""
 
 _FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.6
 """Time to finish ÷ time to prepare: 1.7 to 3.6 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
@@ -114,13 +122,20 @@ def place(
     budget = Budget(deadline, gap, seed, workers or len(usable_cores()), stop, report)
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
     solve = METHODS[method] if warm is None else partial(solve_from, warm.begin)
-    outcome = _search(problem, solve, budget)
-    schedule = _require_schedule(problem, outcome, method, time_limit_s)
-    solve_s = time.monotonic() - began
     provenance = provenance_of(problem, seed=seed, workers=budget.workers)
-    provenance |= {} if warm is None else {"warm_start": warm.note}
-    plan = assemble(problem, outcome, schedule, method, solve_s, provenance)
-    plan = plan if warm is None else warm.if_better(plan, outcome)
+    if dispatch_of(topology).delays:
+        find = partial(best_under_dispatch, problem, solve, METHODS[method], combine=method in _COMBINED)
+        candidates = _search(find, budget, lambda found: found.best is not None)
+        outcome = Outcome(None, candidates.bound)
+        plan = _require_plan(problem, candidates.best, method, time_limit_s)
+        plan = replace(plan, method=method, solve_s=time.monotonic() - began, provenance=provenance)
+    else:
+        outcome = _search(partial(solve, problem), budget, lambda found: found.schedule is not None)
+        schedule = _require_schedule(problem, outcome, method, time_limit_s)
+        plan = assemble(problem, outcome, schedule, method, time.monotonic() - began, provenance)
+    if warm is not None:
+        plan = replace(plan, provenance={**plan.provenance, "warm_start": warm.note})
+        plan = warm.if_better(plan, outcome)
     _require_rules(plan)
     return Result(plan, single_device_s(problem), _simple_bounds(problem))
 
@@ -141,8 +156,15 @@ def single_device_s(problem: Problem) -> float | None:
         except InputError:
             # An op that is pinned needs a time on its own device alone.
             return None
-    single = best_single(free)
-    return None if single is None else _seconds(free, single.device[0])
+    return min((_seconds(free, single) for single in singles(free)), default=None)
+
+
+def _seconds(problem: Problem, single: ProblemSchedule) -> float:
+    """Of a schedule on one device."""
+    if dispatch_of(problem.topology).delays:
+        return max(entry.end_s for entry in replay(problem, single.device, single.order)[0])
+    device_type = problem.topology.devices[single.device[0]].type
+    return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
 
 
 def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
@@ -152,19 +174,30 @@ def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
     return min(expected_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
 
 
-def _search(problem: Problem, solve: Callable[[Problem, Budget], Outcome], budget: Budget) -> Outcome:
+def _search(find: Callable[[Budget], Found], budget: Budget, is_plan: Callable[[Found], bool]) -> Found:
+    """What is found within a budget, or until Ctrl-C."""
     if not interrupts_by_exception():
-        return solve(problem, budget)
+        return find(budget)
     interrupted = Event()
     with stop_on_interrupt(budget.stop, interrupted.set):
-        outcome = solve(problem, budget)
-    if outcome.schedule is None and interrupted.is_set():
+        found = find(budget)
+    if interrupted.is_set() and not is_plan(found):
         raise KeyboardInterrupt
-    return outcome
+    return found
 
 
 def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:
-    if outcome.schedule is None:
+    found = _require_plan(problem, outcome.schedule, method, time_limit_s)
+    if outcome.lower_bound > found.makespan:
+        raise InternalError(
+            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
+            "ticks of a schedule; please report this graph and topology"
+        )
+    return found
+
+
+def _require_plan(problem: Problem, found: Found | None, method: str, time_limit_s: float) -> Found:
+    if found is None:
         short = shortage(problem)
         reason = "" if short is None else f": {short}"
         others = "" if method == DEFAULT_METHOD else f"use method {DEFAULT_METHOD!r}, "
@@ -173,22 +206,14 @@ def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limi
             f"method {method!r} found no plan within {time_limit_s:g} s{reason}; one may exist: "
             f"{others}raise --time-limit{room}"
         )
-    if outcome.lower_bound > outcome.schedule.makespan:
-        raise InternalError(
-            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {outcome.schedule.makespan} "
-            "ticks of a schedule; please report this graph and topology"
-        )
-    return outcome.schedule
+    return found
 
 
 def _simple_bounds(problem: Problem) -> dict[str, float]:
     instance, tick_s = build_instance(problem), float(problem.tick_s)
-    return {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
-
-
-def _seconds(problem: Problem, device: int) -> float:
-    device_type = problem.topology.devices[device].type
-    return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
+    bounds = {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
+    dispatch = dispatch_of(problem.topology)
+    return bounds | ({"dispatch_s": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
 
 def _require_arguments(method: str, time_limit_s: float, gap: float, workers: int | None) -> None:

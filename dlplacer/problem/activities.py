@@ -37,6 +37,8 @@ class Activity:
         The device on which it takes memory, or -1.
     frees
         The devices on which something may be freed when it ends.
+    release
+        It starts no earlier.
     """
 
     key: tuple[int, ...]
@@ -45,6 +47,7 @@ class Activity:
     holds: tuple[ResourceUse, ...] = ()
     takes: int = -1
     frees: tuple[int, ...] = ()
+    release: float = 0
 
 
 def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
@@ -69,7 +72,7 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
         ended: dict[int, float] = {}
         for number in order:
             step = steps[number]
-            begin = max([start[number], *(start[other] + lag for other, lag in after[number])])
+            begin = max([start[number], step.release, *(start[other] + lag for other, lag in after[number])])
             if waits_for_memory and step.takes >= 0:
                 queue = ending_ops.get(step.takes, [])
                 while queue and queue[0][0] <= step.key[0]:

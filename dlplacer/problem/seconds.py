@@ -5,6 +5,7 @@ from itertools import accumulate
 
 from dlplacer.core.plan import ScheduledOp, Transfer, TransferSegment
 from dlplacer.problem.activities import Activity, ResourceUse, earliest
+from dlplacer.problem.dispatch import dispatch_of, issue_times
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.segment_timing import link_spans
 from dlplacer.problem.transfers import RouteSegment, ScheduledTransfer, transfer_requests
@@ -13,7 +14,9 @@ from dlplacer.problem.transfers import RouteSegment, ScheduledTransfer, transfer
 def realise(
     problem: Problem, device: Sequence[int], start: Sequence[int], transfers: Sequence[ScheduledTransfer]
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
-    """Ops and transfers in seconds, in the order of their ticks on every device and on every link.
+    """Ops and transfers in seconds, in the order of their ticks on every device, every link and every host process.
+
+    Memory over time suffices if it does in ticks, however long ops wait for their processes: see `earliest`.
 
     Parameters
     ----------
@@ -45,6 +48,10 @@ class _Stage:
         kinds = [problem.topology.devices[here].type for here in device]
         self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
         self.end = [begin + (problem.duration[op][device[op]] or 0) for op, begin in enumerate(start)]
+        self.dispatch = dispatch_of(problem.topology)
+        self.issued_s, self.sent_s, self.turn_after = (
+            self._issues() if self.dispatch.delays else ([0.0] * len(start), {}, {})
+        )
         self.first = list(accumulate((len(send.route) for send in transfers), initial=problem.op_count + 1))
         self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
 
@@ -74,8 +81,11 @@ class _Stage:
         here, begin, length_s = self.device[op], self.start[op], self.length_s[op]
         arcs = self.problem.arcs_into[op]
         after = [(arc.source, self.length_s[arc.source]) for arc in arcs if self.device[arc.source] == here]
-        if op in self.problem.behind_barrier:
-            after.append((self.problem.op_count, 0.0))
+        behind = op in self.problem.behind_barrier
+        if behind:
+            after.append((self.problem.op_count, self.issued_s[op]))
+        if op in self.turn_after:
+            after.append(self.turn_after[op])
         return Activity(
             (begin, self.end[op], self.rank[op], -1),
             length_s,
@@ -83,7 +93,29 @@ class _Stage:
             (ResourceUse(-1 - here, begin, self.end[op], 0.0, length_s),),
             here,
             (here,),
+            0.0 if behind else self.issued_s[op],
         )
+
+    def _issues(self) -> tuple[list[float], dict[tuple[str, int], float], dict[int, tuple[int, float]]]:
+        """When ops and transfers have been issued; op → whose start it follows at their process, how much later."""
+        order = sorted(range(len(self.start)), key=lambda op: (self.start[op], self.end[op], self.rank[op]))
+        behind = self.problem.behind_barrier
+        parts: list[list[list[int]]] = [[[] for _ in self.dispatch.seconds] for _ in range(2)]
+        turns = [self.dispatch.takes_turns(here) for here in range(self.problem.device_count)]
+        latest: dict[int, int] = {}
+        turn_after: dict[int, tuple[int, float]] = {}
+        for op in order:
+            here = self.device[op]
+            if self.dispatch.asynchronous[here]:
+                parts[op in behind][here].append(op)
+            elif self.length_s[op] and turns[here]:
+                before = latest.get(self.dispatch.process[here])
+                if before is not None and self.device[before] != here:
+                    turn_after[op] = before, self.dispatch.seconds[self.device[before]]
+                latest[self.dispatch.process[here]] = op
+        first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
+        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
+        return op_s, first.sent_s | second.sent_s, turn_after
 
     def _barrier(self) -> Activity:
         """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""
@@ -95,6 +127,10 @@ class _Stage:
     def _segments(self, number: int, send: ScheduledTransfer) -> Iterator[Activity]:
         request = self.requests[send.request]
         before, here = (request.source, self.length_s[request.source]), self.device[request.source]
+        behind, sent_s = (
+            request.source in self.problem.behind_barrier,
+            self.sent_s.get((request.tensor, send.target), 0.0),
+        )
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
             spans_s = self._spans_s(segment, self.problem.sizes_bytes[request.size])
             length_s = spans_s[-1][1]
@@ -104,7 +140,11 @@ class _Stage:
                 for (direction, offset, ticks), (from_s, to_s) in zip(segment.holds, spans_s, strict=False)
             )
             key = begin, begin + segment.ticks, self.rank[request.source], part
-            yield Activity(key, length_s, (before,), holds, segment.target, (here, segment.target))
+            # A relay passes on what has been sent.
+            gate = ((self.problem.op_count, sent_s),) if behind and not part else ()
+            release_s = 0.0 if behind or part else sent_s
+            ends = here, segment.target
+            yield Activity(key, length_s, (before, *gate), holds, segment.target, ends, release_s)
             before, here = (self.first[number] + part, length_s), segment.target
         for reader in request.readers:
             if self.device[reader] == send.target:

@@ -12,7 +12,7 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
-from dlplacer.problem.dispatch import issue_times
+from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, one_process
 from dlplacer.problem.link_clock import Network
 from dlplacer.problem.problem import Problem, build_problem
 
@@ -23,7 +23,8 @@ def replay(
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
     Time runs forward: when an op ends, its tensors leave at once, in the order of their first readers; where links are
-    contended, first come is first served.
+    contended, first come is first served. Ops wait for the processes that issue them, as the topology says
+    (`dlplacer.problem.dispatch`).
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def replay(
     order
         All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
     dispatch_s
-        Seconds in which the one process that feeds all devices issues an op; see `dlplacer.problem.dispatch`.
+        If positive, seconds in which one process that feeds all devices issues an op, whatever the topology says.
     handover_s
         Seconds for which a device is busy with every tensor that it sends (once to each other device, behind the op
         that makes it) or receives (before its first reader there): cores do this themselves.
@@ -42,9 +43,10 @@ def replay(
     MismatchError
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    clock = _Clock(problem, device, list(order), dispatch_s, handover_s)
-    while clock.running:
-        clock.finish_next()
+    dispatch = one_process(problem.topology, dispatch_s) if dispatch_s else dispatch_of(problem.topology)
+    clock = _Clock(problem, device, list(order), dispatch, handover_s)
+    while clock.running or clock.requests:
+        clock.go_on()
     if len(clock.done) < problem.op_count:
         stuck = next(queue[-1] for queue in clock.queues if queue)
         name = problem.graph.ops[stuck].id
@@ -56,9 +58,9 @@ class _Clock:
     """The state of a replay: what runs, what is waited for, what is done."""
 
     def __init__(
-        self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch_s: float, handover_s: float
+        self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch, handover_s: float
     ) -> None:
-        self.problem, self.device, self.handover_s = problem, device, handover_s
+        self.problem, self.device, self.handover_s, self.dispatch = problem, device, handover_s, dispatch
         self.rank = {op: position for position, op in enumerate(order)}
         later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
         self.behind_barrier = later if problem.options.step == "autograd" else set()
@@ -66,7 +68,7 @@ class _Clock:
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
             self.queues[device[op]].append(op)
-        self.issued_s = self._issued(dispatch_s) if dispatch_s else [0.0] * problem.op_count
+        self.issued_s, self.sent_s = self._issued() if dispatch.delays else ([0.0] * problem.op_count, {})
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
         self.sends, self.receives = self._handovers()
@@ -74,18 +76,46 @@ class _Clock:
         self.barrier_s = 0.0
         self.network = Network(problem)
         self.running: list[tuple[float, int, int]] = []
+        # Ops that wait for a turn at their process, by the time at which they asked: one of a device at most.
+        self.requests: list[tuple[float, int, int]] = []
+        self.takes_turns = [dispatch.takes_turns(here) for here in range(problem.device_count)]
+        self.asked = [False] * problem.device_count
+        self.started_last: dict[int, tuple[int, float]] = {}
         self.done: list[ScheduledOp] = []
         self.transfers: list[Transfer] = []
         for here in range(problem.device_count):
             self._start_ready(here)
 
-    def finish_next(self) -> None:
+    def go_on(self) -> None:
+        """Take what happens next: an op ends, or gets its turn at the process of its device."""
+        if self.requests and not (self.running and self.running[0][0] <= self.requests[0][0]):
+            self._grant_next()
+        else:
+            self._finish_next()
+
+    def _grant_next(self) -> None:
+        """Start the op that asked first, `dispatch_s` after the last start on another device of its process."""
+        asked_s, _, op = heappop(self.requests)
+        here = self.device[op]
+        process = self.dispatch.process[here]
+        other, started_s = self.started_last.get(process, (here, 0.0))
+        start_s = asked_s if other == here else max(asked_s, started_s + self.dispatch.seconds[other])
+        self.started_last[process] = here, start_s
+        self.asked[here] = False
+        self._start(op, start_s)
+        self._start_ready(here)
+
+    def _finish_next(self) -> None:
         """Take the op that ends next: send its tensors, and start what now can."""
         now_s, _, op = heappop(self.running)
         here = self.device[op]
         touched = {here}
         arrived: dict[tuple[str, int], float] = {}
-        leaves_s = {pair: now_s + self.handover_s * (1 + number) for number, pair in enumerate(self.sends[op])}
+        gate_s = self.barrier_s if op in self.behind_barrier else 0.0
+        leaves_s = {
+            pair: max(now_s + self.handover_s * (1 + number), gate_s + self.sent_s.get(pair, 0.0))
+            for number, pair in enumerate(self.sends[op])
+        }
         graph, arcs = self.problem.graph, self.problem.arcs_from[op]
         outgoing = zip(graph.edges_from[graph.ops[op].id], arcs, strict=True)
         for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
@@ -111,19 +141,29 @@ class _Clock:
 
     def _start_ready(self, here: int) -> None:
         queue = self.queues[here]
-        while queue and not self.waits[queue[-1]]:
+        while queue and not self.waits[queue[-1]] and not self.asked[here]:
             op = queue[-1]
             if op in self.behind_barrier and self.before_barrier:
                 return
             queue.pop()
-            node, kind = self.problem.graph.ops[op], self.problem.topology.devices[here].type
             gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
             free_s = self.free_s[here] + self.handover_s * self.receives[op]
             start_s = max(free_s, self.ready_s[op], gate_s)
-            end_s = start_s + (node.time_on(kind) or 0.0)
-            self.free_s[here] = end_s + self.handover_s * len(self.sends[op])
-            self.done.append(ScheduledOp(node.id, self._name(here), start_s, end_s))
-            heappush(self.running, (end_s, self.rank[op], op))
+            if self.takes_turns[here] and self._time_s(op):
+                self.asked[here] = True
+                heappush(self.requests, (start_s, self.rank[op], op))
+            else:
+                self._start(op, start_s)
+
+    def _start(self, op: int, start_s: float) -> None:
+        here = self.device[op]
+        end_s = start_s + self._time_s(op)
+        self.free_s[here] = end_s + self.handover_s * len(self.sends[op])
+        self.done.append(ScheduledOp(self.problem.graph.ops[op].id, self._name(here), start_s, end_s))
+        heappush(self.running, (end_s, self.rank[op], op))
+
+    def _time_s(self, op: int) -> float:
+        return self.problem.graph.ops[op].time_on(self.problem.topology.devices[self.device[op]].type) or 0.0
 
     def _handovers(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
         """[op] → tensors that it sends, each with the device; [op] → how many it is the first there to read."""
@@ -139,12 +179,14 @@ class _Clock:
                     receives[arc.target] += 1
         return sends, receives
 
-    def _issued(self, dispatch_s: float) -> list[float]:
-        """[op] → when it has been issued; behind a barrier counted from there, since the host waits for it."""
-        queues = [list(reversed(queue)) for queue in self.queues]
+    def _issued(self) -> tuple[list[float], dict[tuple[str, int], float]]:
+        """When ops and transfers have been issued; behind a barrier counted from there, since the host waits for it."""
+        ahead = zip(self.queues, self.dispatch.asynchronous, strict=True)
+        queues = [list(reversed(queue)) if asynchronous else [] for queue, asynchronous in ahead]
         parts = [[[op for op in queue if (op in self.behind_barrier) == later] for queue in queues] for later in (0, 1)]
-        first, second = (issue_times(self.problem, self.device, part, dispatch_s) for part in parts)
-        return [max(times) for times in zip(first, second, strict=True)]
+        first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
+        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
+        return op_s, first.sent_s | second.sent_s
 
     def _name(self, device: int) -> str:
         return self.problem.topology.devices[device].id

@@ -8,7 +8,7 @@ from typing import Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.units import format_seconds
-from dlplacer.problem.dispatch import dispatch_bound_s
+from dlplacer.problem.dispatch import dispatch_bound_s, dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.report.critical_path import critical_path
 from dlplacer.solvers.bounds.bounds import critical_path as longest_path
@@ -21,7 +21,7 @@ _SAME = 1e-6
 REASONS = {
     "critical path": "the longest chain of ops and transfers, each at its fastest: split the ops on it to go below",
     "work": "all work, shared by all devices without idle time: only more or faster devices go below",
-    "dispatch": "one process issues all ops: fuse ops, or use larger batches, to go below",
+    "dispatch": "processes issue ops one after another: fuse ops, use larger batches or more processes, to go below",
     "search": "what the solver has proved beyond the simple bounds: tensors and order cost this much at least",
 }
 """What can limit a bound → what that means."""
@@ -100,7 +100,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     Parameters
     ----------
     dispatch_s
-        Seconds in which one process issues an op for any of the devices; 0 if each device is fed for itself.
+        Seconds in which one process issues an op for any of the devices; 0 for what the topology says of its processes.
     """
     limits_s = _limits_s(plan, dispatch_s)
     path = critical_path(plan)
@@ -127,8 +127,11 @@ def _limits_s(plan: Plan, dispatch_s: float) -> dict[str, float]:
     problem = build_problem(plan.graph, plan.topology, plan.options)
     instance, tick_s = build_instance(problem), float(problem.tick_s)
     limits = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
+    dispatch = dispatch_of(plan.topology)
     if dispatch_s:
         limits["dispatch"] = dispatch_bound_s(plan.graph, dispatch_s, [device.type for device in plan.topology.devices])
+    elif dispatch.delays:
+        limits["dispatch"] = least_step_s(problem, dispatch)
     return {**limits, "search": plan.lower_bound_s}
 
 

@@ -121,11 +121,11 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     restrictions = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search, _polish)
     if _working(instance) > PARAMS.exact_up_to:
-        restrictions.begin()
+        _begin_elsewhere(restrictions, incumbent)
         _search(problem, instance, incumbent, surrogate, restrictions.go_on)
     else:
         _search(problem, instance, incumbent, surrogate)
-        restrictions.begin()
+        _begin_elsewhere(restrictions, incumbent)
 
 
 def _search(
@@ -141,8 +141,7 @@ def _search(
     bounds, chain = _solve_segments(instance, bounds, incumbent)
     _reconcile_segments(chain, bounds, incumbent)
     if not incumbent.closed:
-        elsewhere()
-        incumbent.follow()
+        _go_on_elsewhere(elsewhere, incumbent)
     _restart(surrogate, incumbent)
     if _working(instance) <= PARAMS.exact_up_to:
         _solve_whole(instance, bounds, incumbent, PARAMS.whole_share)
@@ -159,6 +158,18 @@ def _polish(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
     incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
     _restart(instance, incumbent)
     _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
+
+
+def _begin_elsewhere(restrictions: RestrictionSearch, incumbent: Incumbent) -> None:
+    """Parts of the machine and stricter options: first schedules, and a search where they are far better."""
+    if incumbent.best is not None and not incumbent.closed:
+        restrictions.begin()
+
+
+def _go_on_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> None:
+    """Parts of the machine and stricter options that are nearly as good as what segments have led to."""
+    elsewhere()
+    incumbent.follow()
 
 
 def _working(instance: Instance) -> int:

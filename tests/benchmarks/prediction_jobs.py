@@ -63,6 +63,70 @@ class TwoTowers(nn.Module):
         return self.left(left) @ self.right(right).t()
 
 
+class AttentionGru(nn.Module):
+    """A translator: two GRU cells read, a third writes and looks at what was read; every cell is a call of its own."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(words, width), nn.Embedding(words, width)
+        self.ahead, self.back = nn.GRUCell(width, width), nn.GRUCell(width, width)
+        self.write = nn.GRUCell(3 * width, width)
+        self.look, self.head = nn.Linear(width, 2 * width), nn.Linear(3 * width, words)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        steps = self.source(source).unbind(1)
+        ahead, back = [self.ahead(steps[0])], [self.back(steps[-1])]
+        for step, other in zip(steps[1:], steps[-2::-1], strict=True):
+            ahead.append(self.ahead(step, ahead[-1]))
+            back.append(self.back(other, back[-1]))
+        read = torch.cat((torch.stack(ahead, 1), torch.stack(back[::-1], 1)), 2)
+        state, found = ahead[-1], []
+        for word in self.target(target).unbind(1):
+            seen = torch.bmm(torch.softmax(torch.bmm(self.look(state)[:, None], read.mT), 2), read)[:, 0]
+            state = self.write(torch.cat((word, seen), 1), state)
+            found.append(self.head(torch.cat((state, seen), 1)))
+        return torch.stack(found, 1).flatten(0, 1)
+
+
+class Chains(nn.Module):
+    """Chains of products of small matrices, each with its nonlinearity, which depend on nothing of each other."""
+
+    def __init__(self, count: int, length: int, width: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(count, width, width) / width**0.5)
+        self.length = length
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = []
+        for weight in self.weights.unbind():
+            end = x
+            for _ in range(self.length):
+                end = torch.tanh(end @ weight)
+            ends.append(end)
+        return torch.stack(ends).sum(0)
+
+
+def attention_gru() -> Job:
+    """A step of about 1,700 small ops on 16 pairs of texts of 12 words."""
+    torch.manual_seed(0)
+    source, target = torch.randint(500, (16, 12)), torch.randint(500, (16, 12))
+    module = AttentionGru(500, 64)
+    return Job(module, (source, target), (torch.randint(500, (192,)),), functional.cross_entropy)
+
+
+def small_transformer() -> Job:
+    """A language model of twelve narrow layers on one text of 64 words."""
+    torch.manual_seed(0)
+    module, words = Attention(1000, 64, 12, 4, 64), torch.randint(1000, (1, 64))
+    return Job(module, (words,), (torch.randint(1000, (64,)),), functional.cross_entropy)
+
+
+def chains(count: int, length: int, width: int) -> Job:
+    """Inference on one small matrix."""
+    torch.manual_seed(0)
+    return Job(Chains(count, length, width), (torch.randn(width, width),), mode="infer")
+
+
 def attention() -> Job:
     """A language model step on 4 texts of 256 words."""
     torch.manual_seed(0)
@@ -88,4 +152,8 @@ JOBS: dict[str, Callable[[], Job]] = {
     "big_lstm": partial(models.big_lstm, batch_size=32, length=8, vocabulary=2000, hidden=1024, projection=256),
     "attention": attention,
     "two_towers": two_towers,
+    "attention_gru": attention_gru,
+    "small_transformer": small_transformer,
+    "chain": partial(chains, 1, 504, 8),
+    "two_chains": partial(chains, 2, 504, 8),
 }

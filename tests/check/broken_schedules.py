@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from check import plans
 from check.broken import CROSSING, ROUTED, SERIAL, SINGLE, TRAINED, Broken, alone, circle
-from check.plans import changed, constrained, with_op, with_ops
+from check.plans import changed, constrained, issued_in, with_op, with_ops
 
-from dlplacer.check import placement, timing
+from dlplacer.check import dispatch, placement, timing
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.plan import ScheduledOp
 
@@ -74,6 +74,18 @@ PLACED = {
 }
 
 TIMED = {
+    "started before its issue": Broken(
+        dispatch.turns,
+        issued_in(CROSSING, dispatch_s=1.5),
+        "dispatch",
+        "op 'x' starts on 'a' at 0 s as number 1 of its process, which needs 1.5 s to issue an op",
+    ),
+    "interpreter not shared": Broken(
+        dispatch.turns,
+        issued_in(CROSSING, dispatch_s=99.0, process="host", asynchronous=False),
+        "dispatch",
+        "their process needs 99 s between them",
+    ),
     "op too long": Broken(
         timing.durations,
         changed(CROSSING, "y", end_s=9.0),

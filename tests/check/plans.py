@@ -58,6 +58,12 @@ def machine(*links: Link, memory_bytes: int | None = 100) -> Topology:
     return Topology(devices, tuple(Router(name) for name in "rs" if name in names), links)
 
 
+def issued_in(plan: Plan, **fields: Any) -> Plan:
+    """The plan on devices with other fields, such as what issuing an op takes."""
+    devices = tuple(replace(device, **fields) for device in plan.topology.devices)
+    return replace(plan, topology=replace(plan.topology, devices=devices))
+
+
 def changed(plan: Plan, op: str | None = None, transfer: int | None = None, segment: int = 0, **changes: Any) -> Plan:
     """A plan with other values in one op or one segment of a transfer, and the makespan that follows from them."""
     ops, transfers = list(plan.ops), list(plan.transfers)

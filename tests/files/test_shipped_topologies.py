@@ -26,6 +26,7 @@ PROMISED = {
 HEAD_FIELDS = {"format", "name", "source", "meta", "nodes", "edges"}
 ROUTER_FIELDS = {"id", "kind", "meta"}
 DEVICE_FIELDS = ROUTER_FIELDS | {"type", "memory_bytes", "flops_per_s", "memory_bytes_per_s"}
+DEVICE_FIELDS |= {"dispatch_s", "process", "asynchronous"}
 EDGE_FIELDS = {"source", "target", "bytes_per_s", "latency_s", "duplex", "count", "meta"}
 
 SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}

@@ -316,3 +316,37 @@ def test_junk_anywhere_reads_or_is_refused_in_plain_words(seed: int) -> None:
     value = spoiled(WHOLE, seed)
     topology = read_or_refused(lambda: topology_from_dict(value, "it.json"))
     assert topology is None or topology_from_dict(topology_to_dict(topology), "it.json") == topology
+
+
+def test_who_issues_ops_is_kept_and_left_out_where_it_is_not_said(tmp_path: Path) -> None:
+    devices = (
+        Device("a", dispatch_s=7e-6),
+        Device("b", dispatch_s=1.4e-5, process="host", asynchronous=False),
+        Device("c"),
+    )
+    write_topology(tmp_path / "box.json", Topology(devices))
+    assert read_topology(tmp_path / "box.json").devices == devices
+    nodes = json.loads((tmp_path / "box.json").read_text())["nodes"]
+    assert [sorted(set(node) - {"id", "kind", "type"}) for node in nodes] == [
+        ["dispatch_s"],
+        ["asynchronous", "dispatch_s", "process"],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ('"dispatch_s": "-1 us"', "dispatch_s"),
+        ('"dispatch_s": "2 GB"', "dispatch_s"),
+        ('"asynchronous": "sometimes"', "asynchronous"),
+        ('"process": ""', "process"),
+    ],
+)
+def test_what_cannot_issue_ops_is_refused(tmp_path: Path, field: str, message: str) -> None:
+    path = tmp_path / "box.json"
+    path.write_text(
+        '{"format": "dlplacer.topology/1", "nodes": [{"id": "a", "kind": "device", ' + field + '}], "edges": []}'
+    )
+    with pytest.raises(FileFormatError, match=message):
+        read_topology(path)

@@ -6,9 +6,23 @@ PROBLEM = (
     Mutant(
         "problem/dispatch.py",
         "an op is issued before its inputs have been",
-        "(max([thread_s[here], *(issued[source] for source in sources[queue[0]])]), here)",
-        "(thread_s[here], here)",
+        "if queue and queue[0].receives not in unsent",
+        "if queue",
         ("problem/test_dispatch.py",),
+    ),
+    Mutant(
+        "problem/dispatch.py",
+        "turns of cores bound nothing",
+        "min(self.seconds[device], time_s)",
+        "0.0",
+        ("planning/test_under_dispatch.py",),
+    ),
+    Mutant(
+        "problem/simulate.py",
+        "a core waits for its own turn too",
+        "start_s = asked_s if other == here else max(",
+        "start_s = max(",
+        ("problem/test_dispatch_of_machines.py",),
     ),
     Mutant(
         "problem/segment_timing.py",

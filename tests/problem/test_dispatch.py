@@ -10,7 +10,7 @@ from runtime.random_plans import machine, with_unit_times
 
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
-from dlplacer.problem.dispatch import dispatch_bound_s, issue_times
+from dlplacer.problem.dispatch import dispatch_bound_s, issue_times, one_process
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 
@@ -37,14 +37,20 @@ def test_issuing_runs_ahead_of_a_busy_device() -> None:
     assert ends(graph, [0, 0], 1.0) == {"a": 11.0, "b": 21.0}
 
 
-# b waits on the other thread until a has been issued, not until it has run; c, which is free, goes first.
+# b waits on the other thread until a has been issued and sent, not until it has run; c, which is free, goes first.
+# a 0-2, c 2-4, a is sent 4-6 and received 6-8, b 8-10.
 def test_a_thread_waits_until_the_producer_is_issued() -> None:
     graph = OpGraph(
         (Op("z", "x", time_s=0.0), Op("a", "x", time_s=10.0), Op("b", "x", time_s=10.0), Op("c", "x", time_s=1.0)),
         (Edge("a", "b", 0),),
     )
     problem = problem_of(graph, devices=3)
-    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], 2.0) == [0.0, 2.0, 6.0, 4.0]
+    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], one_process(problem.topology, 2.0)).op_s == [
+        0.0,
+        2.0,
+        10.0,
+        4.0,
+    ]
 
 
 # f takes 10 s; behind the barrier a and b, on two devices, are issued from 11 s on.
@@ -81,7 +87,7 @@ def test_dispatch_never_helps_and_never_beats_its_bound(seed: int, dispatch_s: f
     length_s = max(entry.end_s for entry in issued)
     assert length_s >= max(entry.end_s for entry in plain) - 1e-12
     assert length_s >= dispatch_bound_s(graph, dispatch_s, ["cpu-core"]) - 1e-12
-    assert length_s <= max(entry.end_s for entry in plain) + len(graph.ops) * dispatch_s + 1e-9
+    assert length_s <= max(entry.end_s for entry in plain) + (len(graph.ops) + 2 * len(graph.edges)) * dispatch_s + 1e-9
 
 
 def test_a_fast_host_changes_nothing_on_a_busy_device() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op, OpGraph, TensorSpec
-from dlplacer.core.topology import Link, Topology
+from dlplacer.core.topology import Device, Link, Topology
 
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
@@ -47,6 +47,8 @@ class Calibration:
         Signature of an op (`signature`) → its time.
     copy_latency_s, copy_bytes_per_s
         Line of a copy to another device of the type; None where none was timed.
+    dispatch_s
+        What issuing an op costs its process (`Device.dispatch_s`); None where that was not timed.
     """
 
     device_type: str
@@ -55,6 +57,7 @@ class Calibration:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     copy_latency_s: float | None = None
     copy_bytes_per_s: float | None = None
+    dispatch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +124,12 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
                 f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
                 "where other times hold: use another file"
             )
-    copies = (
+    machine = (
         (old if new.copy_latency_s is None else new).copy_latency_s,
         (old if new.copy_bytes_per_s is None else new).copy_bytes_per_s,
+        (old if new.dispatch_s is None else new).dispatch_s,
     )
-    return Calibration(new.device_type, new.versions, new.overhead_s, {**old.entries, **new.entries}, *copies)
+    return Calibration(new.device_type, new.versions, new.overhead_s, {**old.entries, **new.entries}, *machine)
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
@@ -146,7 +150,13 @@ def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpG
 
 
 def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topology:
-    """The topology with the measured line on links between two devices of the calibration's type."""
+    """The topology with the measured line on links between two devices of the calibration's type.
+
+    Devices of the type that say what issuing an op costs take what was measured; which of them share a process, a
+    calibration does not know.
+    """
+    if calibration.dispatch_s is not None:
+        topology = replace(topology, devices=tuple(_dispatched(device, calibration) for device in topology.devices))
     latency_s, rate = calibration.copy_latency_s, calibration.copy_bytes_per_s
     if latency_s is None or rate is None:
         return topology
@@ -158,6 +168,11 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
         return link
 
     return replace(topology, links=tuple(map(line, topology.links)))
+
+
+def _dispatched(device: Device, calibration: Calibration) -> Device:
+    known = device.type == calibration.device_type and device.dispatch_s is not None
+    return replace(device, dispatch_s=calibration.dispatch_s) if known else device
 
 
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:

@@ -28,6 +28,7 @@ class CalibrationModel(FileModel):
     versions: dict[str, str]
     overhead_s: Seconds
     copy_line: CopyModel | None = None
+    dispatch_s: Seconds | None = None
     ops: dict[str, EntryModel]
     meta: Table
 
@@ -56,6 +57,8 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     }
     if calibration.copy_latency_s is not None and calibration.copy_bytes_per_s is not None:
         value["copy_line"] = {"latency_s": calibration.copy_latency_s, "bytes_per_s": calibration.copy_bytes_per_s}
+    if calibration.dispatch_s is not None:
+        value["dispatch_s"] = calibration.dispatch_s
     value["ops"] = {
         name: {"time_s": entry.time_s, "count": entry.count} for name, entry in sorted(calibration.entries.items())
     }
@@ -71,4 +74,5 @@ def _calibration(content: CalibrationModel) -> Calibration:
         {name: Entry(entry.time_s, entry.count) for name, entry in content.ops.items()},
         None if line is None else line.latency_s,
         None if line is None else line.bytes_per_s,
+        content.dispatch_s,
     )

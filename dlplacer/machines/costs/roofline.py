@@ -1,7 +1,7 @@
 """How long an op takes if it runs as fast as arithmetic, memory and launch allow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import Op
@@ -109,11 +109,17 @@ def rates_of(device: Device) -> Rates | None:
     """The rates of a device, or None if neither the topology nor the device table gives any.
 
     What the topology says goes before the table: one number replaces all rates of the type, an object only those of the
-    dtypes that it lists.
+    dtypes that it lists. The overhead is `dispatch_s` of a device to which ops are issued ahead, where given. Else it
+    is that of the type, or of the type before the first hyphen: what launches on an A100-PCIe launches on an A100.
     """
+    family = rates_of_type(device.type) or rates_of_type(device.type.partition("-")[0])
+    overhead_s = 0.0 if family is None else family.overhead_s
+    if device.asynchronous and device.dispatch_s is not None:
+        overhead_s = device.dispatch_s
+    table = rates_of_type(device.type)
     if device.flops_per_s is None and device.memory_bytes_per_s is None:
-        return rates_of_type(device.type)
-    table = rates_of_type(device.type) or Rates({}, None)
+        return None if table is None else replace(table, overhead_s=overhead_s)
+    table = table or Rates({}, None)
     flops_per_s: Mapping[str, float]
     if device.flops_per_s is None:
         flops_per_s = table.flops_per_s
@@ -121,4 +127,4 @@ def rates_of(device: Device) -> Rates | None:
         flops_per_s = {**table.flops_per_s, **device.flops_per_s}
     else:
         flops_per_s = {FLOAT32: device.flops_per_s}
-    return Rates(flops_per_s, device.memory_bytes_per_s or table.memory_bytes_per_s, table.overhead_s)
+    return Rates(flops_per_s, device.memory_bytes_per_s or table.memory_bytes_per_s, overhead_s)

@@ -1,5 +1,6 @@
 """OpGraph → OpGraph: times from the roofline where the graph has none."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,7 +24,9 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
         If two devices of one type have different rates.
     """
     types = _devices_by_type(topology)
-    rates = {name: found for name, devices in types.items() if (found := rates_of(devices[0])) is not None}
+    rates = {
+        name: found for name, devices in types.items() if (found := rates_of(_least_dispatch(devices))) is not None
+    }
 
     def completed(op: Op) -> Op:
         return _with_missing(op, {name: rates[name] for name in rates if _may_run(op, types[name])})
@@ -91,6 +94,11 @@ def _devices_by_type(topology: Topology) -> dict[str, list[Device]]:
         for other in devices[1:]:
             _require_equal_rates(devices[0], other)
     return types
+
+
+def _least_dispatch(devices: list[Device]) -> Device:
+    """The device whose process issues fastest: what an op takes on any of them."""
+    return min(devices, key=lambda device: math.inf if device.dispatch_s is None else device.dispatch_s)
 
 
 def _require_equal_rates(first: Device, second: Device) -> None:

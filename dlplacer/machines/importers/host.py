@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.costs.device_table import DEVICE_TABLE
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, TURN
 from dlplacer.machines.importers.rates import SOCKET_LATENCY_S
 from dlplacer.machines.usable_cores import usable_cores
 
@@ -19,8 +19,9 @@ _HANDOVER_S = 30e-6
 def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int] | None = None) -> Topology:
     """The cores that this process may use, by NUMA node.
 
-    Two cores are joined directly; more of them hang on a router for their node, and nodes' routers are joined. Memory
-    is shared by all cores, so no core has a capacity of its own.
+    They are threads of one process, which take turns at its interpreter. Two cores are joined directly; more of them
+    hang on a router for their node, and nodes' routers are joined. Memory is shared by all cores, so no core has a
+    capacity of its own.
 
     Parameters
     ----------
@@ -40,6 +41,9 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
             flops_per_s={dtype: figure.value for dtype, figure in rates.flops_per_s.items()},
             memory_bytes_per_s=rates.memory_bytes_per_s.value,
             meta={"core": core},
+            dispatch_s=TURN.value,
+            process="host",
+            asynchronous=False,
         )
         for core in usable
     )

@@ -1,22 +1,28 @@
 """A placed job measured: its numbers, its step times with those of its prediction, and recorded steps."""
 
 import time
-from collections.abc import Callable, Mapping
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median
 
 from torch import nn
 
+from dlplacer.core.plan import Plan
+from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.measure.fidelity.alternation import alternated_times
+from dlplacer.measure.fidelity.conclusion import Outcome, conclusion
 from dlplacer.measure.fidelity.eager import EagerStep
-from dlplacer.measure.fidelity.medians import measured_medians
+from dlplacer.measure.fidelity.loss import StepSeconds, loss_of
 from dlplacer.measure.fidelity.numerics import compare_with_eager
 from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.prediction import Predictor
+from dlplacer.measure.fidelity.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, median_recording, record_steps
 from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
+from dlplacer.runtime.profile.statistic import quartiles
 
 StepReport = Callable[[str, float | None], None]
 """Hears between steps what is done, and which share of all steps has been taken, where that is known."""
@@ -55,31 +61,34 @@ def measure(
     on_progress("numbers against plain PyTorch", None)
     differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
     eager = EagerStep([main.job], reference, device)
-    medians = _medians(candidates, predictors, eager, group, steps, warmup, on_progress)
+    times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
     predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
     prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
     shown = group.all_replicas(prediction.plan)
-    measured = measured_plan(shown, median_recording(recordings))
-    serial_s, baseline_s = group.replicas * prediction.serial_s, group.replicas * medians["baseline"]
-
+    recording = median_recording(recordings)
+    measured = measured_plan(shown, recording)
+    baseline, all_cores = times["baseline"], times.get("all cores")
     all_figures = {
-        name: Figures(
-            predicted_s=predictions[name].step_s,
-            measured_s=medians[name],
-            predicted_speedup=serial_s / predictions[name].step_s,
-            measured_speedup=baseline_s / medians[name],
-            prediction_error=abs(predictions[name].step_s - medians[name]) / medians[name],
-            max_abs_error=differences[name].max_abs_error,
-            plan_makespan_s=placed.placed.plan.makespan_s,
+        name: figures_of(
+            predictions[name],
+            times[name],
+            baseline,
+            group.replicas,
+            differences[name].max_abs_error,
+            placed.placed.plan,
         )
         for name, placed in candidates.items()
     }
+    baseline_quartiles_s = quartiles(baseline)
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
-        baseline_s=medians["baseline"],
-        eager_all_cores_s=medians.get("all cores"),
+        baseline_s=median(baseline),
+        baseline_quartiles_s=baseline_quartiles_s,
+        noise=(baseline_quartiles_s[1] - baseline_quartiles_s[0]) / median(baseline),
+        eager_all_cores_s=None if all_cores is None else median(all_cores),
+        eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
         steps=steps,
         devices=group.devices,
@@ -96,10 +105,64 @@ def measure(
         all_reduce_s_per_byte=0.0 if line is None else line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in ops),
     )
-    return Run(report, shown, measured)
+    return Run(
+        with_conclusion(report, prediction, shown, measured, recording.wall_s, group.handover_s), shown, measured
+    )
 
 
-def _medians(
+def with_conclusion(
+    report: RunReport, prediction: Prediction, shown: Plan, measured: Plan, recorded_s: float, handover_s: float
+) -> RunReport:
+    """The report with what its figures and the recorded step say."""
+    used, one_device_s = used_devices(shown), median(prediction.one_device_s)
+    ops_s = one_device_s - prediction.host_s
+    seconds = StepSeconds(report.measured_s, recorded_s, report.baseline_s, ops_s, handover_s)
+    loss = loss_of(shown, measured, used, seconds, report.replicas)
+    working = sum(entry.end_s > entry.start_s for entry in prediction.typical.ops)
+    outcome = Outcome(
+        measured_s=report.measured_s,
+        baseline_s=report.baseline_s,
+        eager_all_cores_s=report.eager_all_cores_s,
+        noise=report.noise or 0.0,
+        devices=len(used),
+        op_s=ops_s / max(1, working),
+        loss=loss,
+        replicas=report.replicas,
+        all_cores=len(usable_cores()),
+    )
+    return replace(report, loss=loss, conclusion=conclusion(outcome))
+
+
+def figures_of(
+    prediction: Prediction,
+    measured: Sequence[float],
+    baseline: Sequence[float],
+    replicas: int,
+    max_abs_error: float,
+    plan: Plan,
+) -> Figures:
+    """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
+    predicted_s, measured_s, baseline_s = prediction.step_s, median(measured), median(baseline)
+    runtime = [ours / theirs for ours, theirs in zip(prediction.one_device_s, baseline, strict=True)]
+    contention = prediction.contention or [1.0]
+    return Figures(
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        predicted_speedup=replicas * baseline_s / predicted_s,
+        measured_speedup=replicas * baseline_s / measured_s,
+        prediction_error=abs(predicted_s - measured_s) / measured_s,
+        max_abs_error=max_abs_error,
+        plan_makespan_s=plan.makespan_s,
+        predicted_quartiles_s=quartiles(prediction.steps_s),
+        measured_quartiles_s=quartiles(measured),
+        runtime_factor=median(runtime),
+        runtime_factor_quartiles=quartiles(runtime),
+        contention_factor=median(contention),
+        contention_factor_quartiles=quartiles(contention),
+    )
+
+
+def _times(
     candidates: Mapping[str, PlacedJob],
     predictors: Mapping[str, Predictor],
     eager: EagerStep,
@@ -107,15 +170,17 @@ def _medians(
     steps: int,
     warmup: int,
     on_progress: StepReport,
-) -> dict[str, float]:
-    """Seconds of a step of plain PyTorch (``baseline``) and of every candidate, alternating with those that predict."""
+) -> dict[str, list[float]]:
+    """Seconds of steps of plain PyTorch (``baseline``) and of every candidate, alternating with those that predict."""
     baseline = eager.step
     variants: dict[str, Callable[[], object]] = {"baseline": baseline}
     variants |= {name: placed.step for name, placed in candidates.items()}
     if group.all_reduce is None and in_host_memory(candidates[_MAIN].devices.values()):
         variants["all cores"] = eager.step_on_all_cores
-    variants |= {f"predicted {name}": predictor.step for name, predictor in predictors.items()}
-    untimed = {f"predicted {name}": predictor.untimed_step for name, predictor in predictors.items()}
+    untimed = {}
+    for name, predictor in predictors.items():
+        for kind, (kept, other) in predictor.steps().items():
+            variants[f"{name}, {kind}"], untimed[f"{name}, {kind}"] = kept, other
 
     def timed(step: Callable[[], object]) -> float:
         """The baseline is the mean of all processes, any other step as long as on the slowest."""
@@ -131,4 +196,4 @@ def _medians(
         else:
             on_progress(f"step {number + 1} of {steps}", number / steps)
 
-    return measured_medians(variants, steps, warmup, timed, untimed, told)
+    return alternated_times(variants, steps, warmup, timed, untimed, told)

@@ -1,21 +1,27 @@
 """A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from statistics import fmean, median
 
 from torch import nn
 
 from dlplacer.core.plan import Plan
+from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
+from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
+from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.distributed.collective_ops import EXCHANGE
+from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
-from dlplacer.runtime.profile.op_times import Profiler, with_measured_times
-from dlplacer.runtime.profile.statistic import OpTimes, typical
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.remote_reads import RemoteReads
+from dlplacer.runtime.profile.statistic import OpTimes
 
 
 @dataclass(frozen=True)
@@ -24,35 +30,44 @@ class Prediction:
 
     Attributes
     ----------
-    step_s
-        Median over the samples of the replayed plan, and the host overhead.
+    steps_s
+        Of each sample: the replayed plan, on its slowest replica, and the host overhead.
     plan
-        The plan as in the sample nearest to it, without the host overhead.
+        The plan as in the sample nearest to the median, without the host overhead.
     typical
         The plan under the typical times of its ops.
-    serial_s
-        All ops of one replica one after another on the first device of a process; median over the samples, mean of all
-        processes.
+    one_device_s
+        [round] → all ops of one replica on one device, by the runtime that runs the plan.
+    contention
+        Op times while all used devices work ÷ alone, one value for each sample; empty where one device is used.
     host_s
         Seconds of a step before the devices start and after they end; the mean of all processes.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
 
-    step_s: float
+    steps_s: Sequence[float]
     plan: Plan
     typical: Plan
-    serial_s: float
+    one_device_s: Sequence[float]
+    contention: Sequence[float]
     host_s: float
     dispatch_s: float
 
+    @property
+    def step_s(self) -> float:
+        """The median over the samples."""
+        return float(median(self.steps_s))
+
 
 class Predictor:
-    """Predicts a plan from whole steps that every device runs alone: one sample for each of those steps.
+    """Predicts a plan from whole steps of the devices that it uses: alone, and all at the same time.
 
-    A sample is the plan, replayed with every op's time in that step on the device where it is planned. A replay of
-    averages would lose that devices wait for the slower one, and that which one is slower changes within a step.
-    Replicas wait for each other at every collective, so the slowest replica of a sample is what counts.
+    In a plan an op runs beside others for a share of its time, which the replayed plan itself says (`settled_shares`):
+    it takes alone + share × (side by side − alone). A sample is the plan replayed with every op's time in one step side
+    by side on the device where it is planned, in proportion to that. A replay of averages would lose that devices wait
+    for the slower one, and that which one is slower changes within a step. Replicas wait for each other at every
+    collective, so the slowest replica of a sample is what counts.
     Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
     machine changes both.
 
@@ -60,57 +75,90 @@ class Predictor:
     ----------
     reference
         The job's module with all of its data; it is left alone.
+    profiler
+        Of the devices of this process, in their order; None for one that runs the ops as a plan in this process does.
     """
 
-    def __init__(self, placed: PlacedJob, reference: nn.Module, group: OneProcess) -> None:
+    def __init__(
+        self, placed: PlacedJob, reference: nn.Module, group: OneProcess, profiler: StepProfiler | None = None
+    ) -> None:
         plan = placed.placed.plan
         # What runs is the joint program, whatever step the plan was made for.
         self._plan = replace(plan, options=replace(plan.options, step="joint"))
         self._job, self._captured = replace(placed.job, module=reference), placed.captured
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
-        self._profiler = Profiler(self._job, self._captured, list(self._devices.values()))
-        self._exchange = {op.id for op in plan.graph.ops if op.kind in EXCHANGE}
-        self._samples: list[dict[str, float]] = []
-        self._serial_s: list[float] = []
-        self._host_s: list[float] = []
+        self._used = used_devices(plan)
+        if profiler is None:
+            profiler = PlacedProfiler(self._job, self._captured, list(self._devices.values()))
+        self._reads_s = remote_reads_of(plan, group.reads)
+        self._sampler = OpSampler(profiler, self._turns())
 
-    def untimed_step(self) -> None:
-        """Run the whole step on every device of this process and keep nothing."""
-        self._profiler.step()
-
-    def step(self) -> None:
-        """Run the whole step on every device of this process, and keep the time of each op that is planned there."""
-        found = self._profiler.step()
-        self._host_s.append(median(sample.host_s for sample in found))
-        first = found[0].op_times_s
-        self._serial_s.append(sum(seconds for op, seconds in first.items() if op not in self._exchange))
-        by_device = {name: sample.op_times_s for name, sample in zip(self._devices, found, strict=True)}
-        placement = self._plan.placement.items()
-        self._samples.append({op: by_device[device][op] for op, device in placement if device in by_device})
+    def steps(self) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+        """What to alternate with the plan's steps: name → a step that is kept, and one that is not."""
+        sampler = self._sampler
+        found = {"alone": (sampler.step_alone, sampler.untimed_alone)}
+        if len(sampler.turns) > 1:
+            found["side by side"] = (sampler.step_together, sampler.untimed_together)
+        return found
 
     def predict(self, count: int) -> Prediction:
-        """From the last `count` steps that were kept; the same on all processes."""
-        own = [self._samples[-count:], median(self._serial_s[-count:]), median(self._host_s[-count:])]
-        everyone = self._group.gathered(own)
-        samples = joined_samples([theirs for theirs, _, _ in everyone], [names.replica for names in self._group.names])
-        usual = typical([times for together in samples for times in together])
-        dispatch_s = self._dispatch_s(usual)
-        length_s = attrgetter("makespan_s")
-        replays = [max((self._replay(times, dispatch_s) for times in together), key=length_s) for together in samples]
-        makespan_s = float(median(map(length_s, replays)))
-        nearest = min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s))
-        serial_s = fmean(serial_s for _, serial_s, _ in everyone)
-        host_s = fmean(host_s for _, _, host_s in everyone)
+        """From the last `count` rounds that were kept; the same on all processes."""
+        while not self._sampler.complete:
+            self._group.gathered(None)
+            self._sampler.step_alone()
+        position = {name: number for number, name in enumerate(self._devices)}
+        own = self._sampler.own_times(count, position, self._plan.placement)
+        everyone = [OwnTimes(*theirs) for theirs in self._group.gathered(own.sent())]
+        replicas = [names.replica for names in self._group.names]
+        joined = partial(joined_samples, replicas=replicas)
+        (alone,), (together,) = joined([[o.alone] for o in everyone]), joined([[o.together] for o in everyone])
+        dispatch_s = self._dispatch_s(alone[0])
+        usual = [self._blended(one, other, dispatch_s) for one, other in zip(alone, together, strict=True)]
+        replays = []
+        for sample in joined([o.samples for o in everyone]):
+            plans = [
+                self._replay({op: seconds * scale.get(op, 1.0) for op, seconds in times.items()}, dispatch_s)
+                for times, scale in zip(sample, map(_ratio, usual, together), strict=True)
+            ]
+            replays.append(max(plans, key=attrgetter("makespan_s")))
+        host_s = fmean(o.host_s for o in everyone)
+        makespan_s = float(median(plan.makespan_s for plan in replays))
         return Prediction(
-            makespan_s + host_s, nearest, self._replay(usual, dispatch_s), serial_s + host_s, host_s, dispatch_s
+            steps_s=[plan.makespan_s + host_s for plan in replays],
+            plan=min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s)),
+            typical=self._replay({op: fmean(times[op] for times in usual) for op in usual[0]}, dispatch_s),
+            one_device_s=[seconds for _, seconds in sorted((n, s) for o in everyone for n, s in o.plain_s)],
+            contention=[ratio for o in everyone for ratio in o.contention],
+            host_s=host_s,
+            dispatch_s=dispatch_s,
         )
+
+    def _blended(self, alone: OpTimes, together: OpTimes, dispatch_s: float) -> OpTimes:
+        """The typical times of a replica's ops under the overlap that the plan has with them."""
+        names = zip(self._plan.topology.devices, self._group.topology.devices, strict=True)
+        used = {there.id for here, there in names if here.id in self._used}
+        replay = partial(self._replay, dispatch_s=dispatch_s)
+        shares = settled_shares(alone, together, replay, used, self._group.replicas)
+        return blended(alone, together, shares)
 
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
+        for op, extra_s in self._reads_s.items():
+            known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
         return replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
+
+    def _turns(self) -> list[int | None]:
+        """The used devices of all processes: the position among this one's devices, None for another's."""
+        position = {name: number for number, name in enumerate(self._devices)}
+        everyone = self._group.gathered([name for name in self._devices if name in self._used])
+        return [
+            position[name] if rank == self._group.rank else None
+            for rank, names in enumerate(everyone)
+            for name in names
+        ]
 
     def _dispatch_s(self, times: OpTimes) -> float:
         """Of the first device that is fed by the process; cores are not."""
@@ -120,6 +168,30 @@ class Predictor:
             if not in_host_memory((device,)):
                 return dispatch_time_s(self._job, self._captured, device, times)
         return 0.0
+
+
+def used_devices(plan: Plan) -> set[str]:
+    """Devices of a plan on which an op takes time, the network aside."""
+    working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
+    return {
+        device for device in working or set(plan.placement.values()) if not device.split("/")[-1].startswith(NETWORK)
+    }
+
+
+def remote_reads_of(plan: Plan, reads: RemoteReads) -> dict[str, float]:
+    """Op → seconds that it pays for tensors of other devices, of which it is the first reader on its own."""
+    rank = {op: place for ops in plan.order.values() for place, op in enumerate(ops)}
+    readers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for edge in plan.graph.edges:
+        readers[edge.tensor, plan.placement[edge.target]].append(edge.target)
+    found: dict[str, float] = defaultdict(float)
+    for moved in plan.transfers:
+        found[min(readers[moved.tensor, moved.target], key=rank.__getitem__)] += reads.seconds(moved.bytes)
+    return dict(found)
+
+
+def _ratio(times: OpTimes, base: OpTimes) -> dict[str, float]:
+    return {op: seconds / base[op] for op, seconds in times.items() if base[op] > 0}
 
 
 def joined_samples(samples: Sequence[Sequence[OpTimes]], replicas: Sequence[int]) -> list[list[OpTimes]]:

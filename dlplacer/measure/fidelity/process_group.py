@@ -15,6 +15,7 @@ from dlplacer.runtime.distributed.measured_network import measured_machine
 from dlplacer.runtime.distributed.network_topology import with_network
 from dlplacer.runtime.distributed.replicate import with_exchange_times
 from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
+from dlplacer.runtime.profile.remote_reads import RemoteReads, remote_reads
 
 
 class OneProcess:
@@ -22,6 +23,8 @@ class OneProcess:
 
     Attributes
     ----------
+    rank
+        Number of this process.
     count, replicas
         Processes, and how often the plan runs side by side.
     all_reduce
@@ -34,9 +37,12 @@ class OneProcess:
         The plan's devices, in the plan's order, with their measured links.
     handover_s
         As in `dlplacer.problem.simulate.replay_plan`.
+    reads
+        What an op pays for a tensor that another device has made.
     """
 
     count = replicas = 1
+    rank = 0
     all_reduce: AlphaBeta | None = None
 
     def __init__(self, opened: Mapping[str, RuntimeDevice]) -> None:
@@ -45,6 +51,7 @@ class OneProcess:
         self.names: Sequence[Names] = [Names(0, "", {name: device.name for name, device in opened.items()})]
         self.topology: Topology = measured_topology(devices)
         self.handover_s = handover_time_s(devices)
+        self.reads = remote_reads(devices)
 
     def gathered(self, value: Any) -> list[Any]:
         """[rank] → what it gives; every process gets there before any goes on."""
@@ -81,9 +88,9 @@ class SeveralProcesses(OneProcess):
     ) -> None:
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
-        self.count, self.replicas = ranks.count, ranks.replicas
+        self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
         # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
-        self.handover_s = 0.0
+        self.handover_s, self.reads = 0.0, RemoteReads()
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
         self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)

@@ -1,5 +1,6 @@
 """Recorded steps: when every op ran on every device of all processes, and the step that stands for several."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,13 @@ class Recording:
         Device → its ops in order, in seconds since the first device began.
     began_ns
         That moment on the clock ``time.perf_counter_ns`` of the first process.
+    wall_s
+        The whole step as its caller sees it, on the slowest process.
     """
 
     spans: Mapping[str, tuple[OpSpan, ...]]
     began_ns: int = 0
+    wall_s: float = 0.0
 
     @cached_property
     def length_s(self) -> float:
@@ -45,8 +49,9 @@ def record_steps(placed: PlacedModule, step: Callable[[], object], count: int, g
     try:
         for _ in range(count):
             group.gathered(None)
+            begin = time.perf_counter()
             step()
-            own.append(_sent(placed))
+            own.append({"wall_s": time.perf_counter() - begin, **_sent(placed)})
     finally:
         placed.records = False
     offsets_ns = group.clock_offsets_ns()
@@ -77,7 +82,7 @@ def joined(recordings: Sequence[Recording], offsets_ns: Sequence[int], names: Se
             spans[called.devices[device]] = tuple(
                 OpSpan(called.op(span.op), late_s + span.start_s, late_s + span.end_s) for span in ran
             )
-    return Recording(spans, zero_ns)
+    return Recording(spans, zero_ns, max(recording.wall_s for recording in recordings))
 
 
 def median_recording(recordings: Sequence[Recording]) -> Recording:
@@ -132,6 +137,5 @@ def _sent(placed: PlacedModule) -> dict[str, Any]:
 
 
 def _arrived(sent: Mapping[str, Any]) -> Recording:
-    return Recording(
-        {name: tuple(OpSpan(*span) for span in ran) for name, ran in sent["spans"].items()}, sent["began_ns"]
-    )
+    spans = {name: tuple(OpSpan(*span) for span in ran) for name, ran in sent["spans"].items()}
+    return Recording(spans, sent["began_ns"], sent["wall_s"])

@@ -23,6 +23,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "prediction_error": ("error", _percent),
     "measured_speedup": ("speedup", _times),
     "predicted_speedup": ("predicted speedup", _times),
+    "conclusion": ("conclusion", str),
     "baseline_s": ("one device, plain PyTorch", format_seconds),
     "eager_all_cores_s": ("all cores, plain PyTorch", format_seconds),
     "plan_makespan_s": ("as planned earlier", format_seconds),
@@ -46,4 +47,4 @@ def page_of_run(run: Run) -> str:
 def run_figures(report: RunReport) -> list[tuple[str, str]]:
     """Name and value of the figures of a run, those first by which it is judged."""
     known = report.to_dict()
-    return [(name, write(known[key])) for key, (name, write) in _FIGURES.items() if known.get(key) is not None]
+    return [(name, write(known[key])) for key, (name, write) in _FIGURES.items() if known.get(key) not in (None, "")]

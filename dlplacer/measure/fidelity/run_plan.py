@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
@@ -21,6 +21,7 @@ from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
+from dlplacer.runtime.placed.settle import settle
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def run(
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
+    processes: str = "auto",
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -64,6 +66,8 @@ def run(
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     on_progress
         Called between steps.
+    processes
+        As in `dlplacer.apply`; a choice by trial is made before the first step that is timed.
 
     Raises
     ------
@@ -76,14 +80,17 @@ def run(
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices)))
-            return PlacedJob(module, module.captured, [job])
+            module = stack.enter_context(closing(apply(job, plan, devices, processes)))
+            made = PlacedJob(module, module.captured, [job])
+            settle(module, made.step)
+            return made
 
         others = {
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
         }
         main = placed(job, plan)
-        return measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
+        done = measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
+        return replace(done, report=replace(done.report, processes=asdict(main.placed.processes)))
 
 
 def run_over_ranks(

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
+from dlplacer.measure.fidelity.loss import Loss
 from dlplacer.report.page.summary import busy_s
 
 if TYPE_CHECKING:
     import pandas
 
+Quartiles = tuple[float, float]
+"""First and third."""
+
 _LISTED = 10
-_OF_ONE_PROCESS = ("eager_all_cores_s", "dispatch_s", "beside")
+_OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside", "processes")
 _OVER_RANKS = (
     *("replicas", "ranks", "buckets"),
     *("full_batch_error", "all_reduce_latency_s", "all_reduce_s_per_byte"),
@@ -60,8 +64,8 @@ class Figures:
     measured_s
         The placed step, each on its slowest process.
     predicted_speedup, measured_speedup
-        Samples per second over those of one device: replicas × serial op times ÷ predicted, replicas × baseline ÷
-        measured.
+        Samples per second over those of plain PyTorch on one device: replicas × `RunReport.baseline_s` ÷ predicted, and
+        ÷ measured. They differ by the error of the prediction alone.
     prediction_error
         |predicted − measured| ÷ measured.
     max_abs_error
@@ -69,6 +73,16 @@ class Figures:
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
     plan_makespan_s
         What the plan itself promised, under the costs that it was made with.
+    predicted_quartiles_s, measured_quartiles_s
+        First and third quartile of the same steps.
+    runtime_factor
+        All ops of the plan on one device, run as placed, ÷ plain PyTorch's step there: what the runtime itself costs.
+        Median over the rounds in which both were timed. None if it was not measured, as below.
+    contention_factor
+        Op times while all used devices run whole steps ÷ alone; the median over the rounds, 1 for a plan on one device.
+        It is the most that devices slow each other: a plan's ops are beside others for a part of their time only.
+    runtime_factor_quartiles, contention_factor_quartiles
+        First and third quartile over the same rounds.
     """
 
     predicted_s: float
@@ -78,6 +92,12 @@ class Figures:
     prediction_error: float
     max_abs_error: float
     plan_makespan_s: float
+    predicted_quartiles_s: Quartiles | None = None
+    measured_quartiles_s: Quartiles | None = None
+    runtime_factor: float | None = None
+    runtime_factor_quartiles: Quartiles | None = None
+    contention_factor: float | None = None
+    contention_factor_quartiles: Quartiles | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +109,14 @@ class RunReport(Figures):
     baseline_s
         Eager PyTorch on one of the devices and one replica's batch, under the same conditions; the mean of all
         processes.
+    noise
+        Third less first quartile of the repeated baseline, ÷ its median: differences below it say nothing.
+    baseline_quartiles_s, eager_all_cores_quartiles_s
+        First and third quartile of the baseline, and of plain PyTorch with all cores.
+    conclusion
+        One sentence: what was gained or lost over plain PyTorch, and why; see `dlplacer.measure.fidelity.conclusion`.
+    loss
+        What separates the measured step from an even share of the baseline on every device, by cause.
     eager_all_cores_s
         Plain PyTorch with all cores of the host; None over ranks and where the devices are not CPU cores.
     draws
@@ -105,15 +133,18 @@ class RunReport(Figures):
         The ops whose measured time, the mean over the replicas, differs most from the predicted one, the worst first.
     beside
         Name → figures of another plan of the same job, whose steps alternated with those of this one; its speedups are
-        over the serial times of this one.
+        over the same baseline.
     over_ranks
-        Whether the run was one over ranks: then `to_dict` has the fields that follow in place of `eager_all_cores_s`,
-        `dispatch_s` and `beside`.
+        Whether the run was one over ranks: then `to_dict` has the fields up to `buckets` in place of
+        `eager_all_cores_s`, its quartiles, `dispatch_s` and `beside`.
     full_batch_error
         As `max_abs_error`, to one process on the whole batch at once: larger where batch norm sees other batches. None
         with one replica, where the replicas got one and the same batch, and where ops are random.
     all_reduce_latency_s, all_reduce_s_per_byte
         Line of the measured all-reduce; 0 with one replica.
+    processes
+        `dlplacer.runtime.processes.process_choice.ProcessChoice`: whether CPU devices were processes or threads of one,
+        and why; nothing over ranks.
     """
 
     baseline_s: float
@@ -134,6 +165,12 @@ class RunReport(Figures):
     all_reduce_latency_s: float = 0.0
     all_reduce_s_per_byte: float = 0.0
     buckets: int = 0
+    processes: Mapping[str, Any] = field(default_factory=dict)
+    noise: float | None = None
+    baseline_quartiles_s: Quartiles | None = None
+    eager_all_cores_quartiles_s: Quartiles | None = None
+    conclusion: str = ""
+    loss: Loss | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints."""

@@ -26,14 +26,14 @@ class CpuDevice(HostDevice):
                 f"device 'cpu:{index}' needs {index + 1} cores; this process may use {len(cores)}; name devices up to "
                 f"cpu:{len(cores) - 1} or start it with more cores"
             )
-        self._core = cores[index]
+        self.core = cores[index]
         keep_heap()
         threads = torch.get_num_threads()
         super().__init__(f"cpu:{index}", CORE, self._prepare)
         torch.set_num_threads(threads)
 
     def _prepare(self) -> None:
-        pin_thread(self._core)
+        pin_thread(self.core)
         # torch keeps a number for each thread, set at its first use, and one for threads yet to come: this order
         # changes the first alone once the constructor has put back the second.
         torch.get_num_threads()

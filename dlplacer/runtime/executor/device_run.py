@@ -1,19 +1,14 @@
-"""One step on one device while it runs: what it holds, what has arrived, and where it sends."""
+"""One step on one device while it runs: what it holds, and what is handed from device to device."""
 
-import queue
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice, Value
-from dlplacer.runtime.executor.compile_program import StepInputs, Values
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-
-Inbox = queue.SimpleQueue[tuple[str, Value]]
-"""(tensor, what `RuntimeDevice.send` gave), in the order in which they are sent; an empty name aborts the run."""
-
-_ABORT = ""
+from dlplacer.runtime.executor.hand_over import Inbox
+from dlplacer.runtime.executor.step_inputs import StepInputs, Values
 
 
 @dataclass
@@ -22,46 +17,25 @@ class DeviceRun:
 
     Attributes
     ----------
+    values
+        What the device holds between the functions of its program, and between programs.
+    inboxes
+        Device name in the program → what is handed to it.
     events
         Name → event, of all devices of the run.
     copies
-        (tensor, target) → copy that has not been sent yet.
-    arrived
-        Tensors that arrived before the program asked for them.
+        (tensor, target) → copy that has not been sent yet, between functions.
     """
 
     device: RuntimeDevice
     values: Values
     inputs: StepInputs
     inboxes: Mapping[str, Inbox]
-    name: str
     events: dict[str, torch.Event]
-    copies: dict[tuple[str, str], Value] = field(default_factory=dict)
-    arrived: dict[str, Value] = field(default_factory=dict)
     timeline: DeviceTimeline | None = None
-
-    def receive(self, tensor: str) -> None:
-        """Wait for a tensor, setting aside others that arrive first."""
-        while tensor not in self.arrived:
-            name, in_flight = self.inboxes[self.name].get()
-            if name == _ABORT:
-                raise AbortedError
-            # Producers send in their own order, which need not be the order in which this device reads.
-            self.arrived[name] = in_flight
-        self.values[tensor] = self.device.receive(self.arrived.pop(tensor))
-        self.resume()
+    copies: dict[tuple[str, str], Value] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Note, if the step is recorded, that the device goes on after waiting."""
         if self.timeline is not None:
             self.timeline.resume(self.device)
-
-
-class AbortedError(Exception):
-    """Another device failed."""
-
-
-def abort(inboxes: Mapping[str, Inbox]) -> None:
-    """Make every device stop at its next receive."""
-    for inbox in inboxes.values():
-        inbox.put((_ABORT, None))

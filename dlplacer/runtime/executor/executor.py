@@ -1,26 +1,28 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
-import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
-from itertools import groupby
 from threading import Lock
 from typing import Any
 
 import torch
 
-from dlplacer.core.errors import RunError, first_line
+from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.executor.compile_program import StepInputs, Values, compile_op
-from dlplacer.runtime.executor.device_run import AbortedError, DeviceRun, Inbox, abort
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
+from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
-from dlplacer.runtime.executor.stream_steps import compile_stream_action
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send, StreamAction
+from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+from dlplacer.runtime.executor.turns import TurnTaking, can_take_turns
+from dlplacer.runtime.program.actions import Compute
+from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 
 _submitting = Lock()
@@ -43,9 +45,6 @@ class StepState:
     timeline: dict[str, DeviceTimeline] | None = None
 
 
-Step = Callable[[DeviceRun], None]
-
-
 class Executor:
     """A program, compiled for its devices.
 
@@ -65,11 +64,24 @@ class Executor:
         links: ProcessLinks | None = None,
     ) -> None:
         self._links = links
-        self._graph = graph
-        self._executable = executable
+        self._program = program
         self._devices = devices
-        self._updater = updater
-        self._steps = {name: self._compile_all(name, program.actions[name]) for name in devices}
+        slots = slots_of(program.actions, devices)
+        self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
+        self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
+        self._compiled: dict[tuple[bool, bool], Mapping[str, CompiledActions]] = {}
+        busy = [name for name in devices if program.actions[name]]
+        possible = links is None and can_take_turns(devices[name] for name in busy)
+        ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
+        self._turns = TurnTaking(ops, None if possible else False)
+
+    @property
+    def by_turns(self) -> bool | None:
+        """Whether the devices take turns on one thread, since side by side took longer; None while both are tried.
+
+        Ops of a few microseconds only wait for the interpreter's lock when several threads call them.
+        """
+        return self._turns.chosen
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -88,129 +100,104 @@ class Executor:
         # devices' own streams do not wait for.
         for device in self._devices.values():
             device.drain()
-        inboxes: dict[str, Inbox] = {name: queue.SimpleQueue() for name in self._devices}
+        inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
-        tasks = {name: self._task(name, device, state, inboxes, events) for name, device in self._devices.items()}
+        recording = state.timeline is not None
+        by_turns = bool(self._turns.chosen) if recording else self._turns.next
+        tasks = {
+            name: self._task(compiled, state, inboxes, events)
+            for name, compiled in self._functions(by_turns, recording).items()
+        }
         futures: list[Future[Any]] = []
+        begin = time.perf_counter()
         if self._links is not None:
             self._links.begin()
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
-                for name, device in self._devices.items():
-                    futures.append(device.submit(tasks[name]))
+                for name, task in tasks.items():
+                    futures.append(self._devices[name].submit(task))
         except BaseException as reason:
             if self._links is not None:
                 self._links.fail(reason)
-            abort(inboxes)
+            _abort(inboxes)
             wait(futures)
             raise
         _end(futures)
+        if not recording:
+            self._turns.note(by_turns, time.perf_counter() - begin)
 
     def _task(
         self,
-        name: str,
-        device: RuntimeDevice,
+        compiled: CompiledActions,
         state: StepState,
         inboxes: Mapping[str, Inbox],
         events: dict[str, torch.Event],
     ) -> Callable[[], None]:
-        steps = self._steps[name]
-        timeline = None if state.timeline is None else state.timeline[name]
-        row = DeviceRun(device, state.values[name], state.inputs, inboxes, name, events, timeline=timeline)
+        timelines = state.timeline or {}
+        rows = [
+            DeviceRun(self._devices[name], state.values[name], state.inputs, inboxes, events, timelines.get(name))
+            for name in compiled.devices
+        ]
 
         def task() -> None:
             try:
-                if timeline is not None:
-                    timeline.begin(device)
+                for row in rows:
+                    if row.timeline is not None:
+                        row.timeline.begin(row.device)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
-                    for step in steps:
-                        step(row)
+                    for function in compiled.functions:
+                        function(rows)
                 # The caller's stream knows nothing of the streams here; and kernels fail asynchronously: an error must
                 # surface in the step that caused it.
-                device.synchronize()
+                for row in rows:
+                    row.device.synchronize()
             except BaseException as error:
+                named = self._named(error, compiled)
                 if self._links is not None and not isinstance(error, AbortedError):
-                    self._links.fail(error)
-                abort(inboxes)
-                raise
+                    self._links.fail(named)
+                _abort(inboxes)
+                try:
+                    if named is error:
+                        raise
+                    raise named from error
+                finally:
+                    # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of
+                    # the failed step until the garbage collector runs.
+                    del named
 
         return task
 
-    def _compile_all(self, name: str, actions: Iterable[Action]) -> list[Step]:
-        """One function for each action; one for all frees in a row."""
-        steps: list[Step] = []
-        copied: set[tuple[str, str]] = set()
-        for frees, group in groupby(actions, key=lambda action: isinstance(action, Free)):
-            if frees:
-                steps.append(_free_all([action.tensor for action in group if isinstance(action, Free)]))
+    def _functions(self, by_turns: bool, recording: bool) -> Mapping[str, CompiledActions]:
+        """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
+        key = by_turns, recording
+        if key not in self._compiled:
+            actions, compiled = self._program.actions, self._compiler.compiled
+            if by_turns:
+                entries = [(name, action) for name, _, action in interleaved(self._program)]
+                devices = tuple(dict.fromkeys(name for name, _ in entries))
+                self._compiled[key] = {devices[0]: compiled(devices, entries, recording)}
             else:
-                steps += [self._compile(name, action, copied) for action in group if not isinstance(action, Free)]
-        return steps
+                self._compiled[key] = {
+                    name: compiled((name,), [(name, action) for action in actions[name]], recording)
+                    for name in self._devices
+                }
+        return self._compiled[key]
 
-    def _compile(self, name: str, action: Compute | Send | Recv | StreamAction, copied: set[tuple[str, str]]) -> Step:
-        """The function for an action.
+    def _named(self, error: BaseException, compiled: CompiledActions) -> BaseException:
+        """The error as the user reads it: with the action in which it occurred, if that is not in it."""
+        if not isinstance(error, Exception) or isinstance(error, AbortedError):
+            return error
+        entry = compiled.failing(error)
+        message = None if entry is None else self._compiler.message(entry, error)
+        return error if message is None else RunError(message)
 
-        Parameters
-        ----------
-        copied
-            (tensor, target) that the device has copied and not sent; the action may change it.
-        """
-        if isinstance(action, Compute):
-            return self._compile_compute(name, action.op)
-        if isinstance(action, Recv):
-            tensor = action.tensor
-            if self._links is not None and action.source not in self._devices:
-                return _receive_from_away(self._links, name, action)
-            return lambda row: row.receive(tensor)
-        if isinstance(action, Send):
-            return self._compile_send(name, action, copied)
-        memory = HOST_DEVICE  # through which copies go to other processes
-        if isinstance(action, Copy):
-            copied.add((action.tensor, action.target))
-            if action.target in self._devices:
-                memory = self._devices[action.target].torch_device
-        return compile_stream_action(action, self._devices[name], memory)
 
-    def _compile_send(self, name: str, action: Send, copied: set[tuple[str, str]]) -> Step:
-        key, tensor, target, links = (action.tensor, action.target), action.tensor, action.target, self._links
-        away = links if target not in self._devices else None
-        if key in copied:
-            copied.remove(key)
-            if away is not None:
-                return lambda row: away.send(tensor, name, target, row.copies.pop(key))
-            return lambda row: row.inboxes[target].put((tensor, row.copies.pop(key)))
-        if away is not None:
-            return lambda row: away.send(tensor, name, target, row.values[tensor])
-        device = self._devices[target]
-
-        def send(row: DeviceRun) -> None:
-            try:
-                in_flight = row.device.send(row.values[tensor], device)
-            except Exception as error:
-                where = f"from {row.device.name} to {device.name}"
-                raise RunError(f"sending tensor {tensor!r} {where} failed: {first_line(error)}") from error
-            row.inboxes[target].put((tensor, in_flight))
-
-        return send
-
-    def _compile_compute(self, name: str, op: str) -> Step:
-        exports = {edge.tensor for edge in self._graph.edges_from[op]}
-        exports.update(self._executable.returned.intersection(self._executable.codes[op].results))
-        run = compile_op(self._executable, op, exports, self._devices[name], self._updater)
-        module = self._graph.op(op).module
-        where = f" of module {module!r}" if module else ""
-
-        def compute(row: DeviceRun) -> None:
-            try:
-                run(row.values, row.inputs)
-            except Exception as error:
-                raise RunError(f"op {op!r}{where} failed on {row.device.name}: {first_line(error)}") from error
-            if row.timeline is not None:
-                row.timeline.finish(op, row.device)
-
-        return compute
+def _abort(inboxes: Mapping[str, Inbox]) -> None:
+    """Make every device stop where what it needs is not there."""
+    for inbox in inboxes.values():
+        inbox.abort()
 
 
 def _end(futures: list["Future[Any]"]) -> None:
@@ -232,27 +219,3 @@ def _end(futures: list["Future[Any]"]) -> None:
             raise failure
         finally:
             failure = None
-
-
-def _free_all(tensors: Sequence[str]) -> Step:
-    def free(row: DeviceRun) -> None:
-        values = row.values
-        for tensor in tensors:
-            del values[tensor]
-
-    return free
-
-
-def _receive_from_away(links: ProcessLinks, here: str, action: Recv) -> Step:
-    def receive(row: DeviceRun) -> None:
-        value = links.receive(action.tensor, action.source, here)
-        if value is not None and value.device != row.device.torch_device:
-            try:
-                value = value.to(row.device.torch_device)
-            except Exception as error:
-                where = f"from {action.source} on {row.device.name}"
-                raise RunError(f"receiving tensor {action.tensor!r} {where} failed: {first_line(error)}") from error
-        row.values[action.tensor] = value
-        row.resume()
-
-    return receive

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,16 @@ import torch
 from dlplacer.runtime.devices.kinds import kind_of
 
 _generator_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked process: nobody is left who would release the lock."""
+    global _generator_lock
+    _generator_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextlib.contextmanager

@@ -1,39 +1,27 @@
-"""Actions on streams → the closures that a device's thread calls."""
+"""Actions on streams → the functions that a device's thread calls."""
 
 from collections.abc import Callable
 
 import torch
 
-from dlplacer.core.errors import InternalError, RunError, first_line
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.core.errors import InternalError
+from dlplacer.runtime.devices.base import RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.executor.device_run import DeviceRun
 from dlplacer.runtime.program.actions import Copy, Hold, Record, StreamAction, Sync, Wait
 
-DeviceStep = Callable[[DeviceRun], None]
+StreamStep = Callable[[DeviceRun, Value], Value]
+"""Takes the tensor of a COPY or HOLD, else None, and returns the copy of a COPY, else None."""
 
 
-def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
-    """The function that does what the action says, and names it if it fails.
+def compile_stream_action(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> StreamStep:
+    """The function that does what the action says.
 
     Parameters
     ----------
     memory
         Where a COPY goes.
     """
-    step = _compile(action, device, memory)
-    name = device.name
-
-    def named(row: DeviceRun) -> None:
-        try:
-            step(row)
-        except Exception as error:
-            raise RunError(f"{action} failed on {name}: {first_line(error)}") from error
-
-    return named
-
-
-def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) -> DeviceStep:
     if isinstance(action, Sync):
         return _sync(action.event)
     streams = streams_of(device)
@@ -42,44 +30,36 @@ def _compile(action: StreamAction, device: RuntimeDevice, memory: torch.device) 
     return _compile_on(streams, action, memory)
 
 
-def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: torch.device) -> DeviceStep:
+def _compile_on(streams: Streams, action: Copy | Record | Wait | Hold, memory: torch.device) -> StreamStep:
     stream = action.stream
     if isinstance(action, Record):
         event = action.event
 
-        def record(row: DeviceRun) -> None:
+        def record(row: DeviceRun, _: Value) -> None:
             row.events[event] = streams.record(stream)
 
         return record
     if isinstance(action, Wait):
         awaited = action.event
 
-        def wait(row: DeviceRun) -> None:
+        def wait(row: DeviceRun, _: Value) -> None:
             streams.wait(stream, row.events[awaited])
             if stream == COMPUTE_STREAM:
                 row.resume()
 
         return wait
-    tensor = action.tensor
     if isinstance(action, Copy):
-        key = tensor, action.target
+        return lambda row, value: None if value is None else streams.copy(value, memory, stream)
 
-        def copy(row: DeviceRun) -> None:
-            value = row.values[tensor]
-            row.copies[key] = None if value is None else streams.copy(value, memory, stream)
-
-        return copy
-
-    def hold(row: DeviceRun) -> None:
-        value = row.values[tensor]
+    def hold(row: DeviceRun, value: Value) -> None:
         if value is not None:
             streams.hold(value, stream)
 
     return hold
 
 
-def _sync(event: str) -> DeviceStep:
-    def sync(row: DeviceRun) -> None:
+def _sync(event: str) -> StreamStep:
+    def sync(row: DeviceRun, _: Value) -> None:
         row.events[event].synchronize()
         row.resume()
 

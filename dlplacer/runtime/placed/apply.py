@@ -14,9 +14,10 @@ from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.processes.process_choice import require_wanted
 
 
-def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> PlacedModule:
+def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], processes: str = "auto") -> PlacedModule:
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters
@@ -25,6 +26,9 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         The job that the plan was captured from: same module, shapes, dtypes and mode.
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
+    processes
+        Whether CPU devices are processes with shared tensors instead of threads: ``on``, ``off`` or, by a trial in the
+        first steps, ``auto``. `PlacedModule.processes` says what was chosen.
 
     Raises
     ------
@@ -33,8 +37,9 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
     MismatchError
         If the plan was made for another graph; names the first op that differs.
     InputError
-        If a device is missing or not here.
+        If a device is missing or not here, or cannot be a process where that is asked for.
     """
+    require_wanted(processes)
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
@@ -45,7 +50,7 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str]) -> P
         own = of_captured_ops(plan, captured.graph)
         types = {name: device.torch_device.type for name, device in opened.items()}
         require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
-        return PlacedModule(job, own, captured, opened)
+        return PlacedModule(job, own, captured, opened, processes)
     except BaseException:
         for device in opened.values():
             device.close()

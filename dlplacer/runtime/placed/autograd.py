@@ -6,7 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.executor.compile_program import StepInputs
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.variant import Variant
 
 

@@ -16,10 +16,10 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.draws import Draws
 from dlplacer.runtime.placed.editions import Editions
@@ -33,8 +33,10 @@ from dlplacer.runtime.placed.guards import (
     require_whole,
 )
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
+from dlplacer.runtime.placed.process_variant import ProcessUse, ProcessVariant
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
 from dlplacer.runtime.placed.variants import Variants
+from dlplacer.runtime.processes.process_choice import ProcessChoice
 from dlplacer.runtime.program.lower import Order
 
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
@@ -66,7 +68,14 @@ class PlacedModule(nn.Module):
         Device name in the plan → what the last recorded step took there.
     """
 
-    def __init__(self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        captured: Captured,
+        devices: Mapping[str, RuntimeDevice],
+        processes: str = "off",
+    ) -> None:
         super().__init__()
         # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
         # own.
@@ -79,7 +88,8 @@ class PlacedModule(nn.Module):
         self.plan = plan
         self.devices = dict(devices)
         self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
-        self.updater = Updater(job.update)
+        self._use = ProcessUse(processes, plan, devices)
+        self.updater: Updater = self._use.updater_of(job)
         self.draws = Draws()
         self.steps_done = 0
         if job.mode == "infer" or not job.module.training:
@@ -152,8 +162,20 @@ class PlacedModule(nn.Module):
         base, number = self.draws.number(self.steps_done)
         return (base << 64) + seed, number
 
+    @property
+    def processes(self) -> ProcessChoice:
+        """Whether the devices of the step that ran last are processes or threads, and why."""
+        return self._use.choice
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the devices that are processes in the step that ran last."""
+        return self._use.pids
+
     def close(self) -> None:
         """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
+        for variant in self._variants.values():
+            variant.close()
         self._users.discard(self)
         if not self._users:
             for device in self.devices.values():
@@ -196,7 +218,7 @@ class PlacedModule(nn.Module):
 
     def _of(self, job: Job) -> "PlacedModule":
         """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, self._primary.captured, self.devices)
+        return type(self)(job, self.plan, self._primary.captured, self.devices, self._use.wanted)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -285,6 +307,8 @@ class PlacedModule(nn.Module):
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
+        if self._use.possible:
+            return ProcessVariant(captured, order, self.devices, self.updater, layouts, self._use)
         return Variant(captured, order, self.devices, self.updater, layouts)
 
     def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -293,3 +317,7 @@ class PlacedModule(nn.Module):
             require_data(code.name, tensor)
             # Through .data, so that optimizers which hold the Parameter keep holding the same object.
             tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
+        executable = variant.captured.executable
+        moved = [tensors[code.name] for code in executable.of_role("parameter", "buffer")]
+        updated = {code.name: tensors[code.name] for code in executable.of_role("update")}
+        self._use.share(moved, self.updater, updated)

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.compile_program import StepInputs
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.guards import require_home
 from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run
@@ -23,6 +23,16 @@ from dlplacer.runtime.program.stream_lowering import with_streams
 
 Layouts = Sequence[tuple[int, ...] | None]
 """Strides of the flat inputs at capture, None for one that is no tensor."""
+
+
+class StepExecutor(Protocol):
+    """Runs a program of a step: an `Executor`, or one that chooses between threads and processes."""
+
+    def start(self, inputs: StepInputs, record: bool = False) -> StepState:
+        """The state with which a step begins."""
+
+    def run(self, state: StepState) -> None:
+        """Run the program and wait for all devices."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +59,14 @@ class Variant:
         return {op: device for device, ops in self.order.items() for op in ops}
 
     @cached_property
-    def joint(self) -> Executor:
+    def joint(self) -> StepExecutor:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
-        (program,) = self._for_devices([program])
-        return self._executor(program, self.updater)
+        (executor,) = self._executors(self._for_devices([program]), self.updater)
+        return executor
 
     @cached_property
-    def stages(self) -> tuple[Executor, ...]:
+    def stages(self) -> tuple[StepExecutor, ...]:
         """Forward and backward as two programs, with the host between them, which also updates the parameters."""
         later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
         orders = [
@@ -64,7 +74,10 @@ class Variant:
             for is_later in (False, True)
         ]
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
-        return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
+        return self._executors(self._for_devices(programs), Updater(None))
+
+    def close(self) -> None:
+        """End what belongs to this variant alone; the devices are not its own."""
 
     @cached_property
     def is_random(self) -> bool:
@@ -159,6 +172,10 @@ class Variant:
     def _away_on_device(self) -> bool:
         """Whether tensors for other processes are handed over on their own device."""
         return False
+
+    def _executors(self, programs: Sequence[Program], updater: Updater) -> tuple[StepExecutor, ...]:
+        """Executors of programs that run one after another in a step."""
+        return tuple(self._executor(program, updater) for program in programs)
 
     def _executor(self, program: Program, updater: Updater) -> Executor:
         return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater)

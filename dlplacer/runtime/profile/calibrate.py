@@ -12,6 +12,7 @@ from dlplacer.machines.costs.calibration import Calibration, calibration_of, mer
 from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import kind_of
+from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import measured_topology
 
 
@@ -25,7 +26,8 @@ def calibrate(
     times_s
         Device type → op id → seconds.
     devices
-        The devices that were timed, all of one type. With two or more, copies between the first two are timed too.
+        The devices that were timed, all of one type. What issuing an op costs them is timed too, and with two or
+        more copies between the first two.
 
     Raises
     ------
@@ -40,6 +42,7 @@ def calibrate(
     kind, here = devices[0].type, devices[0].torch_device
     versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
     found = calibration_of(graph, times_s[kind], kind, versions)
+    found = replace(found, dispatch_s=dispatch_of_devices_s(devices) or None)
     if len(devices) > 1:
         (link,) = measured_topology(devices[:2]).links
         found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)

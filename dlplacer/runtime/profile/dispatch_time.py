@@ -1,17 +1,27 @@
-"""How long the Python process needs to issue an op to a device that runs it later."""
+"""What issuing an op costs its Python process: to a device that runs it later, and among cores that take turns."""
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from dlplacer.frontend.torch.capture import Captured
+import torch
+from torch import nn
+
+from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.host_device import HostClock
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.statistic import OpTimes
 
 _ISSUED = 200
 _STEPS = 3
+_SIDE, _LENGTH = 48, 200
+"""Side of the matrices of the chain of short ops, and how many pairs of ops it has: 4 us each on a core, alone."""
+_KERNELS = ("aten.mm", "aten.tanh")
+_WARM_STEPS, _TURN_STEPS = 3, 15
+"""Now and then two threads get along for a step, in a quarter of the time: the median of 15 is not one of those."""
 
 
 class HostTimed(HostClock):
@@ -40,6 +50,53 @@ def dispatch_time_s(job: Job, captured: Captured, device: RuntimeDevice, duratio
     times = issue_times_s(sample.op_times_s, durations_s)
     # Ops differ in what their issue takes, and a rare long one (a first allocation) is not what the next op will take.
     return float(median(times)) if times else 0.0
+
+
+def turn_time_s(devices: Sequence[RuntimeDevice]) -> float:
+    """Seconds after the start of an op on a core until an op of another thread of this process starts.
+
+    On two cores or more a chain of short ops runs on all of them at once, as plans run; they start ops one after
+    another, so it is the time of the chain ÷ all ops. Where they gain from running at once, it is at most that. 0 for
+    one core.
+    """
+    if len(devices) < 2:
+        return 0.0
+    job, captured = _short_chain()
+    profiler = Profiler(job, captured, devices)
+    lengths = []
+    for _ in range(_WARM_STEPS + _TURN_STEPS):
+        lengths.append(max(sum(sample.op_times_s.values()) for sample in profiler.step()))
+    return float(median(lengths[_WARM_STEPS:])) / (len(devices) * 2 * _LENGTH)
+
+
+def launch_time_s(device: RuntimeDevice) -> float:
+    """Seconds in which the process issues a short op to a device that runs it later: the launch overhead."""
+    job, captured = _short_chain()
+    return dispatch_time_s(job, captured, device, {op.id: float(op.kind in _KERNELS) for op in captured.graph.ops})
+
+
+def dispatch_of_devices_s(devices: Sequence[RuntimeDevice]) -> float:
+    """What issuing an op costs the process of devices of one kind: turns among cores, else the launch overhead."""
+    return turn_time_s(devices) if in_host_memory(devices) else launch_time_s(devices[0])
+
+
+class _Chain(nn.Module):
+    """Ops that read what the one before has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(_SIDE))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Products and tanh, alternating."""
+        for _ in range(_LENGTH):
+            x = torch.tanh(x @ self.weight)
+        return x
+
+
+def _short_chain() -> tuple[Job, Captured]:
+    job = Job(_Chain().eval(), args=(torch.zeros(_SIDE, _SIDE),), mode="infer")
+    return job, capture_job(job, default_rewrites())
 
 
 def issue_times_s(issues_s: OpTimes, durations_s: OpTimes) -> list[float]:

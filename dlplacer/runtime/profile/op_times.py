@@ -36,6 +36,11 @@ class StepSample:
     op_times_s: OpTimes
     host_s: float
 
+    @property
+    def wall_s(self) -> float:
+        """The whole step."""
+        return self.host_s + sum(self.op_times_s.values())
+
 
 class Profiler:
     """A job's whole step on every device at the same time, timed op by op.

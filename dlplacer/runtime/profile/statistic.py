@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
+from statistics import quantiles as cut_points
 
 OpTimes = Mapping[str, float]
 """Op id → seconds, in one step on one device."""
@@ -27,3 +28,11 @@ def settled(times: Sequence[float]) -> float:
     so that, unlike in `typical`, it must not count.
     """
     return float(median(times[len(times) // 4 :]))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, between neighbours in proportion; of one value that value twice."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = cut_points(values, n=4, method="inclusive")
+    return low, high

@@ -56,7 +56,7 @@ def solve_segments(
     if not followers:
         return bounds, None
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
-    segments = find_segments(instance, last)
+    segments = find_segments(instance, last, params.bound_share * budget.left_s)
     if instance.op_count > params.largest_whole and len(segments) < 2:
         return bounds, None
     chain = SegmentChain.of(instance, segments, budget)

@@ -1,15 +1,21 @@
 """Cut ops: where a graph falls into segments that run one after another."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
+from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
 
 _LARGEST_SERIES = 120
 """Ops up to which segments are joined into a series. Inception's forward and backward blocks together have 62; CP-SAT
 proves those in seconds, and its disjunctive loses its precedence literals above 60 intervals per device."""
+
+_LARGEST_REFINED = 60
+"""Ops up to which parts of a segment that is too large for a series are kept: CP-SAT proves 62 ops in seconds. GPT-2's
+backward pass falls into parts of 2 to 11 ops and one of 115, which is not proven whole."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +55,66 @@ class Series:
     instance: Instance
 
 
-def find_segments(instance: Instance, last: int) -> list[GraphSegment]:
+def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[GraphSegment]:
     """The segments of the ops that lead to `last`, sources of zero time left out.
 
     A cut op is before or after every other one of these ops. So all that lead to it end before it starts, and all that
     follow start after it ends: segments run one after another, and the start of `last` is no earlier than the sum of
     their makespans. (What leads into a segment from farther back, or from sources, is left out, which lengthens
     nothing; and so is what only the barrier waits for, which would be beside every cut op before it.)
+
+    What is left out may be any op: a segment too large to be solved falls apart without those of its ops that have the
+    most slack, such as what the forward pass prepares for the backward pass alone.
+
+    Parameters
+    ----------
+    seconds
+        For the bounds that tell the slack.
     """
     # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
-    ops = _leading_to(instance, last)
-    cuts = _comparable(instance, ops)
-    segments = []
-    for before, cut in pairwise([-1, *cuts]):
+    return list(_fallen_apart(instance, _leading_to(instance, last), _LARGEST_SERIES, time.monotonic() + seconds))
+
+
+def _fallen_apart(
+    instance: Instance, ops: Sequence[int], largest: int, stop_at: float, begins: bool = True
+) -> Iterator[GraphSegment]:
+    """The segments of some ops in topological order, all of which lead to the last, and lead there from the first.
+
+    Parameters
+    ----------
+    largest
+        Ops above which a segment is refined.
+    begins
+        Whether the first of the ops need not lead to all others.
+    """
+    for before, cut in pairwise([-1, *_comparable(instance, ops)]):
         chosen = ops[max(before, 0) : cut + 1]
         if len(chosen) > 1:
-            segments.append(GraphSegment(tuple(chosen), relaxed(instance, chosen, -1), before < 0))
-    return segments
+            segment = GraphSegment(tuple(chosen), relaxed(instance, chosen, -1), begins and before < 0)
+            yield from _refined(instance, segment, stop_at) if len(chosen) > largest else (segment,)
+
+
+def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Iterator[GraphSegment]:
+    """The segments into which a large one falls without the ops of most slack; itself if it does not.
+
+    A path through an op has an op of no more slack before it and behind it, so what is kept stays connected.
+    """
+    if time.monotonic() > stop_at:
+        yield segment
+        return
+    part, ends = segment.instance, {segment.ops[0], segment.ops[-1]}
+    bounds = lower_bounds(part, stop_at - time.monotonic())
+    length = [h + ticks + t for h, ticks, t in zip(bounds.head, part.shortest, bounds.tail, strict=True)]
+    slack = {op: max(length) - through for op, through in zip(segment.ops, length, strict=True)}
+    allowed = max(slack.values()) // 2
+    while allowed:
+        kept = [op for op in segment.ops if slack[op] <= allowed or op in ends]
+        if len(_comparable(instance, kept)) > (1 if segment.begins else 2):
+            yield from _fallen_apart(instance, kept, _LARGEST_REFINED, stop_at, segment.begins)
+            return
+        allowed //= 2
+    yield segment
 
 
 def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:
@@ -182,7 +230,7 @@ def _without_leaves(instance: Instance) -> Instance:
     return replace(instance, successors=tuple(successors), predecessors=tuple(predecessors))
 
 
-def relaxed(instance: Instance, ops: list[int], instant: int) -> Instance:
+def relaxed(instance: Instance, ops: Sequence[int], instant: int) -> Instance:
     """The instance of some ops without memory rules, the one at position `instant` in no time."""
     part = instance.restricted(ops)
     duration = list(part.duration)

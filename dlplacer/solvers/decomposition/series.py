@@ -123,7 +123,7 @@ class SegmentChain:
     def candidates(self) -> Iterator[Schedule]:
         """Schedules of the whole: the segments' best in a row, devices swapped so that cut ops agree.
 
-        Ops outside the segments, which nothing in them waits for, go into the gaps that are left; or the list rule
+        Ops outside the segments go into the gaps that are left, as late as what waits for them allows; or the list rule
         decides all times anew, with these ops last or by rank.
         """
         parts: dict[int, tuple[Schedule, list[int]]] = {}
@@ -161,9 +161,8 @@ class SegmentChain:
             offset += schedule.start[span[-1]] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
-        if instance.barrier in place:
-            for op in instance.order[: instance.order.index(instance.barrier)]:
-                late[op] = max(late[op], -place[instance.barrier])
+        for op in reversed(instance.order):
+            late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
         for rule, priority in ((heft, late), (list_schedule, late), (list_schedule, ranks)):
             found = rule(instance, by_rank(instance, priority), assigned)
             if found is not None:

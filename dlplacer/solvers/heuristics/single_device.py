@@ -7,9 +7,12 @@ from dlplacer.solvers.instance.outcome import ProblemSchedule
 
 def best_single(problem: Problem) -> ProblemSchedule | None:
     """All ops on the device where they end first, or None where they fit on none."""
-    fitting = [device for device in range(problem.device_count) if _fits(problem, device)]
-    schedules = [_on_device(problem, device) for device in fitting]
-    return min(schedules, key=lambda schedule: schedule.makespan, default=None)
+    return min(singles(problem), key=lambda schedule: schedule.makespan, default=None)
+
+
+def singles(problem: Problem) -> list[ProblemSchedule]:
+    """All ops on one device, for each on which they fit."""
+    return [_on_device(problem, device) for device in range(problem.device_count) if _fits(problem, device)]
 
 
 def _fits(problem: Problem, device: int) -> bool:

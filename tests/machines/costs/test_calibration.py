@@ -116,3 +116,17 @@ def test_broken_files(tmp_path: Path) -> None:
     path.write_text(json.dumps(content | {"format": "dlplacer.calibration/9"}))
     with pytest.raises(FileFormatError, match="calibration/9"):
         read_calibration(path)
+
+
+def test_devices_that_say_what_issuing_costs_take_what_was_measured(tmp_path: Path) -> None:
+    box = Topology(
+        (Device("a", "core", dispatch_s=14e-6, process="host"), Device("b", "core"), Device("c", "gpu", dispatch_s=1.0))
+    )
+    found = with_calibrated_links(box, Calibration("core", VERSIONS, 0.0, dispatch_s=9e-6))
+    assert [device.dispatch_s for device in found.devices] == [9e-6, None, 1.0]
+    assert found.devices[0].process == "host"
+    known = Calibration("core", VERSIONS, 0.0, dispatch_s=9e-6)
+    assert merged(known, Calibration("core", VERSIONS, 0.0)).dispatch_s == 9e-6
+    assert merged(known, Calibration("core", VERSIONS, 0.0, dispatch_s=8e-6)).dispatch_s == 8e-6
+    write_calibration(tmp_path / "core.json", known)
+    assert read_calibration(tmp_path / "core.json") == known

@@ -35,6 +35,7 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     assert report.buckets >= 2
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
     assert report.measured_speedup == 2 * report.baseline_s / report.measured_s
+    assert report.predicted_speedup == 2 * report.baseline_s / report.predicted_s
     assert report.max_abs_error < 1e-5
     assert report.full_batch_error < 1e-5
     assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0

@@ -9,7 +9,7 @@ from report.plot.plans import diamond
 
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.plot import plot_run
-from dlplacer.report.plot.run import waited_for
+from dlplacer.report.waited_transfers import waited_for
 
 matplotlib.use("Agg")
 

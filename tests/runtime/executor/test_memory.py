@@ -1,8 +1,10 @@
 """Values live as long as the program says, and steps leave nothing behind."""
 
 import gc
+import itertools
 import resource
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
+from dlplacer.runtime.executor.native_kernels import native
 from dlplacer.runtime.program.actions import Free
 from dlplacer.runtime.program.lower import lower
 
@@ -44,26 +47,34 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
     job = build("branches")
     with placed_at_random(job, seed=2, graph=graph_of("branches")) as placed:
         variant = placed._primary
-        born: dict[str, weakref.ref[Any]] = {}
+        born: dict[int, weakref.ref[Any]] = {}
+        count = itertools.count()
 
-        class Watching(dict[str, Any]):
-            def __setitem__(self, name: str, value: Any) -> None:
-                if isinstance(value, torch.Tensor):
-                    born[name] = weakref.ref(value)
-                super().__setitem__(name, value)
+        def watched(target: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = native(target)(*args, **kwargs)
+                for tensor in result if isinstance(result, (tuple, list)) else [result]:
+                    if isinstance(tensor, torch.Tensor):
+                        born[next(count)] = weakref.ref(tensor)
+                return result
 
+            return call
+
+        monkeypatch.setattr("dlplacer.runtime.executor.op_source.native", watched)
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
         bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0, 1), None)
         outside = {id(tensor) for tensor in bound.bound.values()}
         state = variant.joint.start(bound)
-        for device in state.values:
-            state.values[device] = Watching()
         variant.joint.run(state)
         alive = {name: seen() for name, seen in born.items() if seen() is not None and id(seen()) not in outside}
-        returned = variant.captured.executable.returned
-        assert returned <= alive.keys()
-        memory = {name: tensor.untyped_storage().data_ptr() for name, tensor in alive.items()}
-        assert set(memory.values()) == {memory[name] for name in returned}  # others are bases of returned views
+        returned = {
+            name: tensor.untyped_storage().data_ptr()
+            for values in state.values.values()
+            for name, tensor in values.items()
+        }
+        assert returned.keys() == variant.captured.executable.returned
+        # Others that live are bases of returned views.
+        assert {tensor.untyped_storage().data_ptr() for tensor in alive.values()} == set(returned.values())
         assert len(born) > 2 * len(alive)
 
 

@@ -11,8 +11,10 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
-from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s
-from dlplacer.runtime.profile.op_times import recorded_times
+from dlplacer.runtime.profile import dispatch_time
+from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s, launch_time_s, turn_time_s
+from dlplacer.runtime.profile.op_times import StepSample, recorded_times
+from dlplacer.runtime.profile.short_ops import without_turns
 
 
 def test_every_op_that_takes_time_counts() -> None:
@@ -40,3 +42,34 @@ def test_issue_times_go_from_one_issue_to_the_next(monkeypatch: pytest.MonkeyPat
     state = StepState(cast(Any, None), {}, {"all": timeline})
     found = issue_times_s(recorded_times(cast(RuntimeDevice, device), state), {"a": 1.0, "b": 0.0, "c": 1.0})
     assert found == pytest.approx([1e-9, 3e-9])
+
+
+# Two cores take turns; whatever the machine, a turn takes no longer than the chain would on one core for each op.
+def test_turns_of_cores_are_timed() -> None:
+    cores = [CpuDevice(0), CpuDevice(0)]
+    try:
+        assert 0 < turn_time_s(cores) < 0.1
+        assert turn_time_s(cores[:1]) == 0.0
+        assert 0 < launch_time_s(cores[0]) < 0.1
+    finally:
+        for core in cores:
+            core.close()
+
+
+# Steps of 400 ops on three devices, the slowest in 6 ms: an op starts every 6 ms ÷ 1,200 = 5 us.
+def test_a_turn_is_the_slowest_chain_over_all_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Steady:
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        def step(self) -> list[StepSample]:
+            return [StepSample({"a": seconds, "b": seconds}, 0.0) for seconds in (1e-3, 3e-3, 2e-3)]
+
+    monkeypatch.setattr(dispatch_time, "Profiler", Steady)
+    assert turn_time_s(cast(Any, [None] * 3)) == pytest.approx(5e-6)
+
+
+def test_short_ops_take_their_time_alone() -> None:
+    together = {"cpu-core": {"short": 30e-6, "long": 50e-6}}
+    alone = {"cpu-core": {"short": 4e-6, "long": 40e-6}}
+    assert without_turns(together, alone, 28e-6) == {"cpu-core": {"short": 4e-6, "long": 50e-6}}

@@ -8,7 +8,9 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join
 
+import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
@@ -117,8 +119,40 @@ def test_the_parts_add_up_to_the_optimum(first: int) -> None:
         assert bound == found.makespan == _whole_optimum(instance, found.makespan), seed
 
 
+def _with_side_ops(layers: int) -> tuple[OpGraph, int]:
+    """Layers in a row, each with an op that only the end reads and one that only the root feeds; and the end."""
+    times, edges = {"root": 1, "end": 1}, [("root", "j0", 1)]
+    for layer in range(layers):
+        names = [f"{part}{layer}" for part in ("j", "a", "b", "saved", "ready")]
+        joint, left, right, saved, ready = names
+        times |= {joint: 2, left: 4, right: 5, saved: 1, ready: 1}
+        after = f"j{layer + 1}" if layer + 1 < layers else "end"
+        edges += [(joint, left, 2), (joint, right, 2), (left, after, 2), (right, after, 2)]
+        edges += [(joint, saved, 0), (saved, "end", 0), ("root", ready, 0), (ready, after, 0)]
+    graph = make_graph(times, edges)
+    return graph, graph.index["end"]
+
+
+def test_a_large_segment_falls_apart_without_what_has_slack() -> None:
+    graph, last = _with_side_ops(30)
+    instance = make_instance(graph, make_machine(2))
+    # Nothing but the ends is comparable to all: what is saved in the first layer is read by the last op alone.
+    assert len(find_segments(instance, last, 0.0)) == 1
+    segments = find_segments(instance, last)
+    assert max(len(segment.ops) for segment in segments) <= 60
+    assert sum(len(segment.ops) for segment in segments) >= 4 * 30
+    chain = _chain(instance)
+    # The next layer begins where a, the shorter one, has run: 2 and 2 of delay and 4 there, b's tensor at 2 + 5 + 2.
+    assert lower_bounds(instance).makespan < chain.raised(lower_bounds(instance), 1.0).makespan == 1 + 30 * 9 + 1
+    assert min(schedule.makespan for schedule in chain.candidates()) == 272
+
+
+@pytest.mark.parametrize("refined", [False, True])
 @pytest.mark.parametrize("first", range(1000, 1120, 40))
-def test_bounds_hold_whatever_joins_the_parts(first: int) -> None:
+def test_bounds_hold_whatever_joins_the_parts(first: int, refined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if refined:
+        monkeypatch.setattr(segments_module, "_LARGEST_SERIES", 2)
+        monkeypatch.setattr(segments_module, "_LARGEST_REFINED", 2)
     for seed in range(first, first + 40):
         graph, topology = random_fork_join(seed, 2, plain=False)
         problem = make_problem(graph, topology)

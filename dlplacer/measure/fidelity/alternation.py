@@ -1,7 +1,6 @@
-"""Step times that mean something: taken once they are steady, alternated, medians."""
+"""Step times that mean something: taken once they are steady, and alternated."""
 
 from collections.abc import Callable, Mapping
-from statistics import median
 
 # The first two to six steps are up to 2.5 times slower while every thread fills its own arena of the heap; some models
 # never get steady to 3 %, and are timed as they are after twelve.
@@ -10,15 +9,15 @@ _MOST_WARMUP = 12
 _SHORT_S = 1.0
 
 
-def measured_medians(
+def alternated_times(
     steps: Mapping[str, Callable[[], object]],
     count: int,
     warmup: int,
     timed: Callable[[Callable[[], object]], float],
     before: Mapping[str, Callable[[], object]],
     on_round: Callable[[int], None] = lambda number: None,
-) -> dict[str, float]:
-    """Name → median seconds of a step; the variants alternate, and so does their order.
+) -> dict[str, list[float]]:
+    """Name → seconds of its step in every round; the variants alternate, and so does their order.
 
     Each variant warms up first: at least `warmup` steps, and on until two steps in a row differ by less than 3 %, at
     most twelve. Where the last of these took less than a second, an untimed step precedes every timed one: the variant
@@ -44,7 +43,7 @@ def measured_medians(
             if name in short:
                 untimed[name]()
             times[name].append(timed(steps[name]))
-    return {name: median(values) for name, values in times.items()}
+    return times
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> float:

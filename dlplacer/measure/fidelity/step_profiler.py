@@ -1,0 +1,90 @@
+"""Whole steps on one device each, as the runtime runs them there, timed op by op."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan, ScheduledOp
+from dlplacer.core.topology import Device, Topology
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.profile.op_times import StepSample
+
+T = TypeVar("T")
+_HERE = "here"
+
+
+class StepProfiler(Protocol):
+    """Times whole steps on single devices by whatever runs the plan that is predicted."""
+
+    def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:
+        """A step on each of the devices at these positions, all at the same time; a sample of each, in this order."""
+
+    def plain_steps(self, positions: Sequence[int]) -> list[float]:
+        """Seconds of a step on each of them, at the same time, that is not recorded, as in training."""
+
+
+class PlacedProfiler:
+    """A `StepProfiler` of placed steps: for each device a plan that puts all ops there, on a copy of the module.
+
+    Parameters
+    ----------
+    job
+        With the module of which every device gets a copy.
+    """
+
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
+        self._placed = []
+        for device in devices:
+            own = replace(job, module=copy.deepcopy(job.module))
+            module = PlacedModule(own, plan_on_one(captured.graph, device.type), captured, {_HERE: device})
+            self._placed.append(PlacedJob(module, captured, [own]))
+
+    def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:
+        """A step on each of these devices at the same time, timed op by op."""
+        return _at_the_same_time(self._recorded, positions)
+
+    def plain_steps(self, positions: Sequence[int]) -> list[float]:
+        """Seconds of a step on each of these devices at the same time."""
+        return _at_the_same_time(self._plain_s, positions)
+
+    def _plain_s(self, position: int) -> float:
+        begin = time.perf_counter()
+        self._placed[position].step()
+        return time.perf_counter() - begin
+
+    def _recorded(self, position: int) -> StepSample:
+        job = self._placed[position]
+        job.placed.records = True
+        try:
+            begin = time.perf_counter()
+            job.step()
+            wall_s = time.perf_counter() - begin
+        finally:
+            job.placed.records = False
+        spans = job.placed.timelines[_HERE].spans(job.placed.devices[_HERE])
+        times = {span.op: span.end_s - span.start_s for span in spans}
+        return StepSample(times, max(0.0, wall_s - sum(times.values())))
+
+
+def _at_the_same_time(take: Callable[[int], T], positions: Sequence[int]) -> list[T]:
+    """What it gives for each position, in threads if there are several."""
+    if len(positions) == 1:
+        return [take(positions[0])]
+    with ThreadPoolExecutor(len(positions)) as pool:
+        return list(pool.map(take, positions))
+
+
+def plan_on_one(graph: OpGraph, device_type: str) -> Plan:
+    """All ops on one device in the graph's order; no times."""
+    ops = tuple(ScheduledOp(op.id, _HERE, 0.0, 0.0) for op in graph.ops)
+    topology = Topology((Device(_HERE, device_type),), (), ())
+    return Plan(graph, topology, Options(step="joint"), "feasible", 0.0, 0.0, 0.0, 0.0, "single", 0.0, ops, ())

@@ -1,0 +1,230 @@
+"""The plan for a machine whose devices wait for the processes that issue their ops.
+
+Dispatch only delays. A plan under it is a plan of the problem without it, where every start may be earlier, so every
+bound of that problem holds; `dlplacer.problem.dispatch.least_step_s` adds another. The solvers know of neither. So
+candidates are simulated with dispatch, and the shortest simulated plan is taken, no matter what its schedule promised:
+
+- every single device;
+- what the method finds where every op takes at least as long as its issue, with all devices of its process at work;
+- what the method finds on the problem itself, which gives the bound too;
+- for the default method, the best of these with all ops of a device, or one op, moved to another device, as long as
+  that helps. Where the result gains next to nothing on a single device, it is that.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from dlplacer.check import violations
+from dlplacer.core.graph import Op
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.topology import Topology
+from dlplacer.planning.assemble import in_seconds, plan_of
+from dlplacer.problem.dispatch import Dispatch, dispatch_of
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
+from dlplacer.solvers.heuristics.single_device import singles
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+
+Solver = Callable[[Problem, Budget], Outcome]
+
+
+@dataclass(frozen=True)
+class DispatchParams:
+    """How the time is divided.
+
+    Attributes
+    ----------
+    surrogate_share
+        Of the time, for the problem with floors; the rest, and what that leaves, is for the problem itself. A guess.
+    worth_it
+        Least growth of the work by the floors for which that is done.
+    finish_share
+        Of the time, for moving devices' ops and single ones in the best plan.
+    most_moves
+        Of single ops, after each round of moving those of devices: simulating 2,000 ops takes some 20 ms.
+    least_gain
+        What a plan of the default method on several devices must gain over one device to be preferred: simulated steps
+        of short ops are off by about as much, and one device cannot disappoint.
+    """
+
+    surrogate_share: float = 0.6
+    worth_it: float = 0.01
+    finish_share: float = 0.1
+    most_moves: int = 300
+    least_gain: float = 0.02
+
+
+PARAMS = DispatchParams()
+
+
+class Candidates:
+    """The best plan so far of those that were simulated; it does not say how it was made."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.bound = 0
+        self.best: Plan | None = None
+
+    def offer(self, schedule: ProblemSchedule | None) -> bool:
+        """Simulate placement and order of a schedule, of this problem or one with other times; whether it is best."""
+        if schedule is None:
+            return False
+        found = self.offer_on(schedule.device, schedule.order)
+        if schedule.problem is self.problem and schedule.transfers is not None:
+            found = self._keep(*in_seconds(self.problem, schedule)) or found
+        return found
+
+    def offer_on(self, device: Sequence[int], order: Sequence[int]) -> bool:
+        """Simulate a placement in an order; whether it is best."""
+        return self._keep(*replay(self.problem, device, order))
+
+    def raise_bound(self, ticks: int) -> None:
+        """Keep the higher bound of the problem without dispatch."""
+        if ticks > self.bound:
+            self.bound = ticks
+            if self.best is not None:
+                self.best = self._plan(self.best.ops, self.best.transfers)
+
+    def prefer_one_device(self) -> None:
+        """Go back to the best single device where the best plan hardly gains on it."""
+        alone = Candidates(self.problem)
+        alone.raise_bound(self.bound)
+        for schedule in singles(self.problem):
+            alone.offer(schedule)
+        least = 1 + PARAMS.least_gain
+        if alone.best is not None and self.best is not None and alone.best.makespan_s < least * self.best.makespan_s:
+            self.best = alone.best
+
+    def closed(self, gap: float) -> bool:
+        """Whether the best plan is within a gap of its bound."""
+        return self.best is not None and self.best.gap <= gap
+
+    def _keep(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> bool:
+        length_s = max(entry.end_s for entry in ops)
+        if self.best is not None and length_s >= self.best.makespan_s:
+            return False
+        plan = self._plan(ops, transfers)
+        # Delays may let tensors live longer than there is memory for.
+        if violations(plan):
+            return False
+        self.best = plan
+        return True
+
+    def _plan(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> Plan:
+        return plan_of(self.problem, ops, transfers, Outcome(None, self.bound), "", 0.0, {})
+
+
+def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: Budget, *, combine: bool) -> Candidates:
+    """The candidates of a method, with the best of them and its bound.
+
+    Parameters
+    ----------
+    solve
+        The method on the problem.
+    again
+        The method on a problem with other times.
+    combine
+        Whether the plan may be taken from single devices and device subsets too: the default method's may.
+    """
+    candidates = Candidates(problem)
+    tick_s = float(problem.tick_s)
+
+    def report(makespan: int | None, bound: int) -> None:
+        candidates.raise_bound(bound)
+        best = candidates.best
+        budget.report(None if best is None else round(best.makespan_s / tick_s), candidates.bound)
+
+    if combine:
+        for schedule in singles(problem):
+            candidates.offer(schedule)
+        report(None, 0)
+        if candidates.closed(budget.gap):
+            return candidates
+    last = replace(budget, deadline=budget.deadline - (PARAMS.finish_share * budget.left_s if combine else 0.0))
+    floors = surrogate(problem)
+    if floors is not None:
+        stop_at = time.monotonic() + PARAMS.surrogate_share * last.left_s
+        found = again(floors, replace(last, deadline=stop_at, report=lambda makespan, bound: None))
+        candidates.offer(found.schedule)
+    found = solve(problem, replace(last, report=report))
+    candidates.offer(found.schedule)
+    candidates.raise_bound(found.lower_bound)
+    if combine:
+        _improve(candidates, budget)
+        candidates.prefer_one_device()
+    return candidates
+
+
+def surrogate(problem: Problem) -> Problem | None:
+    """The problem with every op and transfer as long as its issue, where all devices of the process are at work.
+
+    None if that hardly changes the work of the ops.
+
+    It is no relaxation, as ops that were issued ahead do not wait behind a long one; its schedules are simulated.
+    """
+    graph, dispatch = problem.graph, dispatch_of(problem.topology)
+    floors: dict[str, float] = {}
+    for here, device in enumerate(problem.topology.devices):
+        floor_s = dispatch.seconds[here] * dispatch.sharing(here)
+        floors[device.type] = min(floor_s, floors.get(device.type, floor_s))
+    ops = tuple(_raised(op, floors) for op in graph.ops)
+    before_s, after_s = (sum(op.time_on(kind) or 0.0 for op in each for kind in floors) for each in (graph.ops, ops))
+    if after_s < (1 + PARAMS.worth_it) * before_s:
+        return None
+    return build_problem(replace(graph, ops=ops), _with_issued_transfers(problem.topology, dispatch), problem.options)
+
+
+def _with_issued_transfers(topology: Topology, dispatch: Dispatch) -> Topology:
+    """The machine whose links take longer by what issuing a transfer costs the devices at their ends."""
+    ahead = zip(topology.devices, dispatch.seconds, dispatch.asynchronous, strict=True)
+    issue_s = {device.id: seconds for device, seconds, asynchronous in ahead if asynchronous}
+    links = tuple(
+        replace(link, latency_s=link.latency_s + issue_s.get(link.source, 0.0) + issue_s.get(link.target, 0.0))
+        for link in topology.links
+    )
+    return replace(topology, links=links)
+
+
+def _raised(op: Op, floors: Mapping[str, float]) -> Op:
+    times = {kind: op.time_on(kind) for kind in floors}
+    raised = {
+        kind: max(time_s, floors[kind]) if time_s else time_s for kind, time_s in times.items() if time_s is not None
+    }
+    return replace(op, time_s=raised)
+
+
+def _improve(candidates: Candidates, budget: Budget) -> None:
+    """Move all ops of a device, then one block, to another device, as long as the simulated plan gets shorter."""
+    problem = candidates.problem
+    blocks = [*problem.groups, *((op,) for op, group in enumerate(problem.group_of) if group is None)]
+    chooser = random.Random(budget.seed)
+    improved = candidates.best is not None
+    while improved and budget.left_s:
+        improved = False
+        device, order = _as_simulated(candidates)
+        used = sorted(set(device))
+        whole = [([op for op, here in enumerate(device) if here == moved], to) for moved, to in permutations(used, 2)]
+        single = [(ops, to) for ops in blocks for to in range(problem.device_count) if to != device[ops[0]]]
+        chooser.shuffle(single)
+        for ops, target in (*whole, *single[: PARAMS.most_moves]):
+            if not budget.left_s:
+                return
+            if all(target in problem.allowed[op] for op in ops):
+                moved = device.copy()
+                for op in ops:
+                    moved[op] = target
+                if candidates.offer_on(moved, order):
+                    improved = True
+                    device, order = _as_simulated(candidates)
+
+
+def _as_simulated(candidates: Candidates) -> tuple[list[int], list[int]]:
+    """[op] → device in the best plan; all ops by start."""
+    plan, problem = candidates.best, candidates.problem
+    assert plan is not None
+    home, ops = problem.topology.device_index, problem.graph.ops
+    times = [(plan.scheduled[op.id].start_s, plan.scheduled[op.id].end_s) for op in ops]
+    return [home[plan.placement[op.id]] for op in ops], sorted(problem.topological, key=times.__getitem__)

@@ -1,0 +1,102 @@
+"""The code of an op → lines of a function that runs its device's actions."""
+
+from collections.abc import Iterable
+from operator import getitem
+
+import torch
+
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
+from dlplacer.frontend.torch.tracing.kernels import kernel_for
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.function_source import FunctionSource
+from dlplacer.runtime.executor.native_kernels import native
+from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.random_state import drawn_with
+
+
+def write_op(
+    source: FunctionSource,
+    executable: Executable,
+    op: str,
+    exports: Iterable[str],
+    device: RuntimeDevice,
+    updater: Updater,
+) -> None:
+    """Write the lines that run one op on a device.
+
+    Parameters
+    ----------
+    exports
+        What must be among the device's values afterwards: tensors of outgoing edges and of the step's results. Other
+        results (tuples, bases of views) are dropped at once; a tensor that the op does not make only carries an order,
+        and is None.
+    """
+    code = executable.codes[op]
+    wanted = set(exports)
+    if code.random:
+        # In front of the block, so that its values are there however it ends.
+        for name in code.reads:
+            source.read(name)
+        source.line(
+            f"with {source.bound(drawn_with)}(inputs.seed, inputs.step, "
+            f"{source.bound(op)}, {source.bound(device.torch_device)}):"
+        )
+        source.indent(1)
+    _write_role(source, code, updater)
+    for instruction in code.instructions:
+        source.write(instruction.result, _call(source, instruction, device))
+    if code.random:
+        source.indent(-1)
+    # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as freed.
+    for result in dict.fromkeys(code.results):
+        if result not in wanted:
+            source.free(result)
+    for mark in sorted(wanted.difference(code.results)):
+        source.write(mark, "None")
+
+
+def _write_role(source: FunctionSource, code: OpCode, updater: Updater) -> None:
+    if code.role in ("parameter", "buffer", "input", "tangent", "constant"):
+        source.write(code.value, f"bound[{source.bound(code.op)}]")
+    elif code.role == "mutation":
+        source.line(f"bound[{source.bound(code.op)}].copy_({source.read(code.reads[0])})")
+    elif code.role == "update":
+        weight, gradient = map(source.read, code.reads[:2])
+        source.line(f"{source.bound(updater)}({source.bound(code.name)}, {weight}, {gradient})")
+
+
+def _call(source: FunctionSource, instruction: Instruction, device: RuntimeDevice) -> str:
+    """The expression that makes the instruction's result."""
+    if instruction.target is getitem and isinstance(instruction.args[1], int) and not instruction.kwargs:
+        return f"{_argument(source, instruction.args[0], device)}[{int(instruction.args[1])}]"
+    target = native(kernel_for(instruction.target, device.torch_device.type))
+    args = [_argument(source, value, device) for value in instruction.args]
+    if any(_has_value(value) for value in instruction.kwargs.values()):
+        # The names are strings of the namespace as well: a user's own operator may call its arguments what it likes.
+        pairs = [
+            f"{source.bound(name)}: {_argument(source, value, device)}" for name, value in instruction.kwargs.items()
+        ]
+        args.append(f"**{{{', '.join(pairs)}}}")
+    elif instruction.kwargs:
+        args.append(f"**{source.bound({name: _placed(value, device) for name, value in instruction.kwargs.items()})}")
+    return f"{source.bound(target)}({', '.join(args)})"
+
+
+def _argument(source: FunctionSource, value: object, device: RuntimeDevice) -> str:
+    if isinstance(value, Value):
+        return source.read(value.name)
+    if isinstance(value, (list, tuple)) and _has_value(value):
+        return f"[{', '.join(_argument(source, entry, device) for entry in value)}]"
+    return source.bound(_placed(value, device))
+
+
+def _placed(value: object, device: RuntimeDevice) -> object:
+    if isinstance(value, torch.device):
+        return device.torch_device
+    if isinstance(value, (list, tuple)):
+        return [_placed(entry, device) for entry in value]
+    return value
+
+
+def _has_value(value: object) -> bool:
+    return isinstance(value, Value) or (isinstance(value, (list, tuple)) and any(_has_value(entry) for entry in value))

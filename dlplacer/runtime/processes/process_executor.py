@@ -1,0 +1,233 @@
+"""A step's programs on devices of several processes, from the side of the caller's process."""
+
+import itertools
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dlplacer.core.errors import RunError
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
+from dlplacer.runtime.processes.program_slots import ProgramSlots
+from dlplacer.runtime.processes.shared_links import SharedLinks
+from dlplacer.runtime.processes.shared_updater import SharedUpdater
+from dlplacer.runtime.processes.slot import own_copy
+from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
+from dlplacer.runtime.processes.worker_group import WorkerGroup
+from dlplacer.runtime.program.actions import Compute
+from dlplacer.runtime.program.program import Program
+
+_numbers = itertools.count(1)
+_THE_SAME_EVERY_STEP = ("parameter", "buffer", "mutation", "constant")
+
+
+@dataclass(frozen=True)
+class ProcessPrograms:
+    """The programs of a step, which run one after another, and the devices that are to be processes.
+
+    Attributes
+    ----------
+    devices
+        Name in the programs → device; the first runs in the caller's process.
+    """
+
+    graph: OpGraph
+    executable: Executable
+    programs: Sequence[Program]
+    devices: Mapping[str, CpuDevice]
+    updater: Updater
+
+
+@dataclass(kw_only=True)
+class ProcessState(StepState):
+    """A step's state in the caller's process; what the workers hold has the same number there."""
+
+    step: "ForkedStep"
+    number: int
+    finalizer: Any
+    seconds: float = 0.0
+
+
+class ForkedStep:
+    """A step's workers, and the part of its programs that runs in the caller's process.
+
+    Parameters
+    ----------
+    inputs
+        Of the first step: the workers know its parameters, buffers and constants.
+    """
+
+    def __init__(self, made: ProcessPrograms, inputs: StepInputs) -> None:
+        self._made = made
+        self._first, *self._away = made.devices
+        self._lock = threading.RLock()
+        words = FIRST_DONE + WORDS_EACH * len(self._away)
+        self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words)
+        codes = [code for code in made.executable.codes.values() if code.role in _THE_SAME_EVERY_STEP]
+        bound = {code.op: inputs.bound[code.op] for code in codes}
+        self._homes = {op: _home(tensor) for op, tensor in bound.items()}
+        shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
+        here = made.devices[self._first]
+        self._core = here.core
+        self.group = WorkerGroup(shared, here, {name: made.devices[name] for name in self._away})
+        self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
+        # The caller's thread runs the first device's part itself: two threads would wake each other twice a program.
+        own = {self._first: InlineDevice(here.name, here.type)}
+        self._executors = [
+            Executor(made.graph, made.executable, program, own, made.updater, self._links) for program in made.programs
+        ]
+        self._changed = [_changed_ops(made, program, self._away) for program in made.programs]
+
+    def fits(self, inputs: StepInputs) -> bool:
+        """Whether the workers see the tensors that a step is given: nobody has put others in their place."""
+        bound = inputs.bound
+        return all(_home(bound[op]) == home for op, home in self._homes.items())
+
+    def start(self, inputs: StepInputs, record: bool) -> ProcessState:
+        """The state with which a step begins."""
+        begun, number = self._executors[0].start(inputs, record), next(_numbers)
+        state = ProcessState(**vars(begun), step=self, number=number, finalizer=None)
+        for name in self._away:
+            state.values[name] = {}
+            if state.timeline is not None:
+                state.timeline[name] = DeviceTimeline()
+        # A forward pass whose loss is dropped leaves values in the workers.
+        state.finalizer = weakref.finalize(state, self.group.dropped.append, number)
+        return state
+
+    def run(self, number: int, state: ProcessState) -> None:
+        """Run a program of the step on all devices, and wait for them.
+
+        Raises
+        ------
+        RunError
+            If an op fails, with its op, module and device, or a worker is gone.
+        """
+        group = self.group
+        with self._lock, on_core(self._core):
+            if group.closed:
+                raise RunError(
+                    "a process of this step has ended, and with it what the forward pass kept; call it again"
+                )
+            group.run += 1
+            self._links.run = group.run
+            try:
+                error = self._own_part(number, state)
+                answers = group.finish()
+                if error is not None:
+                    raise error
+                self._take(number, state, answers)
+            except Exception:
+                raise
+            except BaseException:
+                group.close()
+                raise
+
+    def _own_part(self, number: int, state: ProcessState) -> Exception | None:
+        """Start the workers and run what is this process's; what has failed there."""
+        try:
+            with torch.no_grad():
+                for table in self._slots.inputs[number].values():
+                    for op, slot in table.items():
+                        slot.put(state.inputs.bound[op], self.group.run)
+            self.group.start(self._asked(number, state))
+            self._executors[number].run(state)
+        except Exception as error:
+            self.group.fail()
+            return error
+        return None
+
+    def _asked(self, number: int, state: ProcessState) -> dict[str, Any]:
+        asked: dict[str, Any] = {"program": number, "state": state.number}
+        if number == 0:
+            asked |= {"seed": state.inputs.seed, "step": state.inputs.step}
+            if state.inputs.numbers:
+                asked["numbers"] = dict(state.inputs.numbers)
+            if state.timeline is not None:
+                asked["record"] = True
+        return asked
+
+    def _take(self, number: int, state: ProcessState, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the workers have answered into the state.
+
+        Raises
+        ------
+        RunError
+            What a worker has answered.
+        """
+        for answer in answers.values():
+            if "error" in answer:
+                raise RunError(answer["error"])
+        for name in self._away:
+            answer = answers[self._made.devices[name].name]
+            if state.timeline is not None and "marks" in answer:
+                marks, origins = answer["marks"], answer["origins"]
+                state.timeline[name] = DeviceTimeline([*map(tuple, marks)], [*map(tuple, origins)])
+            for tensor, slot in self._slots.results[number][name].items():
+                value = slot.get(self.group.run, self.group.watch)
+                # The caller's own: the next step writes where it lies.
+                state.values[name][tensor] = None if value is None else own_copy(value)
+        keep_values(state.values[self._first], self._slots)
+        for op in self._changed[number]:
+            # What a worker changes in place, autograd's counters here do not see.
+            torch.autograd.graph.increment_version(state.inputs.bound[op])
+        if isinstance(self._made.updater, SharedUpdater):
+            self._made.updater.refresh()
+        if number == len(self._executors) - 1:
+            state.finalizer.detach()
+
+
+class StepProcesses:
+    """The workers of a step's programs, forked at the first step, and again once one of them was lost."""
+
+    def __init__(self, made: ProcessPrograms) -> None:
+        self._made = made
+        self._forking = threading.Lock()
+        self._forked: ForkedStep | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers that there are."""
+        return () if self._forked is None or self._forked.group.closed else self._forked.group.pids
+
+    def fits(self, inputs: StepInputs) -> bool:
+        """Whether the workers see the tensors that a step is given."""
+        return not self.pids or (self._forked is not None and self._forked.fits(inputs))
+
+    def start(self, inputs: StepInputs, record: bool) -> ProcessState:
+        """The state with which a step begins; forks the workers if there are none."""
+        with self._forking:
+            if self._forked is None or self._forked.group.closed:
+                self._forked = ForkedStep(self._made, inputs)
+            return self._forked.start(inputs, record)
+
+    def release(self) -> None:
+        """Use the workers no longer; they end once no step holds values there."""
+        self._forked = None
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._forked is not None:
+            self._forked.group.close()
+
+
+def _home(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.stride()
+
+
+def _changed_ops(made: ProcessPrograms, program: Program, away: Sequence[str]) -> list[str]:
+    """Ops that bring in what the workers change in a program: buffers, and parameters with an update."""
+    codes, producer = made.executable.codes, made.executable.producer
+    computed = [codes[action.op] for name in away for action in program.actions[name] if isinstance(action, Compute)]
+    updated = [producer[code.reads[0]] for code in computed if code.role == "update"]
+    return [*(code.op for code in computed if code.role == "mutation"), *updated]

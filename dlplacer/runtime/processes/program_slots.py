@@ -1,0 +1,124 @@
+"""Which tensors of a step's programs cross processes, and a slot for each."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dlplacer.core.graph import Op, OpGraph
+from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.processes.shared_memory import SharedMemory
+from dlplacer.runtime.processes.slot import Slot
+from dlplacer.runtime.program.actions import Compute, Send
+from dlplacer.runtime.program.program import Program
+
+BROUGHT_IN = ("input", "tangent")
+"""Roles of ops whose tensor comes with each step."""
+Returned = tuple[Mapping[str, tuple[str, ...]], ...]
+"""[program] → device → tensors that the caller gets from there."""
+
+
+@dataclass(frozen=True)
+class ProgramSlots:
+    """The slots of the programs that run one after another in a step.
+
+    Attributes
+    ----------
+    crossing
+        Tensor → its slot on the way between devices.
+    inputs
+        [program] → device → op that brings a tensor in → its slot.
+    results
+        [program] → device → tensor that the caller gets → its slot.
+    """
+
+    memory: SharedMemory
+    crossing: Mapping[str, Slot]
+    inputs: tuple[Mapping[str, Mapping[str, Slot]], ...]
+    results: tuple[Mapping[str, Mapping[str, Slot]], ...]
+
+    @classmethod
+    def of(
+        cls, graph: OpGraph, executable: Executable, programs: Sequence[Program], away: Sequence[str], extra_words: int
+    ) -> "ProgramSlots":
+        """Slots for programs, with zeroed words for other purposes at the beginning of their memory.
+
+        Parameters
+        ----------
+        away
+            The devices whose process is not the caller's.
+        """
+        sizes = _capacities(graph, executable)
+        sent = {action.tensor for actions in _all(programs) for action in actions if isinstance(action, Send)}
+        returned = _returned(executable, programs)
+        inputs = [
+            {
+                device: [op for op in _computed(program, device) if executable.codes[op].role in BROUGHT_IN]
+                for device in away
+            }
+            for program in programs
+        ]
+        wanted = [sizes.get(tensor, 0) for tensor in sent]
+        wanted += [sizes[executable.codes[op].value] for table in inputs for ops in table.values() for op in ops]
+        wanted += [sizes.get(name, 0) for table in returned for device in away for name in table[device]]
+        memory = SharedMemory(8 * extra_words + sum(map(Slot.size_bytes, wanted)))
+        memory.take(8 * extra_words)
+        return cls(
+            memory,
+            {tensor: Slot(tensor, memory, sizes.get(tensor, 0)) for tensor in sorted(sent)},
+            tuple(
+                {
+                    device: {op: Slot(op, memory, sizes[executable.codes[op].value]) for op in ops}
+                    for device, ops in table.items()
+                }
+                for table in inputs
+            ),
+            tuple(
+                {device: {name: Slot(name, memory, sizes.get(name, 0)) for name in table[device]} for device in away}
+                for table in returned
+            ),
+        )
+
+
+def _all(programs: Sequence[Program]) -> Iterable[Sequence[object]]:
+    return (actions for program in programs for actions in program.actions.values())
+
+
+def _computed(program: Program, device: str) -> list[str]:
+    return [action.op for action in program.actions[device] if isinstance(action, Compute)]
+
+
+def _returned(executable: Executable, programs: Sequence[Program]) -> Returned:
+    """Outputs where they are made, gradients where they end."""
+    outputs = defaultdict(list)
+    for name in executable.outputs:
+        outputs[executable.producer[name]].append(name)
+    for code in executable.of_role("gradient"):
+        outputs[code.op].append(code.reads[0])
+    return tuple(
+        {
+            device: tuple(dict.fromkeys(name for op in _computed(program, device) for name in outputs.get(op, ())))
+            for device in program.actions
+        }
+        for program in programs
+    )
+
+
+def _capacities(graph: OpGraph, executable: Executable) -> dict[str, int]:
+    """Tensor → bytes of its storage: at most those of its op's outputs, of which it may be a view."""
+    of_op = {op.id: max(map(_storage_bytes, [op]), default=0) for op in graph.ops}
+    sizes = {value: of_op[op] for value, op in executable.producer.items()}
+    for edge in graph.edges:
+        if edge.tensor in sizes:
+            sizes[edge.tensor] = max(sizes[edge.tensor], edge.bytes)
+    return sizes
+
+
+def _storage_bytes(op: Op) -> int:
+    sizes = [spec.bytes for spec in op.outputs]
+    for spec in op.outputs:
+        dtype = getattr(torch, spec.dtype, None)
+        sizes.append(math.prod(spec.shape) * dtype.itemsize if isinstance(dtype, torch.dtype) else 0)
+    return max(sizes, default=0)

@@ -1,0 +1,159 @@
+"""A place in shared memory for one tensor: who makes it writes it there once a run, and everyone else looks at it."""
+
+import time
+from collections.abc import Callable
+from itertools import repeat
+
+import torch
+
+from dlplacer.core.errors import RunError
+from dlplacer.runtime.devices.base import Value
+from dlplacer.runtime.processes.shared_memory import SharedMemory, rounded_up
+
+SPINS = 3000
+"""Looks at a word before its reader sleeps between two: about 200 µs, twice what waking a sleeper takes."""
+_NAP_S = 50e-6
+"""How long a reader sleeps who has waited for longer: what it comes late is little beside what it waited."""
+
+_MOST_DIMENSIONS = 16
+_WORD, _KIND, _SHAPE = 0, 1, 2
+_STRIDES = _SHAPE + _MOST_DIMENSIONS
+_HEADER_BYTES = rounded_up(8 * (_STRIDES + _MOST_DIMENSIONS))
+_LAYOUTS = 256
+"""A slot's word is run number × this + number of the layout."""
+_DTYPES = tuple(
+    sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str),
+)
+
+Watch = Callable[[], None]
+"""Called while a reader sleeps; raises if what it waits for cannot come."""
+Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
+
+
+def wait_for(words: memoryview, place: int, least: int, watch: Watch) -> int:
+    """Return a word once it is at least a number: spin for a short while, then sleep between two looks."""
+    for _ in repeat(None, SPINS):
+        if (word := words[place]) >= least:
+            return int(word)
+    while (word := words[place]) < least:
+        watch()
+        time.sleep(_NAP_S)
+    return int(word)
+
+
+class Slot:
+    """One tensor's place. After a fork, every process has this object with its own view of the same memory.
+
+    The writer stores the elements before the word, and the processor keeps that order (x86's total store order).
+
+    Parameters
+    ----------
+    capacity_bytes
+        What the tensor's storage needs at most.
+    """
+
+    __slots__ = ("_bytes", "_layout", "_number", "_place", "_run", "_view", "_words", "name")
+
+    def __init__(self, name: str, memory: SharedMemory, capacity_bytes: int) -> None:
+        self.name = name
+        self._place = memory.take(_HEADER_BYTES) // 8
+        self._words = memory.words
+        self._bytes = memory.bytes_at(memory.take(capacity_bytes), capacity_bytes)
+        self._layout: Layout | None = None
+        self._view: Value = None
+        self._number = 0
+        self._run = 0
+
+    @staticmethod
+    def size_bytes(capacity_bytes: int) -> int:
+        """What a slot takes of the memory."""
+        return _HEADER_BYTES + rounded_up(capacity_bytes)
+
+    def put(self, value: Value, run: int) -> None:
+        """Write the tensor of a run; a second time does nothing."""
+        if self._run == run:
+            return
+        if value is None:
+            number = 0
+        else:
+            # Kernels choose the strides of what they make, and others rely on them: the copy has the same.
+            layout = self._layout
+            if layout is None or value.stride() != layout[2] or value.shape != layout[1] or value.dtype != layout[0]:
+                self._lay_out(value)
+            _copy(self._view, value)
+            number = self._number
+        self._run = run
+        self._words[self._place] = run * _LAYOUTS + number
+
+    def get(self, run: int, watch: Watch) -> Value:
+        """The tensor of a run, once it is there; valid until the run ends everywhere."""
+        word = self._words[self._place]
+        if word < run * _LAYOUTS:
+            word = wait_for(self._words, self._place, run * _LAYOUTS, watch)
+        number = word % _LAYOUTS
+        if not number:
+            return None
+        if number != self._number:
+            self._read_layout()
+            self._number = number
+        return self._view
+
+    def _lay_out(self, value: torch.Tensor) -> None:
+        strides = value.stride()
+        if _extent(value.shape, strides) * value.itemsize > self._bytes.numel():
+            strides = torch.empty_like(value, device="meta").stride()  # without gaps
+        need, have = _extent(value.shape, strides) * value.itemsize, self._bytes.numel()
+        if need > have or value.dim() > _MOST_DIMENSIONS:
+            raise RunError(
+                f"tensor {self.name!r} of shape {list(value.shape)} needs {need} bytes; its capture had {have}, and "
+                'processes cannot hand over more: apply the plan with processes="off"'
+            )
+        words, place = self._words, self._place
+        words[place + _KIND] = _DTYPES.index(value.dtype) * _LAYOUTS + value.dim()
+        for dimension, (size, stride) in enumerate(zip(value.shape, strides, strict=True)):
+            words[place + _SHAPE + dimension] = size
+            words[place + _STRIDES + dimension] = stride
+        self._number = self._number % (_LAYOUTS - 1) + 1
+        self._look_at((value.dtype, tuple(value.shape), value.stride()), strides)
+
+    def _read_layout(self) -> None:
+        words, place = self._words, self._place
+        kind, count = divmod(words[place + _KIND], _LAYOUTS)
+        shape = tuple(words[place + _SHAPE : place + _SHAPE + count])
+        strides = tuple(words[place + _STRIDES : place + _STRIDES + count])
+        self._look_at((_DTYPES[kind], shape, strides), strides)
+
+    def _look_at(self, layout: Layout, strides: tuple[int, ...]) -> None:
+        dtype, shape, _ = layout
+        size_bytes = _extent(shape, strides) * dtype.itemsize
+        self._view = self._bytes[:size_bytes].view(dtype).as_strided(shape, strides)
+        self._layout = layout
+
+
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own, with the same strides where the tensor has no gaps."""
+    if 0 not in tensor.stride():
+        return tensor.clone(memory_format=torch.preserve_format)
+    return _without_repeats(tensor).clone(memory_format=torch.preserve_format).expand(tensor.shape)
+
+
+def _copy(target: Value, value: torch.Tensor) -> None:
+    assert target is not None
+    if 0 in value.stride() and value.numel() > 1:
+        target, value = _without_repeats(target), _without_repeats(value)
+    target.copy_(value)
+
+
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """One element along each dimension that an expansion has made, which are one and the same in memory."""
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dimension, 0, min(1, tensor.shape[dimension]))
+    return tensor
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -1,0 +1,135 @@
+"""What `place` and `compare` decide where ops wait for the processes that issue them."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlplacer.check import violations
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Topology
+from dlplacer.files.load import load_graph, load_topology
+from dlplacer.planning.compare import compare
+from dlplacer.planning.place import place
+
+THREADS = load_topology("cpu-2core")
+PROCESSES = Topology(
+    tuple(Device(device.id, device.type) for device in THREADS.devices),
+    (),
+    tuple(replace(link, latency_s=2e-6) for link in THREADS.links),
+)
+
+
+def chains(count: int, length: int, time_s: float) -> OpGraph:
+    """Independent chains of equal ops."""
+    ops = tuple(Op(f"c{chain}.{place}", "test", time_s) for chain in range(count) for place in range(length))
+    edges = tuple(
+        Edge(f"c{chain}.{place}", f"c{chain}.{place + 1}", 256) for chain in range(count) for place in range(length - 1)
+    )
+    return OpGraph(ops, edges)
+
+
+def recurrent(steps: int, time_s: float) -> OpGraph:
+    """Gated cells with attention: fourteen short ops a step, up to six of them side by side."""
+    ops, edges, before = [], [], None
+    inner = {
+        "r": (), "z": (), "n": (), "hr": (), "hz": (), "hn": (),
+        "reset": ("r", "hr"), "update": ("z", "hz"), "gated": ("reset", "hn"), "new": ("n", "gated"),
+        "score": ("new",), "soft": ("score",), "mix": ("soft", "update"), "state": ("mix", "new"),
+    }  # fmt: skip
+    for step in range(steps):
+        for name, reads in inner.items():
+            ops.append(Op(f"{name}{step}", "test", time_s))
+            edges += [Edge(f"{read}{step}", f"{name}{step}", 4096) for read in reads]
+            if before is not None and not reads:
+                edges.append(Edge(f"state{before}", f"{name}{step}", 4096))
+        before = step
+    return OpGraph(tuple(ops), tuple(edges))
+
+
+def devices_of(plan: object) -> int:
+    """How many devices run an op that takes time."""
+    return len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})  # type: ignore[attr-defined]
+
+
+# Turns of 14 us for ops of 5: nothing is gained on the second core, and the bound of turns, 5 us an op, proves it.
+@pytest.mark.parametrize("graph", [recurrent(120, 5e-6), chains(1, 1008, 2.5e-6), chains(2, 500, 5e-6)])
+def test_short_ops_stay_on_one_core_of_an_interpreter(graph: OpGraph) -> None:
+    found = place(graph, THREADS, time_limit_s=10.0)
+    assert (devices_of(found.plan), found.status) == (1, "optimal")
+    assert found.plan.solve_s < 8.0
+    assert found.speedup == pytest.approx(1.0)
+
+
+def test_chains_of_short_ops_are_worth_a_process_each() -> None:
+    found = place(chains(2, 500, 5e-6), PROCESSES, time_limit_s=10.0)
+    assert (devices_of(found.plan), found.status) == (2, "optimal")
+    assert found.speedup == pytest.approx(2.0)
+
+
+# What runs long is shared by the cores, what runs for a moment stays with it.
+def test_long_ops_are_worth_a_core_each_among_short_ones() -> None:
+    short = chains(2, 40, 5e-6)
+    long = tuple(replace(op, time_s=2e-3) if op.id.endswith("7") else op for op in short.ops)
+    found = place(replace(short, ops=long), THREADS, time_limit_s=5.0)
+    assert violations(found.plan) == ()
+    assert 1.9 < (found.speedup or 0.0) <= 2.0
+
+
+# 60 us each; side by side 28 us for two: turns hide behind the ops.
+def test_ops_longer_than_all_turns_are_shared() -> None:
+    found = place(chains(2, 100, 60e-6), THREADS, time_limit_s=5.0)
+    assert found.speedup == pytest.approx(2.0, abs=0.02)
+
+
+def gpus(count: int, dispatch_s: float | None, process: str = "") -> Topology:
+    """The first GPUs of the PCIe box."""
+    box = load_topology("pcie-4gpu")
+    return replace(
+        box,
+        devices=tuple(replace(d, dispatch_s=dispatch_s, process=process) for d in box.devices[:count]),
+        links=tuple(link for link in box.links if link.source in {"gpu0", "gpu1", "gpu2", "gpu3"} - {
+            d.id for d in box.devices[count:]} or link.target == "host"),
+    )  # fmt: skip
+
+
+# Two layers of a tiny transformer: q, k and v side by side would save two launches, and pay 10 us for each way.
+def test_a_tiny_transformer_stays_on_one_gpu() -> None:
+    ops, edges, last = [Op("in", "input", 0.0)], [], "in"
+    for layer in range(2):
+        reads = {
+            "q": (last,), "k": (last,), "v": (last,), "qk": ("q", "k"), "soft": ("qk",), "av": ("soft", "v"),
+            "out": ("av",), "norm": ("out", last), "up": ("norm",), "gelu": ("up",), "down": ("gelu",),
+            "next": ("down", "norm"),
+        }  # fmt: skip
+        for name, sources in reads.items():
+            ops.append(Op(f"{name}{layer}", "test", flops=1e6, bytes_accessed=1e5, dtype="float32"))
+            for source in sources:
+                edges.append(Edge(source if source == last else f"{source}{layer}", f"{name}{layer}", 65536))
+        last = f"next{layer}"
+    graph = OpGraph(tuple(ops), tuple(edges))
+    found = place(graph, gpus(4, 7e-6), time_limit_s=10.0)
+    assert devices_of(found.plan) == 1
+    assert found.plan.makespan_s == pytest.approx(7e-6 + 24 * 7e-6)
+    # Without a word about dispatch the launch is still the floor of every op.
+    assert place(graph, gpus(4, None), time_limit_s=5.0).plan.makespan_s >= 24 * 7e-6 * 0.7
+
+
+def test_inception_is_worth_two_gpus_under_dispatch_too() -> None:
+    graph, box = load_graph("inception_v3-infer"), load_topology("dgx1-v100-2gpu")
+    plain = place(graph, box, method="list", time_limit_s=10.0).plan
+    own = replace(box, devices=tuple(replace(d, dispatch_s=8e-6) for d in box.devices))
+    shared = replace(box, devices=tuple(replace(d, dispatch_s=8e-6, process="python") for d in box.devices))
+    found = place(graph, own, method="list", time_limit_s=10.0)
+    assert plain.makespan_s < found.plan.makespan_s < 1.05 * plain.makespan_s
+    assert (found.speedup or 0.0) > 1.2
+    assert found.plan.makespan_s <= place(graph, shared, method="list", time_limit_s=10.0).plan.makespan_s
+
+
+def test_compare_puts_one_device_first_where_it_is_best() -> None:
+    found = compare(recurrent(20, 5e-6), THREADS, methods=["ilp", "list", "heft", "single"], time_limit_s=5.0)
+    by_name = {row.method: row for row in found.rows}
+    best_s = min(row.makespan_s or 1.0 for row in found.rows)
+    assert by_name["single"].makespan_s == by_name["ilp"].makespan_s == best_s
+    assert {by_name["single"].status, by_name["ilp"].status} == {"optimal"}
+    assert all((found.speedup(row) or 0.0) <= 1.0 + 1e-9 for row in found.rows)
+    assert found.single_device_s == pytest.approx(20 * 14 * 5e-6)

@@ -1,0 +1,179 @@
+"""Processes that issue ops, as a topology describes them: by hand, against a naive simulator, and by brute force."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problem.naive_dispatch import naive_ends
+
+from dlplacer.check import violations
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.place import place
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
+
+FREE = replace(Options(), contention="none", memory="sum", step="joint")
+
+
+def machine(devices: int, latency_s: float = 0.0, **fields: object) -> Topology:
+    """Equal devices, all joined."""
+    nodes = tuple(Device(f"d{i}", "gpu", **fields) for i in range(devices))  # type: ignore[arg-type]
+    links = tuple(Link(f"d{i}", f"d{j}", 1e15, latency_s) for i in range(devices) for j in range(i))
+    return Topology(nodes, (), links)
+
+
+def threads(devices: int, dispatch_s: float, latency_s: float = 0.0) -> Topology:
+    """Cores that share an interpreter."""
+    return machine(devices, latency_s, dispatch_s=dispatch_s, process="host", asynchronous=False)
+
+
+def independent(*times_s: float) -> OpGraph:
+    """Ops a, b, … without edges."""
+    return OpGraph(tuple(Op("abcdefghij"[i], "x", time_s) for i, time_s in enumerate(times_s)))
+
+
+def spans(graph: OpGraph, topology: Topology, device: str) -> dict[str, tuple[float, float]]:
+    """Op → (start, end), for a digit per op that names its device; ops in the graph's order."""
+    ops, _ = replay(build_problem(graph, topology, FREE), [int(digit) for digit in device], range(len(graph.ops)))
+    return {entry.op: (entry.start_s, entry.end_s) for entry in ops}
+
+
+# Each process issues for itself: both ops are issued by 4 and run from 4 to 14.
+def test_devices_of_their_own_processes_do_not_wait_for_each_other() -> None:
+    assert spans(independent(10, 10), machine(2, dispatch_s=4.0), "01") == {"a": (4, 14), "b": (4, 14)}
+    shared = machine(2, dispatch_s=4.0, process="host")
+    assert spans(independent(10, 10), shared, "01") == {"a": (4, 14), "b": (8, 18)}
+
+
+# Two threads, turns of 3: starts 0, 3, 6, 9 where ops take 2; on one device they follow one another without a wait.
+def test_cores_of_one_process_take_turns_and_one_alone_does_not() -> None:
+    graph = independent(2, 2, 2, 2)
+    assert spans(graph, threads(2, 3.0), "0101") == {"a": (0, 2), "b": (3, 5), "c": (6, 8), "d": (9, 11)}
+    assert spans(graph, threads(2, 3.0), "0000") == {"a": (0, 2), "b": (2, 4), "c": (4, 6), "d": (6, 8)}
+    own = machine(2, dispatch_s=3.0, asynchronous=False)
+    assert spans(graph, own, "0101") == {"a": (0, 2), "b": (0, 2), "c": (2, 4), "d": (2, 4)}
+
+
+# a runs on d0 until 10; b, c, d on d1 start when d0 has had its turn, then follow one another; e on d0 at 10, as the
+# last start on d1 was at 7.
+def test_a_long_op_leaves_the_interpreter_to_others() -> None:
+    assert spans(independent(10, 2, 2, 2, 2), threads(2, 3.0), "01110") == {
+        "a": (0, 10),
+        "b": (3, 5),
+        "c": (5, 7),
+        "d": (7, 9),
+        "e": (10, 12),
+    }
+
+
+def a_case(seed: int, ops: int) -> tuple[OpGraph, Topology, int]:
+    """A random graph and machine in whole seconds, and the latency of its links."""
+    chooser = random.Random(seed)
+    graph = OpGraph(
+        tuple(Op(f"o{i}", "x", float(chooser.choice((0, 1, 1, 2, 5)))) for i in range(ops)),
+        tuple(Edge(f"o{i}", f"o{j}", 0) for j in range(ops) for i in range(j) if chooser.random() < 0.25),
+    )
+    latency_s, devices = chooser.randint(0, 3), chooser.randint(2, 3)
+    one = chooser.random() < 0.5
+    nodes = tuple(
+        Device(
+            f"d{i}",
+            "gpu",
+            # Among devices that share a process, issues of no time could go in any order.
+            dispatch_s=float(chooser.randint(one and i < 2, 3)),
+            process="host" if one and i < 2 else "",
+            asynchronous=chooser.random() < 0.5,
+        )
+        for i in range(devices)
+    )
+    links = tuple(Link(f"d{i}", f"d{j}", 1e15, latency_s) for i in range(devices) for j in range(i))
+    return graph, Topology(nodes, (), links), latency_s
+
+
+@given(st.integers(0, 10**6))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_the_replay_agrees_with_a_naive_simulator(seed: int) -> None:
+    graph, topology, latency_s = a_case(seed, 9)
+    problem = build_problem(graph, topology, FREE)
+    device = [random.Random(seed + i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
+    ops, _ = replay(problem, device, range(len(graph.ops)))
+    assert {entry.op: round(entry.end_s) for entry in ops} == naive_ends(problem, device, range(9), latency_s)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["", "host"]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_without_dispatch_time_processes_change_no_bit(seed: int, process: str) -> None:
+    graph, topology, _ = a_case(seed, 12)
+    device = [random.Random(seed - i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
+    plain = replace(topology, devices=tuple(Device(d.id, d.type) for d in topology.devices))
+    zero = replace(topology, devices=tuple(replace(d, dispatch_s=0.0, process=process) for d in topology.devices))
+    found = [replay(build_problem(graph, each, Options()), device, range(12)) for each in (plain, zero)]
+    assert found[0] == found[1]
+
+
+@given(st.integers(0, 10**6))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_longer_dispatch_never_helps(seed: int) -> None:
+    graph, topology, _ = a_case(seed, 12)
+    device = [random.Random(seed * 3 + i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
+
+    def length_s(seconds: float, *, ahead: bool) -> float:
+        nodes = tuple(replace(d, dispatch_s=seconds, asynchronous=ahead) for d in topology.devices)
+        ops, _ = replay(build_problem(graph, replace(topology, devices=nodes), FREE), device, range(12))
+        return max(entry.end_s for entry in ops)
+
+    ahead = [length_s(seconds, ahead=True) for seconds in (0.0, 0.5, 1.0, 2.0, 4.0)]
+    assert ahead == sorted(ahead)
+    # Turns go to who asks first, which may change with their length: they are compared with none.
+    assert all(length_s(seconds, ahead=False) >= ahead[0] for seconds in (0.5, 1.0, 2.0, 4.0))
+
+
+def best_by_brute_force(problem: Problem) -> float:
+    """The shortest simulated step over all placements and orders."""
+
+    def orders() -> Iterator[tuple[int, ...]]:
+        for order in permutations(range(problem.op_count)):
+            place_of = {op: place for place, op in enumerate(order)}
+            if all(place_of[arc.source] < place_of[arc.target] for arc in problem.arcs):
+                yield order
+
+    devices = list(product(range(problem.device_count), repeat=problem.op_count))
+    return min(
+        max(entry.end_s for entry in replay(problem, device, order)[0]) for order in orders() for device in devices
+    )
+
+
+def test_bounds_and_plans_against_all_plans() -> None:
+    optimal = 0
+    for seed in range(24):
+        graph, topology, _ = a_case(seed, 4)
+        problem = build_problem(graph, topology, FREE)
+        best_s = best_by_brute_force(problem)
+        assert least_step_s(problem, dispatch_of(topology)) <= best_s
+        plan = place(graph, topology, FREE, time_limit_s=5.0, workers=1).plan
+        assert plan.lower_bound_s <= best_s * (1 + 1e-9)
+        assert best_s <= plan.makespan_s * (1 + 1e-9)
+        assert violations(plan) == ()
+        optimal += plan.makespan_s <= best_s * (1 + 1e-9)
+    assert optimal >= 19
+
+
+# A chain of 1,000 issues of 7 us, then the last op; with a process per device another device changes nothing.
+def test_a_chain_of_short_ops_takes_its_issues() -> None:
+    count = 1000
+    graph = OpGraph(
+        tuple(Op(f"o{i}", "x", 2e-6) for i in range(count)),
+        tuple(Edge(f"o{i}", f"o{i + 1}", 64) for i in range(count - 1)),
+    )
+    topology = machine(4, 5e-6, dispatch_s=7e-6)
+    found = place(graph, topology, time_limit_s=10.0)
+    assert found.status == "optimal"
+    assert found.plan.makespan_s == pytest.approx(count * 7e-6 + 2e-6)
+    assert len(set(found.plan.placement.values())) == 1

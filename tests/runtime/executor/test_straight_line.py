@@ -1,0 +1,293 @@
+"""Generated functions against an interpreter of programs: values, lifetimes, order and errors; and their source."""
+
+import random
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.random_graphs import DEVICES, random_graph, random_order
+
+from dlplacer.core.errors import RunError
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.executor import compile_program
+from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
+from dlplacer.runtime.program.interleaving import interleaved
+from dlplacer.runtime.program.lower import lower, lower_stages
+from dlplacer.runtime.program.program import Program
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[dict[str, RuntimeDevice]]:
+    opened: dict[str, RuntimeDevice] = {name: CpuDevice(0) for name in DEVICES}
+    yield opened
+    for device in opened.values():
+        device.close()
+
+
+@dataclass
+class Watch:
+    """Which results of kernels live whenever a kernel begins."""
+
+    born: dict[str, weakref.ref[torch.Tensor]] = field(default_factory=dict)
+    seen: dict[str, set[str]] = field(default_factory=dict)
+
+    def begin(self, op: str) -> None:
+        self.seen[op] = {name for name, tensor in self.born.items() if tensor() is not None}
+
+    def made(self, name: str, value: float) -> torch.Tensor:
+        tensor = torch.tensor(value, dtype=torch.float64)
+        self.born[name] = weakref.ref(tensor)
+        return tensor
+
+
+def code_of(graph: OpGraph, op: str, watch: Watch, chooser: random.Random) -> OpCode:
+    """An op whose results depend on all that it reads, with arguments and results in one of the forms there are."""
+    reads = tuple(dict.fromkeys(edge.tensor for edge in graph.edges_into[op] if edge.tensor.startswith("op")))
+    results = [*dict.fromkeys(edge.tensor for edge in graph.edges_from[op] if edge.tensor.startswith(op)), f"{op}/rest"]
+
+    def total(*args: Any, scale: float = 1.0, **kwargs: Any) -> float:
+        parts = [part for arg in (*args, *kwargs.values()) for part in (arg if isinstance(arg, list) else [arg])]
+        return scale + sum((number + 1) * float(part) for number, part in enumerate(parts))
+
+    def all_results(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        watch.begin(op)
+        value = total(*args, **kwargs)
+        return tuple(watch.made(name, value + position) for position, name in enumerate(results))
+
+    values = tuple(map(Value, reads))
+    args, kwargs = chooser.choice(
+        [
+            (values, {}),
+            (values, {"scale": 3.0}),
+            ((0.5, *values), {}),
+            ((list(values), 2), {}),
+            ((), {f"odd name {number}": value for number, value in enumerate(values)}),
+        ]
+    )
+    whole = f"{op}#all"
+    calls = [Instruction(whole, all_results, args, kwargs)]
+    calls += [Instruction(name, getitem, (Value(whole), position), {}) for position, name in enumerate(results)]
+    return OpCode(op, "call", reads, instructions=tuple(calls))
+
+
+def executable_of(graph: OpGraph, watch: Watch, seed: int, returned: Sequence[str]) -> Executable:
+    chooser = random.Random(seed)
+    codes = {op: code_of(graph, op, watch, chooser) for op in graph.topological_order}
+    return Executable(codes, tuple(returned), None, False)
+
+
+def interpreted(
+    graph: OpGraph, executable: Executable, programs: Sequence[Program]
+) -> tuple[dict[str, dict[str, Any]], dict[str, set[str]]]:
+    """(device → what it holds at the end, op → what is held or under way when it begins), one action after another."""
+    held: dict[str, dict[str, Any]] = {name: {} for name in DEVICES}
+    sent: dict[tuple[str, str], Any] = {}
+    before: dict[str, set[str]] = {}
+    for program in programs:
+        for device, _, action in interleaved(program):
+            values = held[device]
+            if isinstance(action, Compute):
+                code = executable.codes[action.op]
+                before[action.op] = {name for each in held.values() for name in each} | {name for name, _ in sent}
+                scope = dict(values)
+                for call in code.instructions:
+                    args = [_looked_up(value, scope) for value in call.args]
+                    named = {name: _looked_up(value, scope) for name, value in call.kwargs.items()}
+                    scope[call.result] = call.target(*args, **named)
+                for edge in graph.edges_from[action.op]:
+                    values[edge.tensor] = scope.get(edge.tensor) if edge.tensor in code.results else None
+                values.update({name: scope[name] for name in executable.returned.intersection(code.results)})
+            elif isinstance(action, Send):
+                sent[action.tensor, action.target] = values[action.tensor]
+            elif isinstance(action, Recv):
+                values[action.tensor] = sent.pop((action.tensor, device))
+            elif isinstance(action, Free):
+                del values[action.tensor]
+    return held, before
+
+
+def _looked_up(value: Any, scope: Mapping[str, Any]) -> Any:
+    if isinstance(value, Value):
+        return scope[value.name]
+    return [_looked_up(entry, scope) for entry in value] if isinstance(value, list) else value
+
+
+def programs_of(graph: OpGraph, seed: int, count: int, staged: bool, keep: Sequence[str]) -> list[Program]:
+    order = random_order(graph, seed, DEVICES[:count]) | {name: [] for name in DEVICES[count:]}
+    if not staged:
+        return [lower(graph, order, keep)]
+    later = {op.id for op in graph.ops if op.phase == "backward"}
+    stages = [
+        {name: [op for op in ops if (op in later) == is_later] for name, ops in order.items()}
+        for is_later in (False, True)
+    ]
+    return lower_stages(graph, stages, keep)
+
+
+def run_all(
+    graph: OpGraph,
+    executable: Executable,
+    programs: Sequence[Program],
+    devices: dict[str, RuntimeDevice],
+    record: bool,
+    by_turns: bool = False,
+) -> StepState:
+    executors = [Executor(graph, executable, program, devices, Updater(None)) for program in programs]
+    state = executors[0].start(StepInputs({}, 0, 0), record)
+    for executor in executors:
+        if executor.by_turns is None:
+            executor._turns.chosen = by_turns
+        executor.run(state)
+    return state
+
+
+def numbers(held: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    return {
+        device: {name: None if value is None else float(value) for name, value in values.items()}
+        for device, values in held.items()
+    }
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.sampled_from([1, 1, 3]),
+    staged=st.booleans(),
+    record=st.booleans(),
+    by_turns=st.booleans(),
+    longest=st.sampled_from([1, 2, 5, 1000]),
+)
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_random_programs_do_what_an_interpreter_does(
+    seed: int,
+    count: int,
+    staged: bool,
+    record: bool,
+    by_turns: bool,
+    longest: int,
+    devices: dict[str, RuntimeDevice],
+) -> None:
+    graph = random_graph(seed)
+    made = sorted({edge.tensor for edge in graph.edges if edge.tensor.startswith("op")})
+    returned = random.Random(seed).sample(made, len(made) // 4)
+    programs = programs_of(graph, seed, count, staged, returned)
+    watch = Watch()
+    executable = executable_of(graph, watch, seed, returned)
+    expected, held = interpreted(graph, executable, programs)
+    wanted = numbers(expected)
+    del expected
+    watch.born.clear()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compile_program, "LONGEST", longest)
+        state = run_all(graph, executable, programs, devices, record, by_turns)
+    assert numbers(state.values) == wanted
+    # Devices side by side begin their ops in any order.
+    if count == 1 or by_turns:
+        carries_order_only = {edge.tensor for edge in graph.edges} - set(made)
+        assert watch.seen == {op: names - carries_order_only for op, names in held.items()}
+    if record:
+        assert state.timeline is not None
+        for name, timeline in state.timeline.items():
+            computed = [
+                action.op for program in programs for action in program.actions[name] if isinstance(action, Compute)
+            ]
+            assert [op for op, _, _ in timeline.marks] == computed
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("by_turns", [False, True])
+@pytest.mark.parametrize("longest", [2, 1000])
+def test_every_op_that_fails_is_named(
+    record: bool, by_turns: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_program, "LONGEST", longest)
+    graph = random_graph(7)
+    assert len(graph.ops) > 5
+    for bad in graph.ops:
+        executable = executable_of(graph, Watch(), 7, ())
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise ValueError("too many\nof them")
+
+        codes = dict(executable.codes)
+        last = Instruction("nothing", fail, (), {})
+        codes[bad.id] = OpCode(bad.id, "call", instructions=(*codes[bad.id].instructions, last))
+        program = programs_of(graph, 7, 3, False, ())[0]
+        with pytest.raises(RunError, match=rf"^op '{bad.id}' failed on cpu:0: too many") as caught:
+            run_all(graph, Executable(codes, (), None, False), [program], devices, record, by_turns)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
+NAMES = ["x'); raise SystemExit", "__import__('os')", 'a"b', "v0", "c1", "row", "values", "del values", " ", "π\n"]
+
+
+OURS = """def rows values copies device bound inputs timeline inboxes slots is if wait take put receive send finish
+resume None del pop"""
+
+
+def chained(names: Sequence[str], call: Callable[[torch.Tensor | None], torch.Tensor]) -> tuple[OpGraph, Executable]:
+    """Ops of these names, each of which reads the one before."""
+    ops = tuple(Op(f"{name} op", "test") for name in names)
+    edges = tuple(
+        Edge(source.id, target.id, 4, 0, name) for name, source, target in zip(names, ops, ops[1:], strict=False)
+    )
+    codes = {}
+    for number, (op, name) in enumerate(zip(ops, names, strict=True)):
+        args = (Value(names[number - 1]),) if number else (None,)
+        codes[op.id] = OpCode(op.id, "call", instructions=(Instruction(name, call, args, {}),))
+    return OpGraph(ops, edges), Executable(codes, (names[-1],), None, False)
+
+
+def test_no_text_of_the_user_is_compiled(devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+
+    def heard(source: str, *rest: Any) -> Any:
+        sources.append(source)
+        return compile(source, *rest)
+
+    monkeypatch.setattr("dlplacer.runtime.executor.function_source.compile", heard, raising=False)
+    graph, executable = chained(NAMES, lambda x: torch.ones(()) if x is None else x + 1)
+    order: dict[str, list[str]] = {name: [] for name in DEVICES}
+    for number, op in enumerate(graph.ops):
+        order[DEVICES[number % 2]].append(op.id)
+    program = lower(graph, order, NAMES[-1:])
+    state = run_all(graph, executable, [program], devices, True)
+    assert [float(value) for values in state.values.values() for value in values.values()] == [len(NAMES)]
+    words = {word for source in sources for word in re.findall(r"[^\W\d]\w*", source)}
+    ours = set(re.findall(r"\w+", OURS))
+    assert {
+        word
+        for word in words
+        if not re.fullmatch(r"(v|c|actions_|inbox_|row_|values_|copies_|device_|timeline_)\d+", word)
+    } <= ours
+    assert all(source.isascii() and '"' not in source and "'" not in source for source in sources)
+
+
+def test_a_plain_step_compiles_nothing_for_recording(devices: dict[str, RuntimeDevice]) -> None:
+    graph, executable = chained(["a", "b"], lambda x: torch.ones(()))
+    order: dict[str, list[str]] = {name: [] for name in DEVICES} | {DEVICES[0]: ["a op", "b op"]}
+    executor = Executor(graph, executable, lower(graph, order, ["b"]), devices, Updater(None))
+    compiled: list[bool] = []
+    with pytest.MonkeyPatch.context() as patched:
+        own = compile_program.ActionCompiler.compiled
+
+        def counted(self: Any, names: Any, entries: Any, recording: bool) -> Any:
+            compiled.append(recording)
+            return own(self, names, entries, recording)
+
+        patched.setattr(compile_program.ActionCompiler, "compiled", counted)
+        for record in (False, False, True, True, False):
+            executor.run(executor.start(StepInputs({}, 0, 0), record))
+    assert compiled == [False] * len(DEVICES) + [True] * len(DEVICES)

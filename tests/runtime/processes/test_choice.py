@@ -1,0 +1,98 @@
+"""Threads or processes: what the trial decides, and that it leaves nothing behind."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed_branches
+
+import dlplacer as dp
+from dlplacer.runtime.placed.settle import settle
+from dlplacer.runtime.processes.process_choice import ProcessTrial, TrialParameters
+
+SHORT = TrialParameters(first=4, untimed=2, warmup=1, pairs=3)
+
+
+def decided(threads_s: float, processes_s: float, ops: int = 100) -> tuple[ProcessTrial, list[bool]]:
+    """A trial under steps of given length, and which of its steps ran with processes."""
+    trial, taken = ProcessTrial("auto", ops, SHORT), []
+    while trial.choice.used is None and len(taken) < 50:
+        taken.append(trial.wants_processes)
+        trial.took(taken[-1], processes_s if taken[-1] else threads_s)
+    return trial, taken
+
+
+def test_the_faster_is_chosen_after_alternating_steps():
+    trial, taken = decided(10e-3, 5e-3)
+    # Four steps with threads, one with processes to warm up, then three of each in turn.
+    assert taken[:4] == [False] * 4
+    assert sorted(taken[5:]) == [False] * 3 + [True] * 3
+    assert all(one != other for one, other in pairwise(taken[5:]))
+    assert trial.choice.used
+    assert (trial.choice.threads_s, trial.choice.processes_s) == (10e-3, 5e-3)
+    assert trial.wants_processes
+
+
+def test_threads_stay_where_processes_gain_less_than_noise():
+    trial, _ = decided(10e-3, 9.7e-3)
+    assert trial.choice.used is False
+    assert not trial.wants_processes
+    assert str(trial.choice).startswith("threads: a step took")
+
+
+def test_large_ops_are_not_tried():
+    trial, taken = decided(0.1, 0.01)
+    assert trial.choice.used is False
+    assert not any(taken)
+    assert "1 ms per op" in trial.choice.reason
+
+
+@pytest.mark.parametrize("wanted", ["yes", True, None])
+def test_other_words_are_refused(wanted):
+    job = job_of(Branches())
+    with pytest.raises(dp.InputError, match="processes is"):
+        dp.apply(job, dp.place(job, "cpu-2core", method="single"), "cpu:0,cpu:1", processes=wanted)
+
+
+def test_one_device_has_nothing_to_choose():
+    job = job_of(Branches())
+    placed = dp.apply(job, dp.place(job, "cpu-2core", method="single"), "cpu:0,cpu:1", processes="on")
+    placed.step(ROWS, LABELS)
+    assert placed.processes.used is False
+    assert placed.worker_pids == ()
+    placed.close()
+
+
+def test_the_trial_takes_real_steps_and_changes_no_number():
+    """Enough steps for a whole trial, threads and processes in turn, are those of threads to the last bit."""
+    results = []
+    for processes in ("off", "auto"):
+        module = placed_branches(processes)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        torch.manual_seed(5)
+        losses = []
+        for _ in range(25):
+            optimizer.zero_grad()
+            losses.append(module.step(ROWS, LABELS))
+            optimizer.step()
+        results.append([*losses, *module.state_dict().values()])
+        assert module.processes.used is not None
+        module.close()
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("optimizer", [None, "momentum"])
+def test_settling_leaves_the_module_as_it_was(optimizer):
+    results = []
+    for settles in (False, True):
+        module = placed_branches("auto", optimizer=optimizer)
+        torch.manual_seed(5)
+        found = [module.step(ROWS, LABELS)]
+        if settles:
+            settle(module, lambda module=module: module.step(ROWS, LABELS))
+            assert module.processes.used is not None
+        found += [module.step(ROWS, LABELS), torch.rand(3), *module.state_dict().values()]
+        found += [one.grad for one in module.parameters() if one.grad is not None]
+        results.append(found)
+        module.close()
+    assert all(map(torch.equal, *results))

@@ -1,0 +1,222 @@
+"""Devices as processes compute what threads compute, to the last bit, and the caller sees all of it."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed, placed_branches, worker_of
+from torch import nn
+
+import dlplacer as dp
+from dlplacer.runtime.placed.placed_module import PlacedModule
+
+
+def trained(module: PlacedModule, take: Callable[[PlacedModule], torch.Tensor], steps: int = 5) -> list[torch.Tensor]:
+    """Losses, state dict, gradients, the state of the step's optimizer and an evaluation after some steps."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    torch.manual_seed(5)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        found.append(take(module).detach())
+        if module._job.update is None:
+            optimizer.step()
+    found += [tensor.clone() for tensor in module.state_dict().values()]
+    found += [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    found += states_of(module)
+    module.eval()
+    return [*found, module(ROWS)]
+
+
+def states_of(module: PlacedModule) -> list[torch.Tensor]:
+    """The state of the step's optimizer, by the names of its parameters."""
+    found = module.updater.state_dict()["state"]
+    return [state for name in sorted(found) for state in found[name]]
+
+
+def by_step(module: PlacedModule) -> torch.Tensor:
+    return module.step(ROWS, LABELS)
+
+
+def by_backward(module: PlacedModule) -> torch.Tensor:
+    loss: torch.Tensor = module(ROWS, LABELS)
+    loss.backward()
+    return loss
+
+
+def two_losses(module: PlacedModule) -> torch.Tensor:
+    """Both forward passes before the backward passes, in the same order: what the first one keeps must outlive it."""
+    one, other = module(ROWS, LABELS), module(ROWS.flip(0), LABELS)
+    one.backward()
+    other.backward()
+    return one + other
+
+
+@pytest.mark.parametrize(
+    ("take", "optimizer", "seed"),
+    [
+        (by_step, None, 3),
+        (by_backward, None, 4),
+        (two_losses, None, 3),
+        (by_step, "sgd", 3),
+        (by_step, "momentum", 4),
+        (by_step, "adam", 3),
+    ],
+)
+def test_training_is_the_same_to_the_last_bit(take, optimizer, seed):
+    results = []
+    for processes in ("off", "on"):
+        module = placed_branches(processes, seed, optimizer)
+        results.append(trained(module, take))
+        assert module.processes.used is (processes == "on")
+        module.close()
+    assert len(results[0]) == len(results[1])
+    for index, (threads, with_processes) in enumerate(zip(*results, strict=True)):
+        assert torch.equal(threads, with_processes), f"value {index}"
+
+
+def test_modes_alternate_within_one_training_and_optimizer():
+    """Steps by threads and by processes share parameters and the optimizer's state, whoever has made it."""
+    results = []
+    for processes in ("off", "on"):
+        module = placed_branches(processes, optimizer="adam")
+        torch.manual_seed(5)
+        for _ in range(2):
+            module.step(ROWS, LABELS)
+        # Memory of its own for one parameter: its step is taken by threads.
+        kept = module.left.weight.data
+        module.left.weight.data = kept.clone()
+        module.step(ROWS, LABELS)
+        kept.copy_(module.left.weight.data)
+        module.left.weight.data = kept
+        module.step(ROWS, LABELS)
+        results.append([*module.state_dict().values(), *states_of(module)])
+        module.close()
+    assert all(map(torch.equal, *results))
+
+
+def test_what_a_step_returns_is_not_overwritten_by_the_next():
+    module = placed_branches("on")
+    first = module.step(ROWS, LABELS)
+    gradient = module.last.weight.grad
+    before = first.clone(), gradient.clone()
+    module.zero_grad()
+    module.step(ROWS.flip(0), LABELS)
+    assert torch.equal(first, before[0])
+    assert torch.equal(gradient, before[1])
+    module.eval()
+    outputs = module(ROWS)
+    kept = outputs.clone()
+    module(2 * ROWS)
+    assert torch.equal(outputs, kept)
+    module.close()
+
+
+def test_edits_other_sizes_and_copies():
+    """Frozen parts, another batch size and a deep copy run as with threads."""
+    results = []
+    for processes in ("off", "on"):
+        module = placed_branches(processes)
+        torch.manual_seed(5)
+        found = [module.step(ROWS, LABELS)]
+        module._job.module.left.weight.requires_grad_(False)
+        module.drop.p = 0.6
+        found.append(module.step(ROWS, LABELS))
+        found.append(module.step(ROWS[:5], LABELS[:5]))
+        copied = copy.deepcopy(module)
+        assert copied.processes.wanted == processes
+        torch.optim.SGD(copied.parameters(), lr=0.1).step()
+        found += [copied.step(ROWS, LABELS), module.step(ROWS, LABELS)]
+        results.append([*found, *module.state_dict().values(), *copied.state_dict().values()])
+        copied.close()
+        module.close()
+    assert all(map(torch.equal, *results))
+
+
+def test_parameters_stay_the_callers_objects_and_keep_what_they_share():
+    """Optimizers made before `apply` go on; tensors that share memory still do; a saved parameter is no larger."""
+    torch.manual_seed(1)
+    module = Branches()
+    both = torch.randn(2, 16)
+    module.left.bias.data, module.right.bias.data = both[0], both[1]
+    before = dict(module.named_parameters())
+    made = placed(job_of(module), "on")
+    after = dict(made.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] for name in before)
+    assert after["left.bias"].untyped_storage().data_ptr() == after["right.bias"].untyped_storage().data_ptr()
+    assert after["left.weight"].untyped_storage().nbytes() == 12 * 16 * 4
+    made.close()
+
+
+def test_buffers_that_a_worker_changes_count_as_changed():
+    module = placed_branches("on")
+    versions = {name: buffer._version for name, buffer in module.named_buffers()}
+    module.step(ROWS, LABELS)
+    assert all(buffer._version > versions[name] for name, buffer in module.named_buffers())
+    module.close()
+
+
+def test_a_parameter_changed_between_forward_and_backward_is_refused():
+    module = placed_branches("on")
+    loss = module(ROWS, LABELS)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(0.5)
+    with pytest.raises(dp.DlplacerError, match="was changed between forward and backward"):
+        loss.backward()
+    module.close()
+
+
+def test_recorded_steps_have_the_ops_of_all_devices_on_one_clock():
+    module = placed_branches("on")
+    module.records = True
+    module.step(ROWS, LABELS)
+    assert module.processes.used
+    spans = {name: module.timelines[name].spans(device) for name, device in module.devices.items()}
+    for name, ops in module.plan.order.items():
+        assert [span.op for span in spans[name]] == list(ops)
+    # Every op of one device begins after what it reads has ended on the other.
+    ends = {mark[0]: mark[2] for timeline in module.timelines.values() for mark in timeline.marks}
+    edges = [
+        edge
+        for edge in module.plan.graph.edges
+        if module.plan.placement[edge.source] != module.plan.placement[edge.target]
+    ]
+    assert edges
+    assert all(ends[edge.source] <= ends[edge.target] for edge in edges)
+    module.close()
+
+
+def test_numbers_and_strided_tensors_reach_the_workers():
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(12, 12))
+
+        def forward(self, rows: torch.Tensor, scale: float) -> tuple[torch.Tensor, ...]:
+            turned = (rows @ self.weight).t()
+            wide = turned[:, :1].expand(12, 7)
+            return turned * scale, wide.sum(0), turned[:, 2:5] + scale, rows.to(torch.bfloat16) + 1, turned > 0
+
+    results = []
+    for processes in ("off", "on"):
+        torch.manual_seed(1)
+        job = dp.Job(Odd(), args=(ROWS, 2.5), mode="infer")
+        found = []
+        for seed in (1, 2):
+            module = placed(job, processes, seed)
+            found += [*module(ROWS, 2.5), *module(ROWS, -1.25)]
+            module.close()
+        results.append(found)
+    assert all(map(torch.equal, *results))
+    assert all(one.stride() == other.stride() for one, other in zip(*results, strict=True))
+
+
+def test_a_worker_belongs_to_its_module():
+    module = placed_branches("on")
+    module.step(ROWS, LABELS)
+    assert worker_of(module) > 0
+    module.close()
+    assert module.worker_pids == ()
