@@ -35,6 +35,7 @@ INNER_ROOMS = {
         "feasibility",
         "heuristics",
         "decomposition",
+        "restrictions",
         "default_method",
         "methods",
     ),

@@ -25,7 +25,7 @@ from dlplacer.planning.place import place, single_device_s
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.feasibility import require_feasible, require_size
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -175,6 +175,7 @@ def compare(
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     graph = constrained(graph, topology, pins, colocate)
+    require_size(graph)
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     instance = build_instance(problem)

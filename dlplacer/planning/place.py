@@ -33,7 +33,7 @@ from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility import require_feasible, shortage
+from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
@@ -95,7 +95,7 @@ def place(
     Raises
     ------
     InputError
-        If an op has no time on an allowed device, or an argument is out of range.
+        If an op has no time on an allowed device, an argument is out of range, or the graph is too large to be planned.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     NoPlanError
@@ -107,6 +107,7 @@ def place(
     _require_arguments(method, time_limit_s, gap, workers)
     if warm_start is not None and method != DEFAULT_METHOD:
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
+    require_size(graph)
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)

@@ -4,20 +4,25 @@ Solvers need it where links carry one transfer at a time, or where copies take m
 `dlplacer.problem.problem` say all.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import exact, ticks
+from dlplacer.core.units import exact
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_search import route_segments, routes_within
 from dlplacer.problem.routes import Route, route_delay, segments
 from dlplacer.problem.segment_timing import link_delay_s, link_spans
 
 Hop = tuple[str, str]
+
+Line = tuple[int, int, int]
+"""(a, b, c): a size of x bytes gives (a + b x) // c ticks."""
 
 _MOST_ROUTES = 4
 """Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
@@ -87,11 +92,6 @@ class ScheduledTransfer:
 class RouteTable:
     """The routes between the devices of a problem's machine, in ticks.
 
-    Parameters
-    ----------
-    no_relays
-        Names of devices that relay nothing, but on routes of least delay.
-
     Attributes
     ----------
     resource_count
@@ -101,7 +101,7 @@ class RouteTable:
         delay.
     """
 
-    def __init__(self, problem: Problem, no_relays: frozenset[str] = frozenset()) -> None:
+    def __init__(self, problem: Problem) -> None:
         contended = problem.options.contention == "link"
         self._problem = problem
         self._directions = _numbered_directions(problem.topology) if contended else {}
@@ -110,7 +110,7 @@ class RouteTable:
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
         self._segment_ticks: dict[tuple[Route, int], int] = {}
-        self._no_relays = no_relays
+        self._lines: dict[tuple[Hop, ...], list[tuple[Line, Line]]] = {}
         self.resource_count = len(set(self._directions.values()))
         self.chooses = contended
 
@@ -119,18 +119,9 @@ class RouteTable:
         """Whether `routes` leaves out no route that a transfer may take."""
         names = list(self._problem.topology.device_index)
         return not self.chooses or (
-            not self._no_relays
-            and len(names) <= _MOST_ROUTES
+            len(names) <= _MOST_ROUTES
             and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
-
-    def among(self, devices: Collection[int]) -> "RouteTable":
-        """The same routes without those that another device than these relays, but for routes of least delay."""
-        others = [device.id for number, device in enumerate(self._problem.topology.devices) if number not in devices]
-        subset = RouteTable(self._problem, frozenset(others))
-        # What no relay can change stays known: both are searched for once per problem.
-        subset._quickest, subset._swappable = self._quickest, self._swappable
-        return subset
 
     def swappable(self, a: int, b: int) -> bool:
         """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
@@ -175,7 +166,7 @@ class RouteTable:
         """
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
-        if self._no_relays or self._route_segments is None:
+        if self._route_segments is None:
             return None
         number, pair = self._problem.topology.device_index, self._pair(source, target)
         # Every segment is rounded down to ticks, so of two routes the slower one may have fewer ticks, one a segment.
@@ -226,7 +217,7 @@ class RouteTable:
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
-            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes, self._no_relays)
+            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
         return self._paths[pair]
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
@@ -239,19 +230,44 @@ class RouteTable:
 
     def _segment(self, hops: tuple[Hop, ...], size_bytes: int) -> RouteSegment:
         problem = self._problem
-        links = [problem.topology.link_between[hop] for hop in hops]
+        if hops not in self._lines:
+            self._lines[hops] = _lines(problem, hops)
         spans = [
-            (ticks(begin, problem.tick_s), ticks(end, problem.tick_s))
-            for begin, end in link_spans(links, size_bytes, problem.options.delay, exact)
+            tuple((least + slope * size_bytes) // unit for least, slope, unit in pair) for pair in self._lines[hops]
         ]
         target = problem.topology.device_index[hops[-1][1]]
-        holds = zip(hops, spans, strict=True)
         return RouteSegment(
             hops,
             target,
             spans[-1][1],
-            tuple((self._directions[hop], begin, end - begin) for hop, (begin, end) in holds if self._directions),
+            tuple(
+                (self._directions[hop], begin, end - begin)
+                for hop, (begin, end) in zip(hops, spans, strict=True)
+                if self._directions
+            ),
         )
+
+
+def _lines(problem: Problem, hops: Sequence[Hop]) -> list[tuple[Line, Line]]:
+    """[link] → when a tensor begins and ceases to hold it, as lines over its bytes: both delay rules are linear."""
+    links = [problem.topology.link_between[hop] for hop in hops]
+    nothing, byte = (link_spans(links, size_bytes, problem.options.delay, exact) for size_bytes in (0, 1))
+    found = []
+    for none, one in zip(nothing, byte, strict=True):
+        begin, end = (_line(least, more - least, problem.tick_s) for least, more in zip(none, one, strict=True))
+        found.append((begin, end))
+    return found
+
+
+def _at(line: Line, size_bytes: int) -> int:
+    least, slope, unit = line
+    return (least + slope * size_bytes) // unit
+
+
+def _line(least_s: Fraction, per_byte_s: Fraction, tick_s: Fraction) -> Line:
+    least, slope = least_s / tick_s, per_byte_s / tick_s
+    unit = math.lcm(least.denominator, slope.denominator)
+    return int(least * unit), int(slope * unit), unit
 
 
 def _ticks(route: TimedRoute) -> int:
@@ -268,14 +284,11 @@ def _numbered_directions(topology: Topology) -> dict[Hop, int]:
     }
 
 
-def _simple_paths(
-    topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int], no_relays: frozenset[str]
-) -> list[Route]:
-    """The simple paths of least delay for the smallest and for the largest tensor, through none of some nodes."""
+def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int]) -> list[Route]:
+    """The simple paths of least delay for the smallest and for the largest tensor."""
     import networkx as nx
 
     graph = topology.to_networkx()
-    graph.remove_nodes_from(no_relays.difference(pair))
     if not nx.has_path(graph, *pair):
         return []
     found: dict[Route, None] = {}

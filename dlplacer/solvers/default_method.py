@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
-from dlplacer.solvers.decomposition.device_subset import search_device_subset
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
@@ -29,9 +28,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
-
-Start = Callable[[Problem, Instance], Schedule | None]
-"""A heuristic; None where it runs out of memory."""
+from dlplacer.solvers.restrictions import RestrictionSearch, Start
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,6 @@ class DefaultParams:
         Ops above which no heuristic is sure to run: a list schedule is timed first, and foretells the others.
     bound_share
         For the combinatorial bounds; they end early on small graphs.
-    subset_share, largest_on_subset
-        For the search on a device subset, and ops above which there is none. A guess.
     segments
         What is spent on segments.
     master_share
@@ -72,12 +67,10 @@ class DefaultParams:
     """
 
     start_share: float = 0.1
-    memory_share: float = 0.3
+    memory_share: float = 0.4
     sure_starts: int = 2
     timed_from: int = 1000
     bound_share: float = 0.1
-    subset_share: float = 0.5
-    largest_on_subset: int = 6000
     segments: SegmentParams = field(default_factory=SegmentParams)
     master_share: float = 0.6
     restart_share: float = 0.1
@@ -126,21 +119,61 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     surrogate = _start(problem, instance, incumbent, starts)
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
-    _search_few_devices(surrogate, incumbent)
-    instance, surrogate, incumbent = _contract(problem, instance, surrogate, incumbent)
+    restrictions = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search, _polish)
+    if _working(instance) > PARAMS.exact_up_to:
+        _begin_elsewhere(restrictions, incumbent)
+        _search(problem, instance, incumbent, surrogate, restrictions.go_on)
+    else:
+        _search(problem, instance, incumbent, surrogate)
+        _begin_elsewhere(restrictions, incumbent)
+
+
+def _search(
+    problem: Problem,
+    instance: Instance,
+    incumbent: Incumbent,
+    surrogate: Instance | None = None,
+    elsewhere: Callable[[], None] = lambda: None,
+) -> None:
+    """All phases after the starts, with a search elsewhere between those that prove and those that improve."""
+    instance, surrogate, incumbent = _contract(problem, instance, surrogate or instance, incumbent)
     bounds = _bound(instance, incumbent)
     bounds, chain = _solve_segments(instance, bounds, incumbent)
     _reconcile_segments(chain, bounds, incumbent)
+    if not incumbent.closed:
+        _go_on_elsewhere(elsewhere, incumbent)
     _restart(surrogate, incumbent)
-    working = sum(ticks > 0 for ticks in instance.longest)
-    if working <= PARAMS.exact_up_to:
+    if _working(instance) <= PARAMS.exact_up_to:
         _solve_whole(instance, bounds, incumbent, PARAMS.whole_share)
         _solve_exactly(problem, instance, bounds, incumbent)
-    elif working <= PARAMS.whole_up_to:
+    elif _working(instance) <= PARAMS.whole_up_to:
         _search_windows(instance, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
         _solve_whole(instance, bounds, incumbent, 1.0)
     # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
     _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
+
+
+def _polish(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+    """The phases that improve a schedule and prove nothing, from other random numbers than before."""
+    incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
+    _restart(instance, incumbent)
+    _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
+
+
+def _begin_elsewhere(restrictions: RestrictionSearch, incumbent: Incumbent) -> None:
+    """Parts of the machine and stricter options: first schedules, and a search where they are far better."""
+    if incumbent.best is not None and not incumbent.closed:
+        restrictions.begin()
+
+
+def _go_on_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> None:
+    """Parts of the machine and stricter options that are nearly as good as what segments have led to."""
+    elsewhere()
+    incumbent.follow()
+
+
+def _working(instance: Instance) -> int:
+    return sum(ticks > 0 for ticks in instance.longest)
 
 
 def _start(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> Instance:
@@ -193,12 +226,6 @@ def _offer_single_device(instance: Instance, incumbent: Incumbent) -> None:
         alone = in_sequence(instance, [device] * instance.op_count, instance.order)
         if keeps_blocks_and_memory(instance, alone) and incumbent.offer(alone):
             return
-
-
-def _search_few_devices(instance: Instance, incumbent: Incumbent) -> None:
-    """A device subset: on many devices with contended links heuristics spread work over links that hold it up."""
-    if instance.traffic is not None and instance.op_count <= PARAMS.largest_on_subset and not incumbent.closed:
-        search_device_subset(instance, incumbent, PARAMS.subset_share * incumbent.budget.left_s)
 
 
 def _contract(

@@ -2,13 +2,39 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dlplacer.core.errors import InfeasibleError
-from dlplacer.core.units import format_bytes
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
 _SECONDS = 2.0
 """For each family of constraints that is left out: time that a user waits for an explanation. A guess."""
+
+
+MOST_OPS = 300_000
+"""Ops above which no plan is tried: 106,000 were planned in a minute; the first plan of 10^6 takes more than that."""
+
+_PART_BYTES, _PART_S = 4096, 1.5e-4
+"""Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
+
+
+def require_size(graph: OpGraph) -> None:
+    """Return if a graph is small enough to be planned.
+
+    Raises
+    ------
+    InputError
+        If it has more than `MOST_OPS` ops; names what it would need and the way out.
+    """
+    ops, parts = len(graph.ops), len(graph.ops) + len(graph.edges)
+    if ops > MOST_OPS:
+        needed = f"{format_bytes(parts * _PART_BYTES)} and {format_seconds(parts * _PART_S)}"
+        raise InputError(
+            f"the graph has {ops:,} ops and {len(graph.edges):,} edges; at most {MOST_OPS:,} ops are planned, and "
+            f"these would need about {needed} before the first plan; make it coarser: --granularity fused joins chains "
+            "of ops, --granularity module makes one op of each module"
+        )
 
 
 def require_feasible(problem: Problem) -> None:
@@ -29,6 +55,13 @@ def require_feasible(problem: Problem) -> None:
     for part in instance.parts:
         _require_routes(problem, instance, part)
     _require_working_room(problem)
+
+
+def has_room(problem: Problem) -> bool:
+    """Whether the devices hold all footprints together, and every block has a device."""
+    sizes = [size for size in problem.capacity_bytes if size is not None]
+    enough = len(sizes) < problem.device_count or sum(sizes) >= sum(problem.footprint_bytes)
+    return enough and all(build_instance(problem).allowed)
 
 
 def explain_infeasible(problem: Problem) -> InfeasibleError:

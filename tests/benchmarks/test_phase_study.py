@@ -10,8 +10,9 @@ from dlplacer.solvers import default_method
 
 
 def test_every_phase_is_watched() -> None:
-    called = set(re.findall(r"\b(_\w+)\(", inspect.getsource(default_method._run_phases)))
-    assert called - {"_run_phases", "_contract"} == set(PHASES)
+    phases = (default_method._run_phases, default_method._search)
+    called = {name for phase in phases for name in re.findall(r"\b(_\w+)\(", inspect.getsource(phase))}
+    assert called - {"_run_phases", "_search", "_contract", "_working"} == set(PHASES)
 
 
 def test_what_phases_earned_adds_up() -> None:

@@ -58,15 +58,3 @@ def test_free_routing_lists_the_other_routes_and_shortest_only_equals() -> None:
 @pytest.mark.parametrize(("rate", "same"), [(4, True), (2, False)])
 def test_devices_can_be_swapped_where_their_links_agree(rate: float, same: bool) -> None:
     assert traffic(Link("x", "r", 4), Link("y", "r", rate)).routes.swappable(0, 1) is same
-
-
-def test_routes_among_some_devices_leave_other_relays_out() -> None:
-    square = (Link("x", "y", 2), Link("x", "z", 1), Link("z", "y", 1))
-    topology = Topology((*PAIR, Device("z")), (), square)
-    routes = build_traffic(build_problem(GRAPH, topology, Options())).routes
-    assert [[segment.target for segment in route] for route in routes.between(0, 0, 1)] == [[1], [2, 1]]
-    subset = routes.among((0, 1))
-    assert [[segment.target for segment in route] for route in subset.between(0, 0, 1)] == [[1]]
-    # Not all routes of the machine, so no bound may rest on them.
-    assert routes.complete
-    assert not subset.complete

@@ -4,10 +4,12 @@ import pytest
 from solvers.helpers import make_graph, make_machine, make_problem, one_worker
 from solvers.random_problems import random_everything
 
-from dlplacer.core.errors import InfeasibleError, NoPlanError
-from dlplacer.core.graph import OpGraph
+from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
+from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
+from dlplacer.solvers import feasibility
 from dlplacer.solvers.feasibility import require_feasible, shortage
 from dlplacer.solvers.methods import METHODS
 
@@ -130,3 +132,29 @@ def test_a_method_that_fails_tells_what_is_short_and_names_the_method_that_finds
         place(graph, topology, options, method="heft", time_limit_s=5, workers=1)
     with pytest.raises(NoPlanError, match=r"one may exist: use method 'ilp', raise --time-limit"):
         place(graph, topology, options, method="heft", time_limit_s=5, workers=1)
+
+
+def test_a_graph_that_is_too_large_is_refused_with_its_size_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, machine = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 8), ("b", "c", 8)]), make_machine(2)
+    monkeypatch.setattr(feasibility, "MOST_OPS", 2)
+    for refuse in (place, compare):
+        with pytest.raises(InputError) as caught:
+            refuse(graph, machine)
+        assert str(caught.value) == (
+            "the graph has 3 ops and 2 edges; at most 2 ops are planned, and these would need about 20 KiB and 750 us "
+            "before the first plan; make it coarser: --granularity fused joins chains of ops, --granularity module "
+            "makes one op of each module"
+        )
+    monkeypatch.setattr(feasibility, "MOST_OPS", 3)
+    assert place(graph, machine, time_limit_s=10).plan.status == "optimal"
+
+
+@pytest.mark.slow
+def test_a_million_ops_are_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = tuple(Op(f"o{number}", "test", 1e-5) for number in range(10**6))
+    graph = OpGraph(ops, tuple(Edge(f"o{number}", f"o{number + 1}", 8) for number in range(10**6 - 1)))
+    # Nothing that takes time for each op may run first.
+    for name in ("constrained", "build_problem", "with_times"):
+        monkeypatch.setattr(f"dlplacer.planning.place.{name}", None)
+    with pytest.raises(InputError, match=r"1,000,000 ops and 999,999 edges; .* 7\.629 GiB and 300 s before"):
+        place(graph, make_machine(8), time_limit_s=10)

@@ -81,9 +81,13 @@ class Contracted(Incumbent):
     def __init__(self, found: Reduction, outer: Incumbent) -> None:
         budget = replace(outer.budget, report=lambda makespan, bound: None)
         super().__init__(budget, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
-        self.outer, self.bound = outer, outer.bound
-        if outer.best is not None:
-            self.offer(found.project(outer.best))
+        self.outer, self.bound, self.found = outer, outer.bound, found
+        self.follow()
+
+    def follow(self) -> None:
+        """Take over what the original's incumbent has heard from elsewhere."""
+        if self.outer.best is not None:
+            self.offer(self.found.project(self.outer.best))
 
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far; it bounds the original too."""

@@ -1,106 +1,113 @@
-"""A plan on a subset of well-connected devices, as a start on a machine of many.
+"""Parts of a machine that are worth a search of their own: its plan on some devices is a plan of the whole.
 
-On many devices with contended links the heuristics spread work over links that then hold it up, and searching takes
-longer. What is found on a subset, with no other device as a relay, is a plan of the whole machine; bounds found there
-are none.
+Users compare a machine with what they know: its fastest device, two or four of its GPUs, one host, one type. On many
+devices with contended links heuristics spread work over links that then hold it up, and searching takes longer.
 """
 
-import time
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.instance.instance import FAR, Instance
+
+Delays = NDArray[np.int64]
+"""[device][device] → total delay of all arcs if each crossed there and back."""
 
 
 @dataclass(frozen=True)
 class SubsetParams:
-    """What is searched on the subset.
+    """Which subsets are looked at.
 
     Attributes
     ----------
-    size
-        Devices. Up to four, all routes are looked at; forward graphs with branches gain nothing beyond about three.
-    bound_share, restart_share, restarts
-        As in the default method.
-    segments
-        Transfers get all the time: bounds of the subset are none, so proofs are of no use.
+    sizes
+        Devices of the fastest and best connected ones of a pool. Forward graphs with branches gain nothing beyond about
+        three devices; 3 is for boxes of four.
+    most
+        Subsets in all. A guess: every one of them gets a share of the time.
     """
 
-    size: int = 4
-    bound_share: float = 0.1
-    restart_share: float = 0.1
-    restarts: int = 150
-    segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=1.0))
+    sizes: tuple[int, ...] = (2, 4, 8, 16, 3)
+    most: int = 6
 
 
-PARAMS = SubsetParams()
+def device_subsets(
+    problem: Problem, instance: Instance, params: SubsetParams = SubsetParams()
+) -> list[tuple[int, ...]]:
+    """Sets of two or more devices, ascending by size: of each pool the whole, and its fastest, best connected few.
+
+    Pools are the machine, the devices of one type, and *islands*: devices that are nearer to each other than to the
+    rest, at every level of nearness. Of sets that look the same (types, capacities, delays between them) one is kept.
+    """
+    everything = tuple(range(instance.device_count))
+    delays = _delays(instance)
+    work = [sum(row[device] for row in instance.duration) for device in everything]
+    kind = [(device.type, device.memory_bytes) for device in problem.topology.devices]
+    pools = [everything, *_types(kind), *_islands(delays)]
+    wholes = [pool for pool in pools if 1 < len(pool) < len(everything)]
+    few = [_best(pool, size, work, delays) for size in params.sizes for pool in pools if size < len(pool)]
+    found: dict[object, tuple[int, ...]] = {}
+    for devices in sorted((*wholes, *few), key=lambda devices: sum(work[device] for device in devices) / len(devices)):
+        found.setdefault(_look(devices, kind, work, delays), devices)
+    chosen = sorted(found.values(), key=[*few, *wholes].index)[: params.most]
+    return sorted(chosen, key=len)
 
 
-def subset_incumbent(outer: Incumbent, deadline: float) -> Incumbent:
-    """What is reached on some of the devices: its schedules go to the whole's incumbent, its bounds do not."""
-    # Progress on some of the devices is not that of the whole.
-    budget = replace(outer.budget, deadline=min(deadline, outer.budget.deadline), report=lambda makespan, bound: None)
-    return Incumbent(budget, outer.admits, outer.offer)
-
-
-def search_device_subset(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer schedules on the subset, if there is one: a list schedule, then what segments and restarts make of it."""
-    subset = on_device_subset(instance)
-    if subset is None:
-        return
-    known = subset_incumbent(incumbent, time.monotonic() + seconds)
-    known.offer(construct(subset, list_schedule))
-    if known.best is None:
-        return
-    bounds = lower_bounds(subset, PARAMS.bound_share * known.budget.left_s)
-    known.raise_bound(bounds.makespan)
-    solve_segments(subset, bounds, known, PARAMS.segments)
-    improve(subset, known, PARAMS.restart_share * known.budget.left_s, PARAMS.restarts)
-
-
-def on_device_subset(instance: Instance, count: int = PARAMS.size) -> Instance | None:
-    """The instance limited to its best-connected devices; None if it has no more of them, or they differ."""
-    if instance.device_count <= count or not instance.uniform:
-        return None
-    chosen = best_connected(instance, count)
-    limits = {}
-    for block, ops in enumerate(instance.members):
-        devices = tuple(device for device in instance.allowed[ops[0]] if device in chosen)
-        if not devices:
-            return None
-        limits[block] = devices
-    subset = instance.limited(limits)
-    if subset.traffic is None:
-        return subset
-    return replace(subset, traffic=replace(subset.traffic, routes=subset.traffic.routes.among(chosen)))
-
-
-def best_connected(instance: Instance, count: int) -> frozenset[int]:
-    """Devices of least total delay between each other, grown from the nearest pair; delays are those of all arcs."""
+def _delays(instance: Instance) -> Delays:
+    tables = Counter(delay for row in instance.successors for _, delay in row)
     one_way = np.zeros((instance.device_count, instance.device_count), dtype=np.int64)
-    for row in instance.successors:
-        for _, delay in row:
-            one_way += np.minimum(delay, FAR)
-    total, devices = (one_way + one_way.T).tolist(), range(instance.device_count)
+    for delay, count in tables.items():
+        one_way += count * np.minimum(delay, FAR // max(1, len(instance.successors)))
+    return np.asarray(one_way + one_way.T)
 
-    def added(chosen: tuple[int, ...], device: int) -> int:
-        return sum(total[device][other] for other in chosen)
 
-    def grown(pair: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        chosen, cost = pair, added(pair[:1], pair[1])
-        while len(chosen) < count:
-            rest = [device for device in devices if device not in chosen]
-            nearest = min(rest, key=lambda device: added(chosen, device))
-            cost += added(chosen, nearest)
-            chosen = (*chosen, nearest)
-        return cost, chosen
+def _types(kind: Sequence[tuple[str, int | None]]) -> Iterator[tuple[int, ...]]:
+    for name in dict.fromkeys(name for name, _ in kind):
+        yield tuple(device for device, (other, _) in enumerate(kind) if other == name)
 
-    return frozenset(min(grown(pair) for pair in combinations(devices, 2))[1])
+
+def _islands(delays: Delays) -> Iterator[tuple[int, ...]]:
+    """Components of the devices joined by all pairs up to some delay, for every delay: single-linkage clusters."""
+    count = len(delays)
+    home = list(range(count))
+    seen: set[tuple[int, ...]] = set()
+    pairs = sorted((int(delays[pair]), pair) for pair in combinations(range(count), 2))
+    for number, (delay, (a, b)) in enumerate(pairs):
+        old, new = home[b], home[a]
+        home = [new if other == old else other for other in home]
+        if number + 1 == len(pairs) or pairs[number + 1][0] > delay:
+            for label in set(home):
+                island = tuple(device for device, other in enumerate(home) if other == label)
+                if 1 < len(island) < count and island not in seen:
+                    seen.add(island)
+                    yield island
+
+
+def _best(pool: Sequence[int], size: int, work: Sequence[int], delays: Delays) -> tuple[int, ...]:
+    """The fastest devices of a pool; of equally fast ones those of least total delay, grown from the nearest pair."""
+    limit = sorted(work[device] for device in pool)[size - 1]
+    faster = [device for device in pool if work[device] < limit]
+    equal = [device for device in pool if work[device] == limit]
+
+    def grown(begin: Iterable[int]) -> tuple[int, tuple[int, ...]]:
+        chosen = list(begin)
+        while len(chosen) < size:
+            rest = (device for device in equal if device not in chosen)
+            chosen.append(min(rest, key=lambda device: int(delays[device, chosen].sum())))
+        return int(delays[np.ix_(chosen, chosen)].sum()), tuple(sorted(chosen))
+
+    begins = [faster] if faster or size == 1 else list(combinations(equal, 2))
+    return min(map(grown, begins))[1]
+
+
+def _look(
+    devices: Sequence[int], kind: Sequence[tuple[str, int | None]], work: Sequence[int], delays: Delays
+) -> tuple[object, ...]:
+    """Equal for subsets that a symmetry of the machine maps onto each other; two others are seldom equal."""
+    pairs = sorted((*sorted((work[a], work[b])), int(delays[a, b])) for a, b in combinations(devices, 2))
+    return tuple(sorted(map(str, (kind[device] for device in devices)))), tuple(pairs)

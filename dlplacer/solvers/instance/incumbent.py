@@ -46,6 +46,9 @@ class Incumbent:
         self.pass_on(schedule)
         return True
 
+    def follow(self) -> None:
+        """Take over what somebody else has found: nothing here, as whoever finds something offers it."""
+
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far."""
         if bound > self.bound:
