@@ -108,9 +108,9 @@ class Variant:
             require_home(name, tensors[name], device)
             # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
             bound.update(dict.fromkeys(ops, tensors[name].detach()))
-        for code, device in self._inputs:
+        for code, target in self._inputs:
             tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
-            bound[code.op] = as_input(tensor, device)
+            bound[code.op] = as_input(tensor, target)
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
         return StepInputs({**bound, **self._constants}, seed, step, numbers)
 
