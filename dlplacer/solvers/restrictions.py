@@ -43,7 +43,7 @@ class RestrictionParams:
         Where the heuristics do so much better on a restricted problem than on the problem itself, it is searched at
         once, for this share.
     margin, share
-        The others wait until the problem itself has been searched, since half an hour of segments on the whole is worth
+        The others wait until the problem itself has been searched, since time spent on the segments of the whole is worth
         more than on a part: those that are at most so much behind what is known then, for this share in all.
     first_share
         What the most promising of them gets, and of the rest the next.
