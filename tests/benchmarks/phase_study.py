@@ -38,8 +38,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 PHASES: Mapping[str, str] = {
     "_start": "starts",
     "_start_within_memory": "starts under memory",
-    "_begin_elsewhere": "parts, options",
-    "_go_on_elsewhere": "parts again",
+    "_search_elsewhere": "parts, options",
     "_bound": "bounds",
     "_solve_segments": "segments",
     "_reconcile_segments": "master",

@@ -82,7 +82,7 @@ def _begun(problem: Problem, rules: tuple[str, ...]) -> tuple[Incumbent, list[st
         searched.append(",".join(device.id for device in part.topology.devices))
 
     starts = [partial(_rule, name) for name in rules]
-    RestrictionSearch(problem, instance, incumbent, starts, search, search).begin()
+    RestrictionSearch(problem, instance, incumbent, starts, search).run()
     return incumbent, searched
 
 
