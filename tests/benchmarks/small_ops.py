@@ -134,20 +134,22 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.1, help="of steps in one repetition, at least one step")
+    # Plans here have unit times, which `auto` would take for those of long ops.
+    parser.add_argument("--processes", choices=("on", "off"), default="off", help="devices as processes or as threads")
     arguments = parser.parse_args()
     print(f"{'job':<18}{'devices':>8}{'ops':>6}{'transfers':>10}{'eager':>11}{'placed':>11}{'ratio':>8}   range")
     for name in arguments.jobs:
         for count in (1, 2) if name in SPREAD else (1,):
-            print(measured(name, count, arguments.repetitions, arguments.seconds), flush=True)
+            print(measured(name, count, arguments.repetitions, arguments.seconds, arguments.processes), flush=True)
 
 
-def measured(name: str, count: int, repetitions: int, seconds: float) -> str:
+def measured(name: str, count: int, repetitions: int, seconds: float, processes: str) -> str:
     """The row of one job on one or two devices."""
     job = JOBS[name]()
     reference = copy.deepcopy(job.module)
     plan = spread(capture(job), count, halves=name == "two_chains")
     reserve_heap(2 * sum(op.footprint_bytes for op in plan.graph.ops))
-    placed = apply(job, plan, [f"cpu:{index}" for index in range(count)])
+    placed = apply(job, plan, [f"cpu:{index}" for index in range(count)], processes=processes)
     try:
         own = PlacedJob(placed, placed.captured, [job])
         eager = EagerStep([job], reference, next(iter(placed.devices.values())))
