@@ -27,6 +27,7 @@ from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 from dlplacer.solvers.methods import DEFAULT_METHOD
@@ -94,7 +95,8 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     opened = open_devices(devices)
     try:
         graph = with_measured_times(captured.graph, profile_ops(job, captured, opened))
-        return place(graph, measured_topology(opened), OPTIONS, method=method, time_limit_s=time_limit_s).plan
+        here = with_timed_dispatch(measured_topology(opened), opened)
+        return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:
         for device in opened:
             device.close()

@@ -1,7 +1,8 @@
 """The links of this machine, timed on its own devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from dlplacer.core.topology import Topology
 from dlplacer.machines.importers.host import CORE
@@ -37,18 +38,23 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
 
     try:
         linked = measured(topology, timed, shared_memory=in_host_memory(opened.values()))
-        return _with_timed_dispatch(linked, list(opened.values()))
+        return with_timed_dispatch(linked, list(opened.values()))
     finally:
         for device in opened.values():
             device.close()
 
 
-def _with_timed_dispatch(topology: Topology, opened: list[RuntimeDevice]) -> Topology:
+def with_timed_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
+    """The machine of these devices, with what issuing an op to them costs: cores are threads of one process."""
     dispatch_s = dispatch_of_devices_s(opened)
     if not dispatch_s:
         return topology
     # Three digits: it varies by a tenth from one run to the next.
-    devices = tuple(replace(device, dispatch_s=float(f"{dispatch_s:.3g}")) for device in topology.devices)
+    issue: dict[str, Any] = {"dispatch_s": float(f"{dispatch_s:.3g}")}
+    if in_host_memory(opened):
+        issue |= {"process": "host", "asynchronous": False}
     return replace(
-        topology, devices=devices, source=f"{topology.source}; issue of an op timed with a chain of short ones"
+        topology,
+        devices=tuple(replace(device, **issue) for device in topology.devices),
+        source=f"{topology.source}; issue of an op timed with a chain of short ones",
     )
