@@ -14,7 +14,7 @@ _ONE_DEVICE = "on one device"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The figures that a conclusion is drawn from; seconds per step, as in `RunReport`.
 
     Attributes
@@ -51,7 +51,7 @@ class Outcome:
         return self.op_s < SMALL_OP_S
 
 
-def conclusion(outcome: Outcome) -> str:
+def conclusion(outcome: RunOutcome) -> str:
     """One sentence: what is faster, by how much, and the largest cause of what the plan loses.
 
     If plain PyTorch on all cores or on one device is faster, it comes first. A difference below the noise of the
@@ -62,7 +62,7 @@ def conclusion(outcome: Outcome) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def causes(outcome: Outcome) -> dict[str, float]:
+def causes(outcome: RunOutcome) -> dict[str, float]:
     """Cause → seconds of loss.
 
     With small ops the interpreter has both what placing and what contention costs, and that devices idle while they
@@ -80,7 +80,7 @@ def causes(outcome: Outcome) -> dict[str, float]:
     return {"runtime": loss.runtime_s, "contention": loss.contention_s, **found}
 
 
-def _rival(outcome: Outcome) -> tuple[str, float] | None:
+def _rival(outcome: RunOutcome) -> tuple[str, float] | None:
     """Plain PyTorch where it is faster than the plan: how it ran, and its seconds."""
     all_cores_s = outcome.eager_all_cores_s
     if all_cores_s is not None and outcome.all_cores > 1 and all_cores_s < min(outcome.measured_s, outcome.baseline_s):
@@ -90,7 +90,7 @@ def _rival(outcome: Outcome) -> tuple[str, float] | None:
     return None
 
 
-def _plain_pytorch(outcome: Outcome) -> str | None:
+def _plain_pytorch(outcome: RunOutcome) -> str | None:
     """That plain PyTorch is faster, if it is."""
     rival = _rival(outcome)
     if rival is None:
@@ -102,7 +102,7 @@ def _plain_pytorch(outcome: Outcome) -> str | None:
     return f"plain PyTorch {how} is {outcome.measured_s / seconds:.2f}x as fast: {times}"
 
 
-def _plan(outcome: Outcome) -> str | None:
+def _plan(outcome: RunOutcome) -> str | None:
     """What the plan gains or loses over plain PyTorch on one device, unless that has been said."""
     speedup, noise = outcome.speedup, outcome.noise
     rival = _rival(outcome)
@@ -116,7 +116,7 @@ def _plan(outcome: Outcome) -> str | None:
     return f"the plan {where} {verb}: {speedup:.2f}x the speed of plain PyTorch on one device"
 
 
-def _reason(outcome: Outcome) -> str | None:
+def _reason(outcome: RunOutcome) -> str | None:
     """The largest cause of the loss, if there is a loss that noise cannot be."""
     loss, found = outcome.loss, causes(outcome)
     if loss.total_s <= max(_NO_LOSS, outcome.noise) * loss.ideal_s:
@@ -129,35 +129,35 @@ def _reason(outcome: Outcome) -> str | None:
     )
 
 
-def _interpreter(outcome: Outcome) -> str:
+def _interpreter(outcome: RunOutcome) -> str:
     mean = f"{format_seconds(outcome.op_s)} on average"
     if outcome.devices == 1:
         return f"the interpreter's work between ops, which are small, {mean}"
     return f"ops too small, {mean}: threads of one interpreter run them one after another"
 
 
-def _contention(outcome: Outcome) -> str:
+def _contention(outcome: RunOutcome) -> str:
     return "contention: ops take longer while the other devices work"
 
 
-def _idle(outcome: Outcome) -> str:
+def _idle(outcome: RunOutcome) -> str:
     exchange = " and for the exchange of gradients" if outcome.replicas > 1 else ""
     return f"idle devices, which wait for each other{exchange}"
 
 
-def _handovers(outcome: Outcome) -> str:
+def _handovers(outcome: RunOutcome) -> str:
     return "handing tensors over between devices"
 
 
-def _host(outcome: Outcome) -> str:
+def _host(outcome: RunOutcome) -> str:
     return "the host, before the devices start and after they end"
 
 
-def _runtime(outcome: Outcome) -> str:
+def _runtime(outcome: RunOutcome) -> str:
     return "the runtime, whose ops cost more than those of plain PyTorch"
 
 
-_CAUSES: dict[str, Callable[[Outcome], str]] = {
+_CAUSES: dict[str, Callable[[RunOutcome], str]] = {
     "interpreter": _interpreter,
     "runtime": _runtime,
     "contention": _contention,
@@ -167,7 +167,7 @@ _CAUSES: dict[str, Callable[[Outcome], str]] = {
 }
 
 
-def _noise(outcome: Outcome) -> str | None:
+def _noise(outcome: RunOutcome) -> str | None:
     if outcome.noise <= NOISY:
         return None
     return (

@@ -10,7 +10,7 @@ from torch import nn
 from dlplacer.core.plan import Plan
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.fidelity.alternation import alternated_times
-from dlplacer.measure.fidelity.conclusion import Outcome, conclusion
+from dlplacer.measure.fidelity.conclusion import RunOutcome, conclusion
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.loss import StepSeconds, loss_of
 from dlplacer.measure.fidelity.numerics import compare_with_eager
@@ -122,7 +122,7 @@ def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool) -> Run:
     used = used_devices(run.predicted)
     loss = loss_of(run.predicted, run.measured, used, seconds, report.replicas)
     working = sum(entry.end_s > entry.start_s for entry in run.predicted.ops) / report.replicas
-    outcome = Outcome(
+    outcome = RunOutcome(
         measured_s=report.measured_s,
         baseline_s=report.baseline_s,
         eager_all_cores_s=report.eager_all_cores_s,

@@ -19,14 +19,14 @@ HOST_DEVICE = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorUnderWay:
+class TensorInFlight:
     """A tensor that is there once an event has happened."""
 
     tensor: torch.Tensor
     arrived: torch.Event
 
 
-InFlight = Value | TensorUnderWay
+InFlight = Value | TensorInFlight
 """What one device sends and another receives."""
 
 

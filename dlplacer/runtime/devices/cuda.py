@@ -8,7 +8,7 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, TensorUnderWay, Value
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
 from dlplacer.runtime.devices.stream_backend import StreamBackend
@@ -64,7 +64,7 @@ class CudaDevice(Worker):
 
     def receive(self, in_flight: InFlight) -> Value:
         """The tensor; the program says for what the compute stream waits, but for what a core has sent."""
-        if not isinstance(in_flight, TensorUnderWay):
+        if not isinstance(in_flight, TensorInFlight):
             return in_flight
         self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
         self.streams.events.give_back([in_flight.arrived])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, TensorUnderWay, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.worker import Worker
 
@@ -42,11 +42,11 @@ class HostDevice(HostClock, Worker):
         streams = streams_of(target)
         if streams is None:
             return tensor.to(target.torch_device)
-        return TensorUnderWay(*streams.upload(tensor, target.torch_device, f"from {self.name}"))
+        return TensorInFlight(*streams.upload(tensor, target.torch_device, f"from {self.name}"))
 
     def receive(self, in_flight: InFlight) -> Value:
         """The tensor: it is ready when it arrives."""
-        assert not isinstance(in_flight, TensorUnderWay)
+        assert not isinstance(in_flight, TensorInFlight)
         return in_flight
 
     def drain(self) -> None:

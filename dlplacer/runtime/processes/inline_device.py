@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, T, TensorUnderWay, Value
+from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, T, TensorInFlight, Value
 from dlplacer.runtime.devices.host_device import HostClock
 
 
@@ -34,7 +34,7 @@ class InlineDevice(HostClock):
 
     def receive(self, in_flight: InFlight) -> Value:
         """The tensor."""
-        assert not isinstance(in_flight, TensorUnderWay)
+        assert not isinstance(in_flight, TensorInFlight)
         return in_flight
 
     def drain(self) -> None:

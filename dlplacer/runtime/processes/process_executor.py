@@ -17,13 +17,13 @@ from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.processes.device_processes import DeviceProcesses
 from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
 from dlplacer.runtime.processes.slot import own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
-from dlplacer.runtime.processes.worker_group import WorkerGroup
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program
 
@@ -79,7 +79,7 @@ class ForkedStep:
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
         here = made.devices[self._first]
         self._core = here.core
-        self.group = WorkerGroup(shared, here, {name: made.devices[name] for name in self._away})
+        self.group = DeviceProcesses(shared, here, {name: made.devices[name] for name in self._away})
         self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
         # The caller's thread runs the first device's part itself: two threads would wake each other twice a program.
         own = {self._first: InlineDevice(here.name, here.type)}

@@ -10,7 +10,7 @@ import torch
 from dlplacer.core.graph import Op, OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import Slot
+from dlplacer.runtime.processes.slot import TensorSlot
 from dlplacer.runtime.program.actions import Compute, Send
 from dlplacer.runtime.program.program import Program
 
@@ -35,9 +35,9 @@ class ProgramSlots:
     """
 
     memory: SharedMemory
-    crossing: Mapping[str, Slot]
-    inputs: tuple[Mapping[str, Mapping[str, Slot]], ...]
-    results: tuple[Mapping[str, Mapping[str, Slot]], ...]
+    crossing: Mapping[str, TensorSlot]
+    inputs: tuple[Mapping[str, Mapping[str, TensorSlot]], ...]
+    results: tuple[Mapping[str, Mapping[str, TensorSlot]], ...]
 
     @classmethod
     def of(
@@ -63,20 +63,23 @@ class ProgramSlots:
         wanted = [sizes.get(tensor, 0) for tensor in sent]
         wanted += [sizes[executable.codes[op].value] for table in inputs for ops in table.values() for op in ops]
         wanted += [sizes.get(name, 0) for table in returned for device in away for name in table[device]]
-        memory = SharedMemory(8 * extra_words + sum(map(Slot.size_bytes, wanted)))
+        memory = SharedMemory(8 * extra_words + sum(map(TensorSlot.size_bytes, wanted)))
         memory.take(8 * extra_words)
         return cls(
             memory,
-            {tensor: Slot(tensor, memory, sizes.get(tensor, 0)) for tensor in sorted(sent)},
+            {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0)) for tensor in sorted(sent)},
             tuple(
                 {
-                    device: {op: Slot(op, memory, sizes[executable.codes[op].value]) for op in ops}
+                    device: {op: TensorSlot(op, memory, sizes[executable.codes[op].value]) for op in ops}
                     for device, ops in table.items()
                 }
                 for table in inputs
             ),
             tuple(
-                {device: {name: Slot(name, memory, sizes.get(name, 0)) for name in table[device]} for device in away}
+                {
+                    device: {name: TensorSlot(name, memory, sizes.get(name, 0)) for name in table[device]}
+                    for device in away
+                }
                 for table in returned
             ),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dlplacer.runtime.processes.slot import Slot, Watch
+from dlplacer.runtime.processes.slot import TensorSlot, Watch
 
 
 class SharedLinks:
@@ -26,7 +26,7 @@ class SharedLinks:
 
     on_device = False
 
-    def __init__(self, slots: Mapping[str, Slot], watch: Watch, failed: Callable[[], None]) -> None:
+    def __init__(self, slots: Mapping[str, TensorSlot], watch: Watch, failed: Callable[[], None]) -> None:
         self.run = 0
         self._slots = slots
         self._watch = watch

@@ -41,7 +41,7 @@ def wait_for(words: memoryview, place: int, least: int, watch: Watch) -> int:
     return int(word)
 
 
-class Slot:
+class TensorSlot:
     """One tensor's place. After a fork, every process has this object with its own view of the same memory.
 
     The writer stores the elements before the word, and the processor keeps that order (x86's total store order).

@@ -47,7 +47,7 @@ class StepPrograms:
     slots: ProgramSlots
 
 
-class Worker:
+class ProcessWorker:
     """One device in its own process.
 
     Parameters

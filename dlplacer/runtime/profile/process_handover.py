@@ -11,7 +11,7 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.fork import fork_worker
 from dlplacer.runtime.processes.inline_device import on_core
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import Slot
+from dlplacer.runtime.processes.slot import TensorSlot
 from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
 
 _SIDE = 8
@@ -25,8 +25,8 @@ def process_handover_s(here: CpuDevice, there: CpuDevice, rounds: int = 300) -> 
     """
     tensor = torch.zeros(_SIDE, _SIDE)
     capacity = tensor.nbytes
-    memory = SharedMemory(2 * Slot.size_bytes(capacity))
-    going, coming = Slot("going", memory, capacity), Slot("coming", memory, capacity)
+    memory = SharedMemory(2 * TensorSlot.size_bytes(capacity))
+    going, coming = TensorSlot("going", memory, capacity), TensorSlot("coming", memory, capacity)
     total = _UNTIMED + rounds
 
     def answer(connection: Connection) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import Slot
+from dlplacer.runtime.processes.slot import TensorSlot
 from dlplacer.runtime.profile.statistic import settled
 
 _SMALL_BYTES, _LARGE_BYTES = 64, 2**20
@@ -40,7 +40,7 @@ def slot_times() -> SlotTimes:
 
 def _times_s(size_bytes: int) -> tuple[float, float]:
     """Seconds of writing and of reading a tensor of this size."""
-    slot = Slot("timed", SharedMemory(Slot.size_bytes(size_bytes)), size_bytes)
+    slot = TensorSlot("timed", SharedMemory(TensorSlot.size_bytes(size_bytes)), size_bytes)
     tensor, matrix = torch.zeros(size_bytes // 4), torch.zeros(_SIDE, _SIDE)
     written, read = [], []
     for run in range(1, _REPETITIONS + 1):

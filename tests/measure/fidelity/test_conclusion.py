@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.measure.fidelity.conclusion import Outcome, causes, conclusion
+from dlplacer.measure.fidelity.conclusion import RunOutcome, causes, conclusion
 from dlplacer.measure.fidelity.loss import Loss
 
 PHRASES = {
@@ -19,11 +19,11 @@ PHRASES = {
 }
 
 
-def outcome(loss: Loss, baseline_s: float = 1.0, devices: int = 2, **others: object) -> Outcome:
+def outcome(loss: Loss, baseline_s: float = 1.0, devices: int = 2, **others: object) -> RunOutcome:
     """Of a step whose measured time is what the loss leaves of an even share."""
     known = {"eager_all_cores_s": None, "noise": 0.02, "op_s": 1e-3}
     measured_s = loss.ideal_s + loss.total_s
-    return Outcome(measured_s=measured_s, baseline_s=baseline_s, devices=devices, loss=loss, **{**known, **others})
+    return RunOutcome(measured_s=measured_s, baseline_s=baseline_s, devices=devices, loss=loss, **{**known, **others})
 
 
 def lost(ideal_s: float = 0.5, **seconds: float) -> Loss:

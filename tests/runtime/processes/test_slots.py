@@ -7,7 +7,7 @@ import torch
 
 import dlplacer as dp
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import Slot
+from dlplacer.runtime.processes.slot import TensorSlot
 
 BASE = torch.arange(120.0).reshape(2, 3, 4, 5)
 TENSORS = {
@@ -25,12 +25,12 @@ TENSORS = {
 }
 
 
-def reader_and_writer(capacity_bytes: int) -> tuple[Slot, Slot]:
+def reader_and_writer(capacity_bytes: int) -> tuple[TensorSlot, TensorSlot]:
     """Two objects of one slot, as two processes have them."""
-    memory = SharedMemory(2 * Slot.size_bytes(capacity_bytes))
-    writer = Slot("t", memory, capacity_bytes)
-    reader = Slot.__new__(Slot)
-    for name in Slot.__slots__:
+    memory = SharedMemory(2 * TensorSlot.size_bytes(capacity_bytes))
+    writer = TensorSlot("t", memory, capacity_bytes)
+    reader = TensorSlot.__new__(TensorSlot)
+    for name in TensorSlot.__slots__:
         setattr(reader, name, getattr(writer, name))
     return reader, writer
 
@@ -96,8 +96,8 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_a_forked_process_reads_what_was_written_before_and_after():
-    memory = SharedMemory(Slot.size_bytes(480) + Slot.size_bytes(480))
-    there, back = Slot("there", memory, 480), Slot("back", memory, 480)
+    memory = SharedMemory(TensorSlot.size_bytes(480) + TensorSlot.size_bytes(480))
+    there, back = TensorSlot("there", memory, 480), TensorSlot("back", memory, 480)
     there.put(BASE, 1)
     child = os.fork()
     if child == 0:

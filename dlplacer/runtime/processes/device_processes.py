@@ -13,11 +13,11 @@ from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.processes.fork import fork_worker
 from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.slot import SPINS
-from dlplacer.runtime.processes.worker import FAILED, FIRST_DONE, STARTED, WORDS_EACH, StepPrograms, Worker
+from dlplacer.runtime.processes.worker import FAILED, FIRST_DONE, STARTED, WORDS_EACH, ProcessWorker, StepPrograms
 from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
 
 
-class WorkerGroup:
+class DeviceProcesses:
     """One process for every device but the first, which the caller's process drives itself.
 
     Parameters
@@ -44,7 +44,7 @@ class WorkerGroup:
         self._finalizer = weakref.finalize(self, end_workers, self._workers)
         try:
             for number, (name, device) in enumerate(away.items()):
-                made = Worker(shared, name, number, InlineDevice(device.name, device.type))
+                made = ProcessWorker(shared, name, number, InlineDevice(device.name, device.type))
                 self._workers.append(WorkerHandle(device.name, *fork_worker(first, device.core, made.serve)))
             for worker in self._workers:
                 worker.await_ready()
