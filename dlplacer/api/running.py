@@ -125,7 +125,8 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     job
         With a real module.
     devices
-        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them.
+        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them;
+        ops of cores that are too short for that, alone.
     steps, warmup
         Steps that are timed, and steps before them.
 
@@ -151,13 +152,14 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.devices.open import open_devices
-    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.runtime.profile.op_times import with_measured_times
+    from dlplacer.runtime.profile.short_ops import times_for_planning
 
     opened = open_devices(names)
     try:
         captured = capture_job(job, default_rewrites())
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-        return with_measured_times(captured.graph, profile_ops(job, captured, opened, steps, warmup))
+        return with_measured_times(captured.graph, times_for_planning(job, captured, opened, steps, warmup))
     finally:
         for device in opened:
             device.close()
@@ -172,6 +174,7 @@ def run(
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
     processes: str = "auto",
+    cuda_graphs: str = "off",
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
@@ -183,8 +186,8 @@ def run(
         Steps that are timed, and least number of steps before them.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
-    processes
-        As for `apply`; the choice is made before the first step that is timed.
+    processes, cuda_graphs
+        As for `apply`; whether devices are processes is chosen before the first step that is timed.
 
     Raises
     ------
@@ -203,7 +206,7 @@ def run(
     """
     expect_steps(steps, warmup)
     expect_table("", optional=True, beside=beside)
-    expect_text("", processes=processes)
+    expect_text("", processes=processes, cuda_graphs=cuda_graphs)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
@@ -212,7 +215,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.fidelity.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others, processes=processes)
+    return run_plan(job, plan, here, steps, warmup, others, processes=processes, cuda_graphs=cuda_graphs)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

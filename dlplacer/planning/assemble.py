@@ -52,19 +52,32 @@ def plan_of(
     """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
 
     Where ops wait for their processes, the times are no ticks, and bound and gap are of the plan in seconds.
+
+    Raises
+    ------
+    InternalError
+        If a bound in seconds is above the makespan, or the ops take other times than their schedule.
     """
     makespan_s = max(entry.end_s for entry in ops)
-    dispatch = dispatch_of(problem.topology)
-    if dispatch.delays:
-        bound_s = max(float(outcome.lower_bound * problem.tick_s), least_step_s(problem, dispatch))
-        lower_bound_s = makespan_s if makespan_s - bound_s <= _SAME * makespan_s else bound_s
-        figures = makespan_s, lower_bound_s, (makespan_s - lower_bound_s) / makespan_s if makespan_s else 0.0, 0.0
-    else:
-        figures = _in_ticks(problem, makespan_s, outcome)
-    return _plan(problem, ops, transfers, figures, method, solve_s, provenance)
+    figures = _figures_in_seconds if dispatch_of(problem.topology).delays else _figures_in_ticks
+    return _plan(problem, ops, transfers, figures(problem, makespan_s, outcome), method, solve_s, provenance)
 
 
-def _in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
+def _figures_in_seconds(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
+    """Makespan, lower bound, gap and what rounding hides: nothing."""
+    least_s = least_step_s(problem, dispatch_of(problem.topology))
+    bound_s = max(float(outcome.lower_bound * problem.tick_s), least_s)
+    if bound_s > (1 + _SAME) * makespan_s:
+        raise InternalError(
+            f"the lower bound of {bound_s:.9g} s is above the makespan of {makespan_s:.9g} s of a plan; please report "
+            "this graph and topology"
+        )
+    if makespan_s - bound_s <= _SAME * makespan_s:
+        return makespan_s, makespan_s, 0.0, 0.0
+    return makespan_s, bound_s, (makespan_s - bound_s) / makespan_s, 0.0
+
+
+def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
     """Makespan, lower bound, gap and what rounding hides."""
     length = makespan_s / float(problem.tick_s)
     if outcome.schedule is None:

@@ -44,9 +44,6 @@ _MOST_WORKERS = 10_000
 
 Found = TypeVar("Found")
 
-_COMBINED = (DEFAULT_METHOD, "single")
-"""Methods that may answer with a single device; the others answer with what they make themselves."""
-
 _FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.6
 """Time to finish ÷ time to prepare: 1.7 to 3.6 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
 
@@ -124,7 +121,8 @@ def place(
     solve = METHODS[method] if warm is None else partial(solve_from, warm.begin)
     provenance = provenance_of(problem, seed=seed, workers=budget.workers)
     if dispatch_of(topology).delays:
-        find = partial(best_under_dispatch, problem, solve, METHODS[method], combine=method in _COMBINED)
+        solve, again = (_single_under_dispatch,) * 2 if method == "single" else (solve, METHODS[method])
+        find = partial(best_under_dispatch, problem, solve, again, combine=method == DEFAULT_METHOD)
         candidates = _search(find, budget, lambda found: found.best is not None)
         outcome = Outcome(None, candidates.bound)
         plan = _require_plan(problem, candidates.best, method, time_limit_s)
@@ -165,6 +163,12 @@ def _seconds(problem: Problem, single: ProblemSchedule) -> float:
         return max(entry.end_s for entry in replay(problem, single.device, single.order)[0])
     device_type = problem.topology.devices[single.device[0]].type
     return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
+
+
+def _single_under_dispatch(problem: Problem, budget: Budget) -> Outcome:
+    """The single device that is best when it waits for its process: another one may be best when none does."""
+    best = min(singles(problem), key=partial(_seconds, problem), default=None)
+    return replace(METHODS["single"](problem, budget), schedule=best)
 
 
 def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:

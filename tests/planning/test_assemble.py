@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from dlplacer.check import check_plan
+from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import Edge, Op, OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
@@ -142,3 +143,15 @@ def test_random_schedules_become_right_plans(seed: int) -> None:
     plan = plan_of(problem, device, schedule, bound=random.randint(0, makespan))
     assert plan.placement == {f"k{i}": "abc"[device[i]] for i in range(count)}
     assert plan.rounding_s <= (2 * count + len(edges)) * float(problem.tick_s)
+
+
+# Ops of 2 s and 3 s on one GPU, issued in 0.5 s: they end at 5.5 s, which bounds of 5 s do not reach and 6 s exceed.
+def test_a_bound_above_a_plan_under_dispatch_is_an_internal_error() -> None:
+    topology = Topology((Device("a", dispatch_s=0.5),), (), ())
+    problem = problem_of([Op("x", "test", 2), Op("y", "test", 3)], [], topology)
+    assert problem.tick_s == 1
+    schedule = ProblemSchedule(problem, (0, 0), (0, 2))
+    plan = plan_of(problem, device=[0, 0], start=[0, 2], bound=5)
+    assert (plan.makespan_s, plan.lower_bound_s, plan.gap, plan.status) == (5.5, 5.0, 0.5 / 5.5, "feasible")
+    with pytest.raises(InternalError, match=r"lower bound of 6 s is above the makespan of 5\.5 s of a plan"):
+        assemble(problem, Outcome(schedule, 6), schedule, "by hand", 0.5, {})

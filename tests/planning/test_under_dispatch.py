@@ -6,7 +6,7 @@ import pytest
 
 from dlplacer.check import violations
 from dlplacer.core.graph import Edge, Op, OpGraph
-from dlplacer.core.topology import Device, Topology
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
@@ -133,3 +133,22 @@ def test_compare_puts_one_device_first_where_it_is_best() -> None:
     assert {by_name["single"].status, by_name["ilp"].status} == {"optimal"}
     assert all((found.speedup(row) or 0.0) <= 1.0 + 1e-9 for row in found.rows)
     assert found.single_device_s == pytest.approx(20 * 14 * 5e-6)
+
+
+# Two devices would halve the step: 6 ops of 10 ms. The slower one to issue is the slower one to run them all.
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_single_device_is_single(asynchronous: bool) -> None:
+    graph = OpGraph(tuple(Op(f"op{number}", "test", 1e-2) for number in range(6)), ())
+    devices = tuple(
+        Device(name, "test", dispatch_s=dispatch_s, process="host", asynchronous=asynchronous)
+        for name, dispatch_s in (("slow", 8e-3), ("quick", 1e-5))
+    )
+    machine = Topology(devices, (), (Link("slow", "quick", 1e9),))
+    found = place(graph, machine, method="single", time_limit_s=5.0)
+    assert devices_of(found.plan) == 1
+    assert found.plan.makespan_s == pytest.approx(found.single_device_s)
+    if asynchronous:
+        assert {entry.device for entry in found.plan.ops} == {"quick"}
+    rows = {row.method: row for row in compare(graph, machine, methods=["single", "heft"], time_limit_s=5.0).rows}
+    assert devices_of(rows["single"].plan) == 1
+    assert rows["heft"].makespan_s < 0.7 * rows["single"].makespan_s

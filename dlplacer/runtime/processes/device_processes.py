@@ -64,7 +64,8 @@ class DeviceProcesses:
 
     def start(self, asked: Mapping[str, Any]) -> None:
         """Have all workers run a program, whose number of the run is `run`; its inputs are in their slots."""
-        dropped, self.dropped[:] = list(self.dropped), []
+        # One by one: finalizers add to the list at any moment, and what was lost here a worker would keep for ever.
+        dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
         line = json.dumps({**asked, "run": self.run, "drop": dropped} if dropped else {**asked, "run": self.run})
         self._words[STARTED] = self.run
         for worker in self._workers:

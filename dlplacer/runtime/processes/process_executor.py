@@ -122,6 +122,7 @@ class ForkedStep:
             group.run += 1
             self._links.run = group.run
             try:
+                self._begin(number, state)
                 error = self._own_part(number, state)
                 answers = group.finish()
                 if error is not None:
@@ -133,14 +134,17 @@ class ForkedStep:
                 group.close()
                 raise
 
+    def _begin(self, number: int, state: ProcessState) -> None:
+        """Hand the workers their inputs and start them: what fails here fails before anyone was asked anything."""
+        with torch.no_grad():
+            for table in self._slots.inputs[number].values():
+                for op, slot in table.items():
+                    slot.put(state.inputs.bound[op], self.group.run)
+        self.group.start(self._asked(number, state))
+
     def _own_part(self, number: int, state: ProcessState) -> Exception | None:
-        """Start the workers and run what is this process's; what has failed there."""
+        """Run what is this process's; what has failed there."""
         try:
-            with torch.no_grad():
-                for table in self._slots.inputs[number].values():
-                    for op, slot in table.items():
-                        slot.put(state.inputs.bound[op], self.group.run)
-            self.group.start(self._asked(number, state))
             self._executors[number].run(state)
         except Exception as error:
             self.group.fail()

@@ -103,11 +103,10 @@ class TensorSlot:
         if _extent(value.shape, strides) * value.itemsize > self._bytes.numel():
             strides = torch.empty_like(value, device="meta").stride()  # without gaps
         need, have = _extent(value.shape, strides) * value.itemsize, self._bytes.numel()
-        if need > have or value.dim() > _MOST_DIMENSIONS:
-            raise RunError(
-                f"tensor {self.name!r} of shape {list(value.shape)} needs {need} bytes; its capture had {have}, and "
-                'processes cannot hand over more: apply the plan with processes="off"'
-            )
+        if value.dim() > _MOST_DIMENSIONS:
+            raise self._refusal(value, f"has {value.dim()} dimensions, more than the {_MOST_DIMENSIONS}")
+        if need > have:
+            raise self._refusal(value, f"needs {need} bytes, more than the {have} at its capture")
         words, place = self._words, self._place
         words[place + _KIND] = _DTYPES.index(value.dtype) * _LAYOUTS + value.dim()
         for dimension, (size, stride) in enumerate(zip(value.shape, strides, strict=True)):
@@ -115,6 +114,10 @@ class TensorSlot:
             words[place + _STRIDES + dimension] = stride
         self._number = self._number % (_LAYOUTS - 1) + 1
         self._look_at((value.dtype, tuple(value.shape), value.stride()), strides)
+
+    def _refusal(self, value: torch.Tensor, reason: str) -> RunError:
+        what = f"tensor {self.name!r} of shape {list(value.shape)} {reason}"
+        return RunError(f'{what} that processes can hand over: apply the plan with processes="off"')
 
     def _read_layout(self) -> None:
         words, place = self._words, self._place

@@ -1,6 +1,39 @@
 """Times of short ops, which cores that share an interpreter cannot run at once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.profile.dispatch_time import turn_time_s
+from dlplacer.runtime.profile.op_times import profile_ops
+
+
+def times_for_planning(
+    job: Job,
+    captured: Captured,
+    devices: Sequence[RuntimeDevice],
+    steps: int = 7,
+    warmup: int = 2,
+    on_step: Callable[[str, float], None] = lambda what, share: None,
+) -> dict[str, dict[str, float]]:
+    """Device type → op id → typical seconds, on several cores as `without_turns` has them.
+
+    Parameters
+    ----------
+    on_step
+        Hears before each step what is done, and which share of the steps of its kind has been taken.
+    """
+    times = profile_ops(
+        job, captured, devices, steps, warmup, lambda done, total: on_step(f"step {done + 1} of {total}", done / total)
+    )
+    if len(devices) < 2 or not in_host_memory(devices):
+        return times
+    alone = profile_ops(
+        job, captured, devices[:1], steps, warmup, lambda done, total: on_step("one device alone", done / total)
+    )
+    return without_turns(times, alone, len(devices) * turn_time_s(devices))
 
 
 def without_turns(

@@ -91,7 +91,7 @@ def test_a_view_with_gaps_that_are_larger_than_the_slot_is_packed():
 
 def test_what_does_not_fit_is_refused():
     _, writer = reader_and_writer(64)
-    with pytest.raises(dp.RunError, match=r"'t' of shape \[100\] needs 400 bytes; its capture had 64"):
+    with pytest.raises(dp.RunError, match=r"'t' of shape \[100\] needs 400 bytes, more than the 64 at its capture"):
         writer.put(torch.ones(100), 1)
 
 

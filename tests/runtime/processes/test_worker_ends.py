@@ -135,6 +135,25 @@ def test_an_op_that_fails_in_a_worker_is_named_as_with_threads():
     assert "op 'embedding' of module 'table' failed on cpu:1: index out of range" in messages[1]
 
 
+class Folded(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(rows).sum()
+
+
+def test_an_input_that_cannot_be_handed_over_is_reported():
+    """A slot has room for 16 dimensions: the workers, which were asked nothing, are not waited for."""
+    job = dp.Job(Folded(), args=(torch.ones((2, *(1,) * 16)),), mode="infer")
+    for seed in range(40):
+        module = placed(job, "on", seed)
+        if len(set(module.plan.placement.values())) > 1 and module.plan.placement["tanh"] == list(module.plan.order)[1]:
+            break
+        module.close()
+    for _ in range(2):
+        with pytest.raises(dp.RunError, match="17 dimensions.*apply the plan with processes=\"off\""):
+            module(*job.args)
+    module.close()
+
+
 TESTS = Path(__file__).parents[2]
 PARENT = """
 import sys, time, torch

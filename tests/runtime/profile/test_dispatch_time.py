@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from frontend.torch.small_models import build
 
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
@@ -11,10 +12,10 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
-from dlplacer.runtime.profile import dispatch_time
+from dlplacer.runtime.profile import dispatch_time, short_ops
 from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s, launch_time_s, turn_time_s
 from dlplacer.runtime.profile.op_times import StepSample, recorded_times
-from dlplacer.runtime.profile.short_ops import without_turns
+from dlplacer.runtime.profile.short_ops import times_for_planning, without_turns
 
 
 def test_every_op_that_takes_time_counts() -> None:
@@ -73,3 +74,25 @@ def test_short_ops_take_their_time_alone() -> None:
     together = {"cpu-core": {"short": 30e-6, "long": 50e-6}}
     alone = {"cpu-core": {"short": 4e-6, "long": 40e-6}}
     assert without_turns(together, alone, 28e-6) == {"cpu-core": {"short": 4e-6, "long": 50e-6}}
+
+
+# Two cores with turns of 14 us: ops below 28 us alone are timed alone, by the command line and the library.
+def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def profiled(job: object, captured: object, devices: list[Any], steps: int, warmup: int, on_step: Any) -> Any:
+        asked.append((len(devices), steps, warmup))
+        on_step(0, 2)
+        short_s, long_s = (30e-6, 50e-6) if len(devices) > 1 else (4e-6, 40e-6)
+        return {"cpu-core": {"short": short_s, "long": long_s}}
+
+    monkeypatch.setattr(short_ops, "profile_ops", profiled)
+    monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
+    cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"))] * 2)
+    heard: list[tuple[str, float]] = []
+    found = times_for_planning(cast(Any, None), cast(Any, None), cores, 3, 1, lambda *told: heard.append(told))
+    assert found == {"cpu-core": {"short": 4e-6, "long": 50e-6}}
+    assert asked == [(2, 3, 1), (1, 3, 1)]
+    assert heard == [("step 1 of 2", 0.0), ("one device alone", 0.0)]
+    assert times_for_planning(cast(Any, None), cast(Any, None), cores[:1])["cpu-core"]["short"] == 4e-6
+    assert len(asked) == 3

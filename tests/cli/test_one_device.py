@@ -1,0 +1,27 @@
+"""The note that one device is best says why only where that is the reason."""
+
+import pytest
+
+from dlplacer.cli.output.one_device import tell_one_device
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.place import place
+
+CHAIN = OpGraph((Op("x", "test", 1e-3), Op("y", "test", 1e-3)), (Edge("x", "y", 8),))
+
+
+def said(capsys: pytest.CaptureFixture[str], process: str) -> str:
+    cores = tuple(Device(name, "core", None, None, None, {}, 2e-5, process, False) for name in "ab")
+    tell_one_device(place(CHAIN, Topology(cores, (), (Link("a", "b", 1e9, 1e-4),)), time_limit_s=5.0).plan)
+    return capsys.readouterr().err
+
+
+def test_cores_of_one_process_wait_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "its 2 ops take 1 ms on average, issuing one 20 us" in said(capsys, "host")
+
+
+def test_cores_alone_in_their_processes_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "")
+    assert "one device is best" in text
+    assert "issuing" not in text
+    assert "what its transfers take is more" in text
