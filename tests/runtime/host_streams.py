@@ -1,5 +1,6 @@
 """Streams in the host's memory: torch computes at once, and what is enqueued is written down."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,6 +111,7 @@ class HostStreams:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self._pools = itertools.count()
 
     def device_count(self) -> int:
         return 2
@@ -161,7 +163,7 @@ class HostStreams:
         return HostGraph(self.log)
 
     def graph_pool(self) -> Any:
-        return (0, 1)
+        return (0, next(self._pools))
 
     def pause(self, stream: Stream, pause_s: float) -> None:
         self.log.append("pause")

@@ -154,6 +154,8 @@ class RunOrder:
         for streams, event in self.given:
             streams.caller_waits([end for _, _, end in ends])
             streams.events.give_back([event])
+        # Of every device: logical devices of one GPU each copy their own inputs.
+        for _, streams, _ in ends:
             streams.finish_reading()
         self.order.issued(ends)
 

@@ -61,8 +61,8 @@ class GraphMemory:
     Attributes
     ----------
     pool
-        Their memory. They are replayed in the order of their capture, so that one may use again what another has left;
-        what they hand on stays alive, and is no other's.
+        The memory of their first captures. They are replayed in the order of these, so that one may use again what
+        another has left; what they hand on stays alive, and is no other's.
     static
         Tensor → where a graph leaves it in every step.
     reasons
@@ -157,11 +157,12 @@ class CapturedSegment:
         bound = {op: self._held[_bound(op)] for op in self.values.bound}
         held = dict.fromkeys(self.values.freed) | {name: self._held[name] for name in self.values.read}
         inside = replace(row, values=held, inputs=replace(row.inputs, bound=bound))
-        graph = backend.graph()
+        # One that is captured again comes after those that are replayed behind it, which write to all that was free.
+        graph, pool = backend.graph(), self.memory.pool if self._captures == 1 else backend.graph_pool()
         # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
         with capturing, generator_lock(row.device.torch_device):
             # Only this thread is kept from what a capture forbids: others allocate and wait for events.
-            graph.capture_begin(pool=self.memory.pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 self.function([inside])
             finally:

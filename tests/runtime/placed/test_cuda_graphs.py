@@ -1,5 +1,7 @@
 """Stretches of ops captured and replayed, without a GPU: a replay does what the ops do, in the same places."""
 
+from typing import Any
+
 import pytest
 import torch
 from frontend.torch.small_models import build, dropout
@@ -147,6 +149,34 @@ def test_a_parameter_that_moves_is_captured_again() -> None:
             dict(plain.module.named_buffers())[name].copy_(buffer)
         assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
         assert log.count("capture") > before
+
+
+# Graphs of a pool are replayed in the order of their capture, as a later one writes over what an earlier one is done with.
+# One that is captured after the others have been would leave its tensors where a later one computes.
+@pytest.mark.usefixtures("short")
+def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[object] = []
+    real = HostGraph.capture_begin
+
+    def noted(self: HostGraph, pool: object = None, **rest: Any) -> None:
+        pools.append(pool)
+        real(self, pool, **rest)
+
+    monkeypatch.setattr(HostGraph, "capture_begin", noted)
+    job = build("branches")
+    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, _):
+        for _ in range(3):
+            placed.step(*job.args, *job.targets)
+        shared = {*pools}
+        assert len(shared) == 2  # a device has one
+        assert len(pools) > 2
+        pools.clear()
+        for parameter in placed.parameters():
+            parameter.data = parameter.data.clone()
+        placed.step(*job.args, *job.targets)
+        assert pools
+        assert shared.isdisjoint(pools)
+        assert len({*pools}) == len(pools)
 
 
 def test_a_recorded_step_issues_every_op() -> None:
