@@ -7,11 +7,11 @@ import torch
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 
-TensorInFlight = tuple[Any, torch.Event | None]
+SentTensor = tuple[Any, torch.Event | None]
 """A tensor in flight, and the event of its arrival; None if it has arrived."""
 
 
-def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> TensorInFlight:
+def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> SentTensor:
     """On a device's thread: start moving a tensor to another device, and go on."""
     streams = streams_of(device)
     if streams is None:
@@ -42,7 +42,7 @@ def brought(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
     return streams.bring(tensor, device.torch_device)
 
 
-def received(device: RuntimeDevice, in_flight: TensorInFlight) -> Any:
+def received(device: RuntimeDevice, in_flight: SentTensor) -> Any:
     """On the other device's thread: the tensor, safe to use by the ops that follow."""
     tensor, arrived = in_flight
     streams = streams_of(device)

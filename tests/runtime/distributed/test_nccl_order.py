@@ -52,8 +52,14 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     return carried
 
 
-def came_wrong(seed: int, maker: int, reader: int, nccl: list[Cell]) -> bool:
-    """Whether a number that one GPU makes and another reads is wrong; the transport's own GPU is the first."""
+def came_wrong(seed: int, maker: int, reader: int, nccl: list[Cell], made: list[int] | None = None) -> bool:
+    """Whether a number that one GPU makes and another reads is wrong; the transport's own GPU is the first.
+
+    Parameters
+    ----------
+    made
+        To be filled: how many events there are after each message.
+    """
     gpus = SimulatedGpus(seed)
     backend = StreamBackend("cuda", gpus)
     devices = [CudaDevice(index, backend) for index in (maker, reader)]
@@ -73,11 +79,13 @@ def came_wrong(seed: int, maker: int, reader: int, nccl: list[Cell]) -> bool:
         assert tensor.device == devices[1].torch_device
         return gpus.compute((tensor,), note)
 
-    for _ in range(3):  # memory is used again
+    for _ in range(3):  # memory and events are used again
         transport.send(devices[0].submit(make).result(), 1, 0, OneNumber())
         in_flight, _ = transport.receive(1, 0, OneNumber())
         devices[1].submit(lambda arrived=in_flight: read(arrived)).result()
         del in_flight
+        if made is not None:
+            made.append(gpus.events_made)
     gpus.work_until(lambda: all(stream.done == len(stream.entries) for stream in gpus.streams))
     for device in devices:
         device.close()
@@ -92,6 +100,9 @@ def test_a_message_waits_for_the_gpu_that_made_it_and_the_reader_for_the_message
     maker: int, reader: int, nccl: list[Cell]
 ) -> None:
     assert not any(came_wrong(seed, maker, reader, nccl) for seed in range(40))
+    made: list[int] = []
+    came_wrong(0, maker, reader, nccl, made)
+    assert made[0] == made[2]
 
 
 # What was wrong once: the event was recorded on the stream of the transport's GPU, whichever one computed. That the

@@ -84,12 +84,13 @@ class NcclTransport(HostTransport):
         """Enqueue the send behind what computes the tensor."""
         tensor, computed = value
         stream = self._stream(tag, self.memory)
-        if tensor is not None and tensor.device != self.memory:
-            aside = self._stream("to the transport", tensor.device)
-            aside.wait_event(computed)
-            tensor = self._moved(tensor, self.memory, aside, stream)
-        else:
-            stream.wait_event(computed)
+        away = tensor is not None and tensor.device != self.memory
+        first = self._stream("to the transport", tensor.device) if away else stream
+        first.wait_event(computed)
+        if tensor is not None:
+            self._pool(tensor.device).give_back([computed])
+        if away:
+            tensor = self._moved(tensor, self.memory, first, stream)
         with self._backend.on(stream):
             wire = super().send(tensor, peer, 0, known)
             if tensor is not None:
