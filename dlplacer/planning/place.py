@@ -35,6 +35,7 @@ from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
 from dlplacer.solvers.heuristics.single_device import singles
+from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
@@ -108,34 +109,47 @@ def place(
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)
-    tick_s = float(problem.tick_s)
-
-    def report(makespan: int | None, bound: int) -> None:
-        found_s = None if makespan is None else makespan * tick_s
-        on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
-
-    stop = stop if stop is not None else Event()
     deadline = began + time_limit_s - _finish_s(problem, time.monotonic() - began, time_limit_s)
-    budget = Budget(deadline, gap, seed, workers or len(usable_cores()), stop, report)
+    report = partial(_tell, on_progress, float(problem.tick_s), began)
+    budget = Budget(deadline, gap, seed, workers or len(usable_cores()), stop or Event(), report)
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
-    solve = METHODS[method] if warm is None else partial(solve_from, warm.begin)
     provenance = provenance_of(problem, seed=seed, workers=budget.workers)
-    if dispatch_of(topology).delays:
-        solve, again = (_single_under_dispatch,) * 2 if method == "single" else (solve, METHODS[method])
-        find = partial(best_under_dispatch, problem, solve, again, combine=method == DEFAULT_METHOD)
-        candidates = _search(find, budget, lambda found: found.best is not None)
-        outcome = Outcome(None, candidates.bound)
-        plan = _require_plan(problem, candidates.best, method, time_limit_s)
-        plan = replace(plan, method=method, solve_s=time.monotonic() - began, provenance=provenance)
-    else:
-        outcome = _search(partial(solve, problem), budget, lambda found: found.schedule is not None)
-        schedule = _require_schedule(problem, outcome, method, time_limit_s)
-        plan = assemble(problem, outcome, schedule, method, time.monotonic() - began, provenance)
+    planned = _under_dispatch if dispatch_of(topology).delays else _in_ticks
+    plan, outcome = planned(problem, method, None if warm is None else warm.begin, budget, time_limit_s)
+    plan = replace(plan, method=method, solve_s=time.monotonic() - began, provenance=provenance)
     if warm is not None:
         plan = replace(plan, provenance={**plan.provenance, "warm_start": warm.note})
         plan = warm.if_better(plan, outcome)
     _require_rules(plan)
     return Result(plan, single_device_s(problem), _simple_bounds(problem))
+
+
+def _tell(
+    on_progress: Callable[[Progress], None], tick_s: float, began: float, makespan: int | None, bound: int
+) -> None:
+    found_s = None if makespan is None else makespan * tick_s
+    on_progress(Progress(found_s, bound * tick_s, time.monotonic() - began))
+
+
+def _in_ticks(
+    problem: Problem, method: str, begin: Begin | None, budget: Budget, time_limit_s: float
+) -> tuple[Plan, Outcome]:
+    """The plan of the schedule that a method finds, and what it found."""
+    solve = METHODS[method] if begin is None else partial(solve_from, begin)
+    outcome = _search(partial(solve, problem), budget, lambda found: found.schedule is not None)
+    schedule = _require_schedule(problem, outcome, method, time_limit_s)
+    return assemble(problem, outcome, schedule, method, 0.0, {}), outcome
+
+
+def _under_dispatch(
+    problem: Problem, method: str, begin: Begin | None, budget: Budget, time_limit_s: float
+) -> tuple[Plan, Outcome]:
+    """The best simulated plan of a method, and the bound without dispatch."""
+    again = _single_under_dispatch if method == "single" else METHODS[method]
+    solve = again if begin is None else partial(solve_from, begin)
+    find = partial(best_under_dispatch, problem, solve, again, combine=method == DEFAULT_METHOD)
+    candidates = _search(find, budget, lambda found: found.best is not None)
+    return _require_plan(problem, candidates.best, method, time_limit_s), Outcome(None, candidates.bound)
 
 
 def _require_rules(plan: Plan) -> None:

@@ -109,7 +109,7 @@ def test_a_message_waits_for_the_gpu_that_made_it_and_the_reader_for_the_message
 # simulation shows it.
 def test_an_event_of_another_gpu_says_nothing(nccl: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
     def handed(self: NcclTransport, value: Any, device: torch.device) -> Any:
-        return value, self._recorded(self._backend.current(0), GPUS[0])
+        return value, self._recorded(self._backend.current(0), GPUS[0]), GPUS[0]
 
     monkeypatch.setattr(NcclTransport, "handed", handed)
     assert any(came_wrong(seed, 1, 0, nccl) for seed in range(40))

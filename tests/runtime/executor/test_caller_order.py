@@ -14,7 +14,7 @@ from dlplacer.runtime.executor.caller_order import CallerOrder
 class Pinned(torch.Tensor):
     """A tensor that says that it is in pinned memory."""
 
-    def is_pinned(self, device: object = None) -> bool:  # noqa: ARG002
+    def is_pinned(self, device: object = None) -> bool:
         return True
 
 

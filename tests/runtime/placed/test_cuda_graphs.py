@@ -151,8 +151,8 @@ def test_a_parameter_that_moves_is_captured_again() -> None:
         assert log.count("capture") > before
 
 
-# Graphs of a pool are replayed in the order of their capture, as a later one writes over what an earlier one is done with.
-# One that is captured after the others have been would leave its tensors where a later one computes.
+# Graphs of a pool are replayed in the order of their capture: a later one writes over what an earlier one is done with.
+# One that is captured once the others have been would leave its tensors where a later one computes.
 @pytest.mark.usefixtures("short")
 def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[object] = []

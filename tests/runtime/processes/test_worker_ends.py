@@ -149,7 +149,7 @@ def test_an_input_that_cannot_be_handed_over_is_reported():
             break
         module.close()
     for _ in range(2):
-        with pytest.raises(dp.RunError, match='17 dimensions.*apply the plan with processes="off"'):
+        with pytest.raises(dp.RunError, match=r'17 dimensions, .*: apply the plan with processes="off"'):
             module(*job.args)
     module.close()
 

@@ -76,19 +76,18 @@ class NcclTransport(HostTransport):
         self._events: dict[int, EventPool] = {}
 
     def handed(self, value: Any, device: torch.device) -> Any:
-        """The tensor and the event after which it is computed."""
+        """The tensor, the event after which it is computed, and the GPU of the event."""
         # On the stream of the GPU that made it: another one's, as the transport's own, says nothing about it.
-        return value, self._recorded(self._backend.current(_index(device)), device)
+        return value, self._recorded(self._backend.current(_index(device)), device), device
 
     def send(self, value: Any, peer: int, tag: int, known: WireFormat | None) -> WireFormat:
         """Enqueue the send behind what computes the tensor."""
-        tensor, computed = value
+        tensor, computed, maker = value
         stream = self._stream(tag, self.memory)
         away = tensor is not None and tensor.device != self.memory
         first = self._stream("to the transport", tensor.device) if away else stream
         first.wait_event(computed)
-        if tensor is not None:
-            self._pool(tensor.device).give_back([computed])
+        self._pool(maker).give_back([computed])
         if away:
             tensor = self._moved(tensor, self.memory, first, stream)
         with self._backend.on(stream):
