@@ -125,7 +125,8 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     job
         With a real module.
     devices
-        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them.
+        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them, ops
+        too short for that alone.
     steps, warmup
         Steps that are timed, and steps before them.
 
@@ -151,13 +152,14 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.devices.open import open_devices
-    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+    from dlplacer.runtime.profile.op_times import with_measured_times
+    from dlplacer.runtime.profile.short_ops import times_for_planning
 
     opened = open_devices(names)
     try:
         captured = capture_job(job, default_rewrites())
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-        return with_measured_times(captured.graph, profile_ops(job, captured, opened, steps, warmup))
+        return with_measured_times(captured.graph, times_for_planning(job, captured, opened, steps, warmup))
     finally:
         for device in opened:
             device.close()

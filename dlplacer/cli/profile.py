@@ -1,7 +1,6 @@
 """``dlplacer profile``."""
 
 import argparse
-from functools import partial
 
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job, capture_of
 from dlplacer.cli.arguments.module_callable import is_entry
@@ -55,11 +54,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.devices.allocator import reserve_heap
-    from dlplacer.runtime.devices.kinds import in_host_memory
     from dlplacer.runtime.profile.calibrate import calibrate
-    from dlplacer.runtime.profile.dispatch_time import turn_time_s
-    from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
-    from dlplacer.runtime.profile.short_ops import without_turns
+    from dlplacer.runtime.profile.op_times import with_measured_times
+    from dlplacer.runtime.profile.short_ops import times_for_planning
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
@@ -79,11 +76,11 @@ def execute(arguments: argparse.Namespace) -> int:
             job = build_job(arguments)
             captured = capture_of(arguments, job)
             reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-            timed = partial(profile_ops, job, captured, steps=arguments.steps, warmup=arguments.warmup)
-            times = timed(devices, on_step=lambda done, total: show(f"step {done + 1} of {total}", done / total))
-            if len(devices) > 1 and in_host_memory(devices):
-                alone = timed(devices[:1], on_step=lambda done, total: show("one device alone", done / total))
-                times = without_turns(times, alone, len(devices) * turn_time_s(devices))
+
+            def on_step(what: str, done: int, total: int) -> None:
+                show(f"{what}: step {done + 1} of {total}", done / total)
+
+            times = times_for_planning(job, captured, devices, arguments.steps, arguments.warmup, on_step)
         if arguments.calibration is not None:
             calibrate(arguments.calibration, captured.graph, times, devices)
     finally:

@@ -29,7 +29,8 @@ from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.short_ops import times_for_planning
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
@@ -94,7 +95,7 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     opened = open_devices(devices)
     try:
-        graph = with_measured_times(captured.graph, profile_ops(job, captured, opened))
+        graph = with_measured_times(captured.graph, times_for_planning(job, captured, opened))
         here = with_timed_dispatch(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:

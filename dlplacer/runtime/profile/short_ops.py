@@ -1,6 +1,35 @@
 """Times of short ops, which cores that share an interpreter cannot run at once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.profile.dispatch_time import turn_time_s
+from dlplacer.runtime.profile.op_times import profile_ops
+
+
+def times_for_planning(
+    job: Job,
+    captured: Captured,
+    devices: Sequence[RuntimeDevice],
+    steps: int = 7,
+    warmup: int = 2,
+    on_step: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> dict[str, dict[str, float]]:
+    """Device type → op id → typical seconds as planners take them: those of `profile_ops`, on cores `without_turns`.
+
+    `on_step` hears before each step what is timed, how many steps of that have been taken, and how many there are.
+    """
+
+    def timed(what: str, which: Sequence[RuntimeDevice]) -> dict[str, dict[str, float]]:
+        return profile_ops(job, captured, which, steps, warmup, lambda done, total: on_step(what, done, total))
+
+    together = timed("all devices", devices)
+    if len(devices) < 2 or not in_host_memory(devices):
+        return together
+    return without_turns(together, timed("one device alone", devices[:1]), len(devices) * turn_time_s(devices))
 
 
 def without_turns(
