@@ -34,6 +34,8 @@ from dlplacer.runtime.profile.short_ops import times_for_planning
 _TOLERANCE = 1e-4
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
+_STEPS = 7
+"""Of a timed model: its middle half is four steps, and all of a self-test takes about a minute on two cores."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def selftest(
         for name, build in timed.items():
             on_progress(f"prediction: {name}")
             plan = _planned(build(), opened, topology)
-            report = run(build(), plan, devices, steps=10, warmup=3).report
+            report = run(build(), plan, devices, steps=_STEPS, warmup=3).report
             checks.append(Check("prediction", name, report.prediction_error, largest_error, "relative error"))
         names = tuple(device.name for device in opened)
         return Selftest(names, tuple(checks), environment_of(opened), topology)
