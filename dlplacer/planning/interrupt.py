@@ -1,7 +1,8 @@
 """Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
 
-`deferred_interrupts` and `blocked_interrupts` keep it out of the few lines that must not be left half done. And
-processes that end with the one that started them: `leave_signals_to_parent`, `end_with_parent`.
+`deferred_interrupts` and `blocked_interrupts` keep it out of the few lines that must not be left half done,
+`kept_interrupts` sees to it that it is not lost. And processes that end with the one that started them:
+`leave_signals_to_parent`, `end_with_parent`.
 """
 
 import contextlib
@@ -65,6 +66,34 @@ def deferred_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             before(signal.SIGINT, came[0])
+
+
+@contextlib.contextmanager
+def kept_interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt that Python drops meanwhile when the context is left.
+
+    One that strikes in a finalizer, or in the callback of a weak reference, is printed and forgotten by Python: so a
+    Ctrl-C that comes while the garbage collector runs may be lost. It does nothing outside of the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    dropped: list[type[BaseException]] = []
+    before = sys.unraisablehook
+
+    def keep(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            dropped.append(unraisable.exc_type)
+        else:
+            before(unraisable)
+
+    try:
+        sys.unraisablehook = keep
+        yield
+    finally:
+        sys.unraisablehook = before
+        if dropped:
+            raise dropped[0]
 
 
 @contextlib.contextmanager
