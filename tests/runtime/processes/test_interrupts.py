@@ -46,7 +46,7 @@ def forward_and_backward(module: PlacedModule) -> float:
     module.steps_done = 5
     loss = module(ROWS, LABELS)
     loss.backward()
-    return float(loss)
+    return float(loss.detach())
 
 
 def end_and_step(module: PlacedModule) -> float:
