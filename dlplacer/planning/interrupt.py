@@ -1,6 +1,8 @@
 """Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
 
-And processes that end with the one that started them: `leave_signals_to_parent`, `end_with_parent`.
+`deferred_interrupts` and `blocked_interrupts` keep it out of the few lines that must not be left half done,
+`kept_interrupts` sees to it that it is not lost. And processes that end with the one that started them:
+`leave_signals_to_parent`, `end_with_parent`.
 """
 
 import contextlib
@@ -43,6 +45,68 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Answer a Ctrl-C when the context is left, as it would have been answered at once: by whoever handles it.
+
+    Not for what may take long. It does nothing outside of the main thread, where no handler runs, and where the handler
+    is none of Python's.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
+
+
+@contextlib.contextmanager
+def kept_interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt that Python drops meanwhile when the context is left.
+
+    One that strikes in a finalizer, or in the callback of a weak reference, is printed and forgotten by Python: so a
+    Ctrl-C that comes while the garbage collector runs may be lost. It does nothing outside of the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    dropped: list[type[BaseException]] = []
+    before = sys.unraisablehook
+
+    def keep(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            dropped.append(unraisable.exc_type)
+        else:
+            before(unraisable)
+
+    try:
+        sys.unraisablehook = keep
+        yield
+    finally:
+        sys.unraisablehook = before
+        if dropped:
+            raise dropped[0]
+
+
+@contextlib.contextmanager
+def blocked_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C from the calling thread, and from a process that it forks, until the context is left.
+
+    Another thread may still take it, and then Python's main thread answers: see `deferred_interrupts`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def interrupts_by_exception() -> bool:

@@ -1,18 +1,18 @@
 """Processes on this machine for a plan over several ranks, where torchrun has not started them."""
 
-import contextlib
 import os
 import pickle
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from typing import Any
 
 from dlplacer.core.errors import DlplacerError, InputError, RunError
+from dlplacer.planning.interrupt import blocked_interrupts
 from dlplacer.runtime.distributed.failure import LostRankError
 from dlplacer.runtime.distributed.lifeline import Lifeline
 from dlplacer.runtime.distributed.loopback import LOOPBACK, loopback_interface
@@ -74,7 +74,7 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
         for rank in range(count)
     ]
     # Blocked while forking: a Ctrl-C reaches the children too, before they can say that it is the parent's to answer.
-    with _blocked_interrupts():
+    with blocked_interrupts():
         for process in processes:
             process.start()
     found: dict[int, ProcessOutcome] = {}
@@ -138,16 +138,6 @@ def _suspicion(outcome: ProcessOutcome) -> tuple[int, int]:
     """Where the trouble began: with what was raised, else with a process that is gone, else with what misses one."""
     name = "" if outcome.error is None else outcome.error[0]
     return {"ended": 1, LostRankError.__name__: 2, "stopped": 3}.get(name, 0), outcome.rank
-
-
-@contextlib.contextmanager
-def _blocked_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the context is left, where it is a thread's to receive."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _outcome(rank: int, process: Any, reader: Any) -> ProcessOutcome | None:

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
+from queue import SimpleQueue
 from threading import Lock
-from typing import Any
 
 import torch
 
@@ -128,38 +127,59 @@ class Executor:
             name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
             for name, device in self._devices.items()
         }
+        # Not by the devices' futures: a Ctrl-C that interrupts who waits for them may leave their locks taken, and the
+        # device's thread then waits for ever.
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
         tasks = {
-            name: self._task(compiled, [rows[own] for own in compiled.devices], order)
+            name: self._task(compiled, [rows[own] for own in compiled.devices], order, ended)
             for name, compiled in self._functions(by_turns, recording).items()
         }
-        futures: list[Future[Any]] = []
         begin = time.perf_counter()
         if self._links is not None:
             self._links.begin()
+        started = 0
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
                 for name, task in tasks.items():
-                    futures.append(self._devices[name].submit(task))
+                    self._devices[name].submit(task)
+                    started += 1
         except BaseException as reason:
-            if self._links is not None:
-                self._links.fail(reason)
-            _abort(inboxes)
-            wait(futures)
+            self._stop(reason, inboxes)
+            for _ in range(started if isinstance(reason, Exception) else 0):
+                ended.get()
             raise
         try:
-            _end(futures)
+            _end(ended, started)
             order.end()
         except Exception:
             self._order.settle()
+            raise
+        except BaseException as reason:
+            self._stop(reason, inboxes)
             raise
         for row in rows.values():
             row.give_back_events()
         if not recording:
             self._turns.note(by_turns, time.perf_counter() - begin)
 
-    def _task(self, compiled: CompiledActions, rows: Sequence[DeviceRun], order: RunOrder) -> Callable[[], None]:
+    def _stop(self, reason: BaseException, inboxes: Mapping[str, Inbox]) -> None:
+        """Have all devices stop at their next receive, those of other processes too."""
+        if self._links is not None:
+            self._links.fail(reason)
+        _abort(inboxes)
+
+    def _task(
+        self,
+        compiled: CompiledActions,
+        rows: Sequence[DeviceRun],
+        order: RunOrder,
+        ended: "SimpleQueue[BaseException | None]",
+    ) -> Callable[[], None]:
+        """What one device's thread does in a run; at its end it puts what has failed there, or None."""
+
         def task() -> None:
+            failure: BaseException | None = None
             try:
                 for row in rows:
                     order.enter(row.device)
@@ -174,18 +194,18 @@ class Executor:
                     if row.timeline is not None:
                         row.device.synchronize()
             except BaseException as error:
-                named = self._named(error, compiled)
+                failure = error
+                failure = self._named(error, compiled)
                 if self._links is not None and not isinstance(error, AbortedError):
-                    self._links.fail(named)
+                    self._links.fail(failure)
                 _abort(rows[0].inboxes)
-                try:
-                    if named is error:
-                        raise
-                    raise named from error
-                finally:
-                    # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of
-                    # the failed step until the garbage collector runs.
-                    del named
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                ended.put(failure)
+                # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of the
+                # failed step until the garbage collector runs.
+                del failure
 
         return task
 
@@ -217,7 +237,11 @@ class Executor:
             return error
         entry = compiled.failing(error)
         message = None if entry is None else self._compiler.message(entry, error)
-        return error if message is None else RunError(message)
+        if message is None:
+            return error
+        named = RunError(message)
+        named.__cause__ = error
+        return named
 
 
 def _abort(inboxes: Mapping[str, Inbox]) -> None:
@@ -226,20 +250,19 @@ def _abort(inboxes: Mapping[str, Inbox]) -> None:
         inbox.abort()
 
 
-def _end(futures: list["Future[Any]"]) -> None:
+def _end(ended: "SimpleQueue[BaseException | None]", count: int) -> None:
     """Wait for all, and raise what the first to fail has raised.
 
     Nothing here refers to the error afterwards: what the failed step held is freed once the caller drops the error.
     """
-    done = error = failure = None
-    for done in as_completed(futures):
-        error = done.exception()
+    error = failure = None
+    for _ in range(count):
+        error = ended.get()
         if failure is None and not isinstance(error, AbortedError):
             failure = error
-    futures.clear()
     # An error refers to the frames that it passed, and they to its step: as long as a frame refers to the error, the
     # cycle keeps the tensors of the failed step until the garbage collector runs.
-    done = error = None
+    error = None
     if failure is not None:
         try:
             raise failure

@@ -6,6 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from dlplacer.core.errors import InputError
+from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.variant import Variant
 
@@ -38,5 +39,6 @@ class PlacedStep(torch.autograd.Function):
         # The engine keeps ctx as long as the loss lives; the activations must not live as long.
         ctx.state = None
         state.inputs = variant.with_tangent(state.inputs, tangent)
-        variant.stages[1].run(state)
+        with kept_interrupts():
+            variant.stages[1].run(state)
         return (None, None, *variant.gradients(state).values())

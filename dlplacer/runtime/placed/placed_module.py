@@ -15,6 +15,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
 from dlplacer.frontend.torch.tracing.passes import PASSES
+from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
@@ -128,13 +129,14 @@ class PlacedModule(nn.Module):
         RunError
             If an op fails; names the op, its module and its device.
         """
-        job = self._called_with(inputs, kwargs)
-        if not self.training:
-            return self._evaluate(job)
-        variant, tensors, bound = self._training_step(job)
-        with_gradient = [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
-        loss: torch.Tensor = PlacedStep.apply(variant, bound, *with_gradient)  # type: ignore[no-untyped-call]
-        return loss
+        with kept_interrupts():
+            job = self._called_with(inputs, kwargs)
+            if not self.training:
+                return self._evaluate(job)
+            variant, tensors, bound = self._training_step(job)
+            with_gradient = [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
+            loss: torch.Tensor = PlacedStep.apply(variant, bound, *with_gradient)  # type: ignore[no-untyped-call]
+            return loss
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
         """Forward and backward in one program; gradients are added to ``.grad``, and the loss is returned.
@@ -145,12 +147,13 @@ class PlacedModule(nn.Module):
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         require_no_own_hooks(self)
-        variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
-        state = self._run(variant, variant.with_tangent(bound, None))
-        if self._job.update is None:
-            add_gradients(tensors, variant.gradients(state))
-        loss: torch.Tensor = variant.outputs(state)[0]
-        return loss
+        with kept_interrupts():
+            variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
+            state = self._run(variant, variant.with_tangent(bound, None))
+            if self._job.update is None:
+                add_gradients(tensors, variant.gradients(state))
+            loss: torch.Tensor = variant.outputs(state)[0]
+            return loss
 
     def train(self, mode: bool = True) -> "PlacedModule":
         """Switch this module and the job's module to training or evaluation mode."""

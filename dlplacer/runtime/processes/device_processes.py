@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 from dlplacer.core.errors import RunError
+from dlplacer.planning.interrupt import deferred_interrupts
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.processes.fork import fork_worker
@@ -15,6 +16,13 @@ from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.slot import SPINS
 from dlplacer.runtime.processes.worker import FAILED, FIRST_DONE, STARTED, WORDS_EACH, ProcessWorker, StepPrograms
 from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
+
+
+class _Held(weakref.ref[Any]):
+    """A weak reference to a state, with the number of what the workers keep for it."""
+
+    __slots__ = ("number",)
+    number: int
 
 
 class DeviceProcesses:
@@ -31,21 +39,21 @@ class DeviceProcesses:
     ----------
     run
         Number of the last run.
-    dropped
-        Numbers of states that nobody needs any more.
     """
 
     def __init__(self, shared: StepPrograms, first: CpuDevice, away: Mapping[str, CpuDevice]) -> None:
         self.slots = shared.slots
         self.run = 0
-        self.dropped: list[int] = []
+        self._held: dict[int, _Held] = {}
+        self._dropped: list[_Held] = []
         self._words = shared.slots.memory.words
         self._workers: list[WorkerHandle] = []
         self._finalizer = weakref.finalize(self, end_workers, self._workers)
         try:
             for number, (name, device) in enumerate(away.items()):
                 made = ProcessWorker(shared, name, number, InlineDevice(device.name, device.type))
-                self._workers.append(WorkerHandle(device.name, *fork_worker(first, device.core, made.serve)))
+                with deferred_interrupts():
+                    self._workers.append(WorkerHandle(device.name, *fork_worker(first, device.core, made.serve)))
             for worker in self._workers:
                 worker.await_ready()
         except BaseException:
@@ -62,10 +70,26 @@ class DeviceProcesses:
         """Whether the workers were ended."""
         return not self._finalizer.alive
 
+    def hold(self, state: object, number: int) -> None:
+        """Have the workers drop what they keep under a number once nobody needs the state here, unless released before.
+
+        By a callback that is not written in Python: a Ctrl-C that meets one which is gets lost.
+        """
+        held = _Held(state, self._dropped.append)
+        held.number = number
+        self._held[number] = held
+
+    def release(self, number: int) -> None:
+        """The workers keep nothing under this number any more."""
+        self._held.pop(number, None)
+
     def start(self, asked: Mapping[str, Any]) -> None:
         """Have all workers run a program, whose number of the run is `run`; its inputs are in their slots."""
-        # One by one: finalizers add to the list at any moment, and what was lost here a worker would keep for ever.
-        dropped = [self.dropped.pop() for _ in range(len(self.dropped))]
+        # Finalizers add to the end of the list at any moment: what was lost here a worker would keep for ever.
+        dropped = [held.number for held in self._dropped[:]]
+        del self._dropped[: len(dropped)]
+        for number in dropped:
+            self.release(number)
         line = json.dumps({**asked, "run": self.run, "drop": dropped} if dropped else {**asked, "run": self.run})
         self._words[STARTED] = self.run
         for worker in self._workers:
@@ -113,7 +137,8 @@ class DeviceProcesses:
 
     def close(self) -> None:
         """End the workers."""
-        self._finalizer()
+        with deferred_interrupts():
+            self._finalizer()
 
     def _spin(self) -> bool:
         """Whether all workers are done within a short while."""

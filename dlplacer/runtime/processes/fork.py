@@ -1,18 +1,17 @@
 """Forking a worker from a device's thread."""
 
-import contextlib
 import gc
 import os
 import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 
 import torch
 
-from dlplacer.planning.interrupt import leave_signals_to_parent
+from dlplacer.planning.interrupt import blocked_interrupts, leave_signals_to_parent
 from dlplacer.runtime.devices.cpu import CpuDevice, pin_thread
 
 _forking = threading.Lock()
@@ -32,7 +31,8 @@ def fork_worker(thread: CpuDevice, core: int, serve: Callable[[Connection], None
 
 def _fork(core: int, serve: Callable[[Connection], None]) -> tuple[int, Connection]:
     # One at a time: a worker that held the end of another's connection would hide that one's death.
-    with _forking, _blocked_interrupts(), warnings.catch_warnings():
+    # No Ctrl-C between fork and the moment at which the worker leaves it to its parent.
+    with _forking, blocked_interrupts(), warnings.catch_warnings():
         # Python warns that threads are not forked: workers use none.
         warnings.simplefilter("ignore", DeprecationWarning)
         ours, theirs = Pipe()
@@ -63,13 +63,3 @@ def _live_as_worker(parent: int, core: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     pin_thread(core)
     torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def _blocked_interrupts() -> Iterator[None]:
-    """No Ctrl-C between fork and the moment at which the worker leaves it to its parent."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -20,12 +20,14 @@ class InlineDevice(HostClock):
         self.torch_device = HOST_DEVICE
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Run a function; the future is done."""
+        """Run a function; the future is done. What is no error, such as Ctrl-C, is raised here, on its own thread."""
         future: Future[T] = Future()
         try:
-            future.set_result(work())
-        except BaseException as error:
+            result = work()
+        except Exception as error:
             future.set_exception(error)
+        else:
+            future.set_result(result)
         return future
 
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:  # noqa: ARG002
@@ -51,12 +53,15 @@ class InlineDevice(HostClock):
 def on_core(core: int) -> Iterator[None]:
     """Keep the calling thread on a core, with one torch thread, for a while."""
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, {core})
-    if threads != 1:
-        torch.set_num_threads(1)
+    # A Ctrl-C may come between any two calls: each is undone by a clause of its own.
     try:
-        yield
+        os.sched_setaffinity(0, {core})
+        try:
+            if threads != 1:
+                torch.set_num_threads(1)
+            yield
+        finally:
+            if threads != 1:
+                torch.set_num_threads(threads)
     finally:
         os.sched_setaffinity(0, before)
-        if threads != 1:
-            torch.set_num_threads(threads)

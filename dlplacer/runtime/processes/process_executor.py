@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +53,6 @@ class ProcessState(StepState):
 
     step: "ForkedStep"
     number: int
-    finalizer: Any
     seconds: float = 0.0
 
 
@@ -96,13 +94,13 @@ class ForkedStep:
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
         """The state with which a step begins."""
         begun, number = self._executors[0].start(inputs, record), next(_numbers)
-        state = ProcessState(**vars(begun), step=self, number=number, finalizer=None)
+        state = ProcessState(**vars(begun), step=self, number=number)
         for name in self._away:
             state.values[name] = {}
             if state.timeline is not None:
                 state.timeline[name] = DeviceTimeline()
         # A forward pass whose loss is dropped leaves values in the workers.
-        state.finalizer = weakref.finalize(state, self.group.dropped.append, number)
+        self.group.hold(state, number)
         return state
 
     def run(self, number: int, state: ProcessState) -> None:
@@ -188,7 +186,7 @@ class ForkedStep:
         if isinstance(self._made.updater, SharedUpdater):
             self._made.updater.refresh()
         if number == len(self._executors) - 1:
-            state.finalizer.detach()
+            self.group.release(state.number)
 
 
 class StepProcesses:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from dlplacer.core.errors import RunError
+from dlplacer.planning.interrupt import deferred_interrupts
 
 _READY_LIMIT_S = 60.0
 """If a lock was held elsewhere when a worker was forked, it never answers."""
@@ -79,11 +80,12 @@ class WorkerHandle:
 
 
 def end_workers(workers: Sequence[WorkerHandle]) -> None:
-    """End all of them and wait for it."""
-    for worker in workers:
-        worker.kill()
-    for worker in workers:
-        worker.bury()
+    """End all of them and wait for it, also if a Ctrl-C comes: nobody would end those that are left."""
+    with deferred_interrupts():
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.bury()
 
 
 def _ending(code: int) -> str:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import RunError
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
+from dlplacer.planning.interrupt import deferred_interrupts
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
@@ -40,7 +41,8 @@ class ProcessProfiler:
         try:
             for device in devices:
                 steps = _OwnSteps(job, captured, InlineDevice(device.name, device.type))
-                self._workers.append(WorkerHandle(device.name, *fork_worker(device, device.core, steps.serve)))
+                with deferred_interrupts():
+                    self._workers.append(WorkerHandle(device.name, *fork_worker(device, device.core, steps.serve)))
             for worker in self._workers:
                 worker.await_ready()
         except BaseException:
@@ -58,7 +60,8 @@ class ProcessProfiler:
 
     def close(self) -> None:
         """End the processes."""
-        self._finalizer()
+        with deferred_interrupts():
+            self._finalizer()
 
     def _ask(self, positions: Sequence[int], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         line, answers = json.dumps(asked).encode(), []

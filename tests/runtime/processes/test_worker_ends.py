@@ -32,18 +32,6 @@ def require_end(pid: int) -> None:
     assert not is_running(pid)
 
 
-def require_end_by(process: "subprocess.Popen[str]", end: signal.Signals) -> None:
-    """Send a signal, and again every second: Python loses a Ctrl-C that meets the callback of a weak reference."""
-    for _ in range(20):
-        process.send_signal(end)
-        try:
-            process.wait(1)
-        except subprocess.TimeoutExpired:
-            continue
-        return
-    raise AssertionError(f"{end.name} does not end the process")
-
-
 def test_closing_ends_the_workers():
     module = placed_branches("on")
     module.step(ROWS, LABELS)
@@ -182,7 +170,8 @@ def test_workers_end_with_their_parent(end, state):
         pid = int(parent.stdout.readline())
         assert is_running(pid)
         time.sleep(0.05)
-        require_end_by(parent, end)
+        parent.send_signal(end)
+        parent.wait(20)
         require_end(pid)
     finally:
         parent.kill()
