@@ -51,7 +51,7 @@ def _apart(plan: Plan, predicted: Plan) -> str:
     if plan is predicted or not predicted.makespan_s:
         return ""
     percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)
-    return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'}"
+    return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"
 
 
 def _overlapping(plan: Plan) -> Options:
