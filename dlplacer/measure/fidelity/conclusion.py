@@ -65,13 +65,12 @@ def conclusion(outcome: RunOutcome) -> str:
 def causes(outcome: RunOutcome) -> dict[str, float]:
     """Cause → seconds of loss.
 
-    With small ops the interpreter has both what placing and what contention costs, and that devices idle while they
-    take turns; on one device nothing contends.
+    With small ops the interpreter has both what placing and what contention costs; on one device nothing contends.
+    Devices that take turns wait for their turn, whether what they need is there or not.
     """
     loss = outcome.loss
     if outcome.takes_turns:
-        interpreter_s = loss.runtime_s + loss.contention_s + loss.idle_s
-        return {"interpreter": interpreter_s, "hand-overs": loss.handover_s, "host": loss.host_s}
+        return {"interpreter": loss.total_s - loss.host_s, "host": loss.host_s}
     found = {"idle": loss.idle_s, "hand-overs": loss.handover_s, "host": loss.host_s}
     if outcome.has_small_ops:
         return {"interpreter": loss.runtime_s + loss.contention_s, **found}

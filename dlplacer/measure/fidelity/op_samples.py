@@ -14,6 +14,7 @@ its time, and what is left to run beside others is no longer than handing the lo
 # Below this mean time of an op, what recording costs (two readings of a clock, and no segments) shows in a step.
 _SHORT_OP_S = 2e-4
 _LONGEST_RECORDING_S = 3e-6
+_PLAIN_AHEAD = 3
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,9 @@ class OpSampler:
             self.together_plain_s.append([sample.wall_s for sample in recorded])
 
     def _settled_plain_steps(self, positions: Sequence[int]) -> list[float]:
-        """Seconds of a step that is not recorded, behind one of its kind: recorded steps run other functions."""
-        self.profiler.plain_steps(positions)
+        """Seconds of a step that is not recorded, behind others of its kind: recorded steps run other functions."""
+        for _ in range(_PLAIN_AHEAD):
+            self.profiler.plain_steps(positions)
         return self.profiler.plain_steps(positions)
 
     @property
@@ -156,7 +158,7 @@ class OpSampler:
         several = len(self.turns) > 1
         steps = [with_shared_waits(usual_alone, each) for each in self._last_together(count)] if several else []
         if not several:
-            steps = _one_by_one(clean, count)
+            steps = _one_by_one(alone, clean, count)
         usual_together = {at: typical([each[at] for each in steps]) for at in alone}
 
         def planned(times: Mapping[int, OpTimes]) -> dict[str, float]:
@@ -237,9 +239,19 @@ def _without_recording(sample: AloneSample, others: Sequence[AloneSample]) -> di
     return {op: max(0.0, seconds - recording_s) for op, seconds in sample.recorded.op_times_s.items()}
 
 
-def _one_by_one(clean: Mapping[int, Sequence[OpTimes]], count: int) -> list[dict[int, OpTimes]]:
-    """The steps alone of the only used device; as many without ops in a process that has another device."""
-    return [{at: times} for at, found in clean.items() for times in found] or [{} for _ in range(count)]
+def _one_by_one(
+    alone: Mapping[int, Sequence[AloneSample]], clean: Mapping[int, Sequence[OpTimes]], count: int
+) -> list[dict[int, OpTimes]]:
+    """The steps alone of the only used device; as many without ops in a process that has another device.
+
+    Each is as long as the step of its round that was not recorded.
+    """
+    steps: list[dict[int, OpTimes]] = []
+    for at, found in clean.items():
+        for sample, times in zip(alone[at], found, strict=True):
+            share = max(0.0, sample.plain_s - sample.recorded.host_s) / (_total(times) or 1.0)
+            steps.append({at: {op: seconds * share for op, seconds in times.items()}})
+    return steps or [{} for _ in range(count)]
 
 
 def _total(times: OpTimes) -> float:

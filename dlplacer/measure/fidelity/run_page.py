@@ -23,14 +23,13 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "prediction_error": ("error", _percent),
     "measured_speedup": ("speedup", _times),
     "predicted_speedup": ("predicted speedup", _times),
-    "conclusion": ("conclusion", str),
     "baseline_s": ("one device, plain PyTorch", format_seconds),
     "eager_all_cores_s": ("all cores, plain PyTorch", format_seconds),
     "plan_makespan_s": ("as planned earlier", format_seconds),
     "runtime_factor": ("runtime factor", _times),
     "contention_factor": ("contention factor", _times),
     "noise": ("noise of the baseline", _percent),
-    "host_s": ("host, before and after the devices", format_seconds),
+    "host_s": ("host, before and after the devices, not drawn", format_seconds),
     "max_abs_error": ("largest difference to plain PyTorch", "{:.3g}".format),
     "step": ("step", str),
     "steps": ("steps timed", str),
@@ -41,7 +40,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def page_of_run(run: Run) -> str:
     """One HTML page about a run: its predicted and its recorded step on one axis, and its figures."""
-    return run_page(run.predicted, run.measured, run_figures(run.report))
+    return run_page(run.predicted, run.measured, run_figures(run.report), run.report.conclusion)
 
 
 def run_figures(report: RunReport) -> list[tuple[str, str]]:

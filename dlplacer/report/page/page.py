@@ -41,7 +41,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     return render_page(Page(title, top, figures, schedule_data(both, (0, 1))))
 
 
-def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]) -> str:
+def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]], conclusion: str = "") -> str:
     """The page of a run: its predicted and a recorded step on one axis, device by device.
 
     Parameters
@@ -50,13 +50,16 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
         As `dlplacer.measure.fidelity` records it, on the devices of the predicted plan.
     figures
         Name and value of what the run found; the first few stand at the top.
+    conclusion
+        What they say, in a sentence.
     """
     both = [("predicted", predicted), ("measured", measured)]
     devices = [device.id for device in predicted.topology.devices]
     where = ", ".join(devices) if len(devices) <= _MOST_NAMED else f"{len(devices)} devices"
     title = f"{predicted.graph.name or 'graph'}: predicted and measured on {where}"
     tables = [FigureTable("Run", figures), assumption_table([("", predicted)]), origin_table(predicted)]
-    return render_page(Page(title, figures[:_TOP], tables, schedule_data(both, (0, 1), is_run=True)))
+    data = schedule_data(both, (0, 1), is_run=True)
+    return render_page(Page(title, figures[:_TOP], tables, data, conclusion))
 
 
 def schedule_data(

@@ -53,12 +53,15 @@ class Page:
         Shown at the side; readable without the script.
     data
         For the script: JSON.
+    conclusion
+        A sentence below the heading.
     """
 
     title: str
     highlights: Sequence[tuple[str, str]]
     figures: Sequence[FigureTable]
     data: Mapping[str, Any] = field(default_factory=dict)
+    conclusion: str = ""
 
 
 def render_page(page: Page) -> str:

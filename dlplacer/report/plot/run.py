@@ -18,6 +18,7 @@ from dlplacer.report.plot.style.colors import GUIDE
 from dlplacer.report.plot.style.formats import picture_format
 from dlplacer.report.waited_transfers import waited_for
 
+_SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
@@ -36,11 +37,21 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by:
     )
     for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, color_by=color_by, mark_path=False, until_s=longest_s)
-        title = f"{name}: {format_seconds(plan.makespan_s)} from the start of the first op to the end of the last"
-        ax.set_title(title, loc="left", fontsize=10)
+        ax.set_title(
+            f"{name}: {format_seconds(plan.makespan_s)}{_apart(plan, predicted)}", loc="left", fontweight="bold"
+        )
+    axes[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
     if shown[1].transfers and not measured.transfers:
         axes[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
     return axes
+
+
+def _apart(plan: Plan, predicted: Plan) -> str:
+    """By how much a step is longer or shorter than predicted, in words; of the predicted one nothing."""
+    if plan is predicted or not predicted.makespan_s:
+        return ""
+    percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)
+    return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"
 
 
 def _overlapping(plan: Plan) -> Options:

@@ -74,6 +74,19 @@ def test_a_plan_on_one_device_is_sampled_alone() -> None:
     assert {positions for _, positions in steps.calls} == {(1,)}
 
 
+# Two ops of 0.1 and 0.2 ms; recording makes the step of 0.15 ms twice as long, more than it may for two ops.
+def test_alone_a_step_is_as_long_as_when_it_is_not_recorded() -> None:
+    steps = MadeSteps()
+    steps.factor, steps.plain_share, steps.host_s = 1e-4, 0.5, 0.0
+    sampler = OpSampler(steps, [0])
+    for _ in range(2):
+        sampler.step_alone()
+    for sample in sampler.own_times(2, POSITION, {"x": "d0", "y": "d0"}).samples:
+        assert sum(sample.values()) == pytest.approx(1.5e-4)
+        assert sample["y"] / sample["x"] == pytest.approx(2, rel=0.05)
+    assert steps.calls.count(("plain", (0,))) == 2 * 4
+
+
 def test_another_process_has_the_turn() -> None:
     steps = MadeSteps()
     sampler = OpSampler(steps, [None, 0])

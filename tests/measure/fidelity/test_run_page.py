@@ -40,7 +40,11 @@ def test_figures_have_names_and_units() -> None:
 
 def test_both_steps_are_on_the_page() -> None:
     measured = replace(diamond(), method="measured", transfers=(), memory={})
-    page = ReadPage(page_of_run(Run(REPORT, diamond(), measured)))
+    said = "Nothing is lost to <idle> devices."
+    text = page_of_run(Run(replace(REPORT, conclusion=said), diamond(), measured))
+    page = ReadPage(text)
+    assert text.count('<p class="conclusion" id="conclusion">Nothing is lost to &lt;idle&gt; devices.</p>') == 1
+    assert 'id="conclusion"' not in page_of_run(Run(REPORT, diamond(), measured))
     assert [schedule["name"] for schedule in page.data["schedules"]] == ["predicted", "measured"]
     assert page.data["shown"] == [0, 1]
     assert page.title == "small: predicted and measured on a, b"

@@ -23,14 +23,18 @@ function stepPixels(schedule, area) {
   return [Math.max(area.left, x(0)), Math.min(area.right, x(schedule.end))];
 }
 
+// Of two schedules on one axis the first, what was predicted, is paler.
+const FIRST_OF_TWO = 0.55;
+
 function opPaint(schedule) {
   const { colors, category } = coloring();
   const own = category[schedule.number];
   const { lit } = state;
   const paint = { color: "", alpha: 1 };
+  const usual = state.shown.length > 1 && state.shown[0] === schedule.number ? FIRST_OF_TWO : 1;
   return (event) => {
     paint.color = colors[own[event]];
-    paint.alpha = !lit || lit.has(schedule, event) ? 1 : 0.16;
+    paint.alpha = !lit || lit.has(schedule, event) ? usual : 0.16;
     return paint;
   };
 }
