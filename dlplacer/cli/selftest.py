@@ -34,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="largest error of a prediction that passes (0.15)",
     )
-    parser.add_argument("--no-predictions", action="store_true", help="leave out the timed models, which take minutes")
+    parser.add_argument(
+        "--no-predictions", action="store_true", help="leave out the timed models, which take most of the time"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans and pauses (0)")
     parser.add_argument(
         "-o", "--output", metavar="F", type=output_file, help="write a report (JSON) that can be attached to an issue"
@@ -83,9 +85,9 @@ def _models() -> "tuple[dict[str, Build], dict[str, Build]]":
         "mlp": partial(models.mlp, batch_size=8),
     }
     timed: dict[str, Build] = {
-        "branches": partial(models.branches, batch_size=32, image_size=48, count=4),
+        "branches": partial(models.branches, batch_size=16, image_size=48, count=4),
         "mlp": partial(models.mlp, batch_size=256, features=1024, width=1024),
-        "inception_v3": partial(models.inception_v3, batch_size=2),
+        "inception_v3": partial(models.inception_v3, batch_size=2, image_size=139),
     }
     return small, timed
 

@@ -1,9 +1,12 @@
-"""The rows of README's table that ``make demo`` gives, from several runs of it, with ranges; run it once per machine.
+"""README's measured rows from several runs, with ranges; run it once per machine.
 
     python tests/benchmarks/measured_table.py [--runs 5] [--output FOLDER] [ARGUMENT OF THE DEMO…]
+    python tests/benchmarks/measured_table.py --rows FILE
 
-Every run has a folder of its own in FOLDER; those that are done are not repeated, so that an interrupted series goes on
-where it ended. Nothing else should run meanwhile: runs on a machine that was not quiet are counted and said.
+The first form runs ``make demo`` several times. Every run has a folder of its own in FOLDER; those that are done are
+not repeated, so that an interrupted series goes on where it ended. The second form takes the file that
+``prediction_table.py --json`` has written: a row for every model that ran at least `LEAST` times, and one for all.
+Nothing else should run meanwhile: runs on a machine that was not quiet are counted and said.
 """
 
 import argparse
@@ -12,8 +15,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 DEMO = Path(__file__).parents[2] / "examples" / "01_main_job.py"
@@ -21,15 +26,22 @@ LEAST = 5
 NOISY = 0.1
 """As in `dlplacer.measure.fidelity.conclusion`, which needs torch."""
 
+Report = Mapping[str, Any]
+
 
 def main() -> None:
-    """Run the demo until there are enough results, and print the rows."""
+    """Print the rows of the demo, which is run until there are enough results, or those of a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=LEAST)
     parser.add_argument("--output", type=Path, default=Path("demo_runs"))
+    parser.add_argument("--rows", type=Path, help="what prediction_table.py --json has written, in place of the demo")
     arguments, passed_on = parser.parse_known_args()
     if arguments.runs < LEAST:
         raise SystemExit(f"--runs is {arguments.runs}; a range needs at least {LEAST}")
+    if arguments.rows is not None:
+        lines = arguments.rows.read_text(encoding="utf-8").splitlines()
+        print("\n".join(model_rows([json.loads(line) for line in lines if line], machine())))
+        return
     reports = []
     for number in range(arguments.runs):
         folder = arguments.output / f"run{number + 1}"
@@ -39,15 +51,12 @@ def main() -> None:
     print("\n".join(rows(reports, machine())))
 
 
-def rows(reports: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
-    """Markdown rows: what, where, and the range over the runs."""
-    count, baseline = len(reports), [report["baseline_s"] for report in reports]
-    noisy = sum(report["noise"] > NOISY for report in reports)
-    runs = f"{count} runs" + (f", {noisy} of them on a noisy machine" if noisy else "")
+def rows(reports: Sequence[Report], where: str) -> Iterator[str]:
+    """Markdown rows of a demo: what, where, and the range over the runs."""
+    baseline = [report["baseline_s"] for report in reports]
 
     def row(what: str, values: Sequence[float], unit: str, scale: float = 1.0, digits: int = 2) -> str:
-        low, high = (f"{scale * value:.{digits}f}" for value in (min(values), max(values)))
-        return f"| {what} | {where}, {runs} | {low if low == high else f'{low}–{high}'}{unit} |"
+        return f"| {what} | {where}, {counted(reports)} | {ranged(values, scale, digits)}{unit} |"
 
     yield "| what | where | result |"
     yield "| --- | --- | --- |"
@@ -65,6 +74,44 @@ def rows(reports: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
     yield row("contention factor", [report["contention_factor"] for report in reports], "", digits=3)
     yield row("noise of plain PyTorch", [report["noise"] for report in reports], " %", 100, 1)
     yield row("largest difference of loss and gradients", [report["max_abs_error"] for report in reports], "", digits=6)
+
+
+def model_rows(found: Sequence[Report], where: str) -> Iterator[str]:
+    """Markdown rows, one for each model: devices and speedups over plain PyTorch on one core, and errors.
+
+    The last row is of all models: the median of the medians, and the worst of the medians.
+    """
+    of_model: dict[str, list[Report]] = defaultdict(list)
+    for report in found:
+        of_model[report["model"]].append(report)
+    enough = {name: reports for name, reports in of_model.items() if len(reports) >= LEAST}
+    yield f"| {where} | devices | planned | plain PyTorch, a thread per core | error of the predicted step |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, reports in enough.items():
+        threads = [report["baseline_s"] / report["eager_all_cores_s"] for report in reports]
+        speedups = ranged([report["measured_speedup"] for report in reports])
+        errors = ranged([report["error"] for report in reports], 100, 1)
+        used = ", ".join(sorted({str(report["devices"]) for report in reports}))
+        yield f"| {name}, {counted(reports)} | {used} | {speedups}x | {ranged(threads)}x | {errors} % |"
+    if enough:
+        usual = [100 * median(report["error"] for report in reports) for reports in enough.values()]
+        slowest = min(median(report["measured_speedup"] for report in reports) for reports in enough.values())
+        yield (
+            f"| {len(enough)} models, medians | | at least {slowest:.2f}x | | median {median(usual):.1f} %, worst "
+            f"{max(usual):.1f} % |"
+        )
+
+
+def counted(reports: Sequence[Report]) -> str:
+    """How many runs there were, and on how noisy a machine."""
+    noisy = sum(report["noise"] > NOISY for report in reports)
+    return f"{len(reports)} runs" + (f", {noisy} of them on a noisy machine" if noisy else "")
+
+
+def ranged(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
+    """From the smallest to the largest."""
+    low, high = (f"{scale * value:.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low}–{high}"
 
 
 def machine() -> str:

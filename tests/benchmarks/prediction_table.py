@@ -1,16 +1,18 @@
 """Predicted against measured step times on two CPU cores: profile, solve, run; prints a table and the median error.
 
-    python tests/benchmarks/prediction_table.py [--models NAME…] [--devices D,D] [--steps N] [--method M] [--json FILE]
+    python tests/benchmarks/prediction_table.py [--models NAME…] [--devices D,D] [--runs N] [--steps N] [--method M]
+        [--plans FOLDER] [--json FILE]
 
 Nothing else should run on these cores meanwhile: the load average is printed beside every row. ``planned`` is what the
-plan promised under the costs that it was made with; ``predicted`` is its replay under costs of the same run.
+plan promised under the costs that it was made with; ``predicted`` is its replay under costs of the same run. Plans are
+made as after ``dlplacer profile`` and ``dlplacer topology detect --measure``. `measured_table.py` makes ranges of the
+rows of a file.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,15 +23,19 @@ from benchmarks.prediction_jobs import JOBS
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
+from dlplacer.files import write_plan
+from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.measure.fidelity.prediction import used_devices
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.short_ops import times_for_planning
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
@@ -44,39 +50,56 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--devices", default="cpu:0,cpu:1")
+    parser.add_argument("--runs", type=int, default=1, help="of every plan; 0 only makes plans, for --plans")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument(
         "--method", default=DEFAULT_METHOD, help="how plans are found; heft puts small ops on both devices too"
     )
+    parser.add_argument("--plans", type=Path, help="folder of plans that were made before, and where new ones go")
     parser.add_argument("--json", type=Path, help="file to which rows are appended, one JSON object a line")
     arguments = parser.parse_args()
     print(HEAD)
     rows = []
     for name in arguments.models:
-        row = measured_row(name, JOBS[name], arguments)
-        rows.append(row)
-        print(line_of(row), flush=True)
-        if arguments.json:
-            with arguments.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        plan = plan_of(name, arguments)
+        for _ in range(arguments.runs):
+            row = measured_row(name, plan, arguments)
+            rows.append(row)
+            print(line_of(row), flush=True)
+            if arguments.json:
+                with arguments.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
     errors = [row["error"] for row in rows]
-    print(f"error: median {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %")
+    if errors:
+        print(f"error: median {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %")
 
 
-def measured_row(name: str, build: Callable[[], Job], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Profile on the devices, solve for the links between them, run, compare."""
-    devices = arguments.devices.split(",")
-    plan = planned(build(), devices, arguments.time_limit, arguments.method)
-    report = run(build(), plan, devices, arguments.steps).report
+def plan_of(name: str, arguments: argparse.Namespace) -> Plan:
+    """The plan of a job: one that was made before, or profiled on the devices and solved for the links between them."""
+    file = None if arguments.plans is None else arguments.plans / f"{name}.json"
+    if file is not None and file.exists():
+        return load_plan(file)
+    plan = planned(JOBS[name](), arguments.devices.split(","), arguments.time_limit, arguments.method)
+    if file is not None:
+        arguments.plans.mkdir(parents=True, exist_ok=True)
+        write_plan(file, plan)
+    return plan
+
+
+def measured_row(name: str, plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run a plan, and compare."""
+    report = run(JOBS[name](), plan, arguments.devices.split(","), arguments.steps).report
     return {
         "model": name,
         "ops": len(plan.ops),
+        "devices": len(used_devices(plan)),
         "planned_s": plan.makespan_s,
         "bound_s": plan.lower_bound_s,
         "predicted_s": report.predicted_s,
         "measured_s": report.measured_s,
         "baseline_s": report.baseline_s,
+        "eager_all_cores_s": report.eager_all_cores_s,
         "error": report.prediction_error,
         "predicted_speedup": report.predicted_speedup,
         "measured_speedup": report.measured_speedup,
@@ -84,6 +107,7 @@ def measured_row(name: str, build: Callable[[], Job], arguments: argparse.Namesp
         "contention_factor": report.contention_factor,
         "noise": report.noise,
         "conclusion": report.conclusion,
+        "processes": bool(report.processes.get("used")),
         "load": os.getloadavg()[0],
     }
 
@@ -94,7 +118,7 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     opened = open_devices(devices)
     try:
-        graph = with_measured_times(captured.graph, profile_ops(job, captured, opened))
+        graph = with_measured_times(captured.graph, times_for_planning(job, captured, opened))
         here = with_timed_dispatch(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:

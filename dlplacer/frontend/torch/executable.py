@@ -100,4 +100,11 @@ class Executable:
 
     def of_role(self, *roles: str) -> tuple[OpCode, ...]:
         """The codes of these roles, in order."""
-        return tuple(code for code in self.codes.values() if code.role in roles)
+        # Every step asks; looking through all ops would take as long as a tenth of a step of short ones.
+        if roles not in self._of_roles:
+            self._of_roles[roles] = tuple(code for code in self.codes.values() if code.role in roles)
+        return self._of_roles[roles]
+
+    @cached_property
+    def _of_roles(self) -> dict[tuple[str, ...], tuple[OpCode, ...]]:
+        return {}

@@ -98,14 +98,16 @@ class OpSampler:
         """The step that `step_alone` would take; nothing is kept."""
         position = self._turn()
         if position is not None:
-            self.profiler.plain_steps([position])
+            self.profiler.recorded_steps([position])
 
     def step_alone(self) -> None:
         """A step on the device whose turn it is, kept."""
         position = self._turn()
         if position is not None:
             (recorded,) = self.profiler.recorded_steps([position])
-            (plain_s,) = self.profiler.plain_steps([position]) if self._has_short_ops(recorded) else [recorded.wall_s]
+            plain_s = recorded.wall_s
+            if self._has_short_ops(recorded):
+                (plain_s,) = self._settled_plain_steps([position])
             self.alone.setdefault(position, []).append(AloneSample(self._round, recorded, plain_s))
         self._round += 1
 
@@ -119,9 +121,14 @@ class OpSampler:
         recorded = self.profiler.recorded_steps(self.own) if self.own else []
         self.together.append(recorded)
         if any(self._has_short_ops(sample, len(self.turns)) for sample in recorded):
-            self.together_plain_s.append(self.profiler.plain_steps(self.own))
+            self.together_plain_s.append(self._settled_plain_steps(self.own))
         else:
             self.together_plain_s.append([sample.wall_s for sample in recorded])
+
+    def _settled_plain_steps(self, positions: Sequence[int]) -> list[float]:
+        """Seconds of a step that is not recorded, behind one of its kind: recorded steps run other functions."""
+        self.profiler.plain_steps(positions)
+        return self.profiler.plain_steps(positions)
 
     @property
     def complete(self) -> bool:

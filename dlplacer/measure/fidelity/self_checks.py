@@ -28,11 +28,14 @@ from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.short_ops import times_for_planning
 
 _TOLERANCE = 1e-4
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
+_STEPS = 7
+"""Of a timed model: its middle half is four steps, and all of a self-test takes about a minute on two cores."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def selftest(
         for name, build in timed.items():
             on_progress(f"prediction: {name}")
             plan = _planned(build(), opened, topology)
-            report = run(build(), plan, devices, steps=10, warmup=3).report
+            report = run(build(), plan, devices, steps=_STEPS, warmup=3).report
             checks.append(Check("prediction", name, report.prediction_error, largest_error, "relative error"))
         names = tuple(device.name for device in opened)
         return Selftest(names, tuple(checks), environment_of(opened), topology)
@@ -165,7 +168,7 @@ def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> 
     captured = capture_job(job, default_rewrites())
     if in_host_memory(devices):
         reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
-    graph = with_measured_times(captured.graph, profile_ops(job, captured, devices))
+    graph = with_measured_times(captured.graph, times_for_planning(job, captured, devices))
     return place(graph, topology, method="heft", time_limit_s=30).plan
 
 

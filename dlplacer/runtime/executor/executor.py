@@ -13,6 +13,7 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
 from dlplacer.runtime.executor.device_run import DeviceRun
@@ -204,7 +205,9 @@ class Executor:
             else:
                 self._compiled[key] = {
                     name: compiled((name,), [(name, action) for action in actions[name]], recording)
-                    for name in self._devices
+                    for name, device in self._devices.items()
+                    # Waking a thread for nothing costs a step of short ops some hundredths of its time.
+                    if actions[name] or recording or streams_of(device) is not None
                 }
         return self._compiled[key]
 

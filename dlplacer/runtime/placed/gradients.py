@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
+from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks, has_tensor_hooks
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
@@ -20,18 +20,25 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
     taken: set[int] = set()
     for name, computed in gradients.items():
         parameter, gradient = parameters[name], computed
-        for hook in gradient_hooks(parameter):
-            changed = hook(gradient)
-            gradient = gradient if changed is None else changed
+        hooked = has_tensor_hooks(parameter)
+        if hooked:
+            for hook in gradient_hooks(parameter):
+                changed = hook(gradient)
+                gradient = gradient if changed is None else changed
+        present = parameter.grad
         # Two parameters may get views of one tensor, for example the halves of a concatenation: adding to one ``.grad``
         # in place must not change the other.
-        memory = gradient.untyped_storage().data_ptr()
-        if parameter.grad is not None:
-            parameter.grad.add_(gradient)
-        elif gradient is computed and gradient.stride() == parameter.stride() and memory not in taken:
+        if present is not None:
+            present.add_(gradient)
+        elif (
+            gradient is computed
+            and gradient.stride() == parameter.stride()
+            and (memory := gradient.untyped_storage().data_ptr()) not in taken
+        ):
             parameter.grad = gradient
             taken.add(memory)
         else:
             parameter.grad = torch.empty_like(parameter).copy_(gradient)
-        for hook in accumulation_hooks(parameter):
-            hook(parameter)
+        if hooked:
+            for accumulated in accumulation_hooks(parameter):
+                accumulated(parameter)

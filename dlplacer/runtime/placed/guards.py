@@ -154,8 +154,8 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     MismatchError
         If something has moved or cut it since the plan was applied, as FSDP does.
     """
-    require_whole(name, tensor)
-    if tensor.device != device:
+    if tensor.device != device or hasattr(tensor, "full_tensor"):
+        require_whole(name, tensor)
         raise MismatchError(
             f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
             "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"

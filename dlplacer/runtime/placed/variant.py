@@ -105,9 +105,12 @@ class Variant:
         """
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
-            require_home(name, tensors[name], device)
+            tensor = tensors[name]
+            require_home(name, tensor, device)
             # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
-            bound.update(dict.fromkeys(ops, tensors[name].detach()))
+            plain = tensor.detach()
+            for op in ops:
+                bound[op] = plain
         for code, target in self._inputs:
             tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)

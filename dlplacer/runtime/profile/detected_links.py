@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.device_table import TURN
 from dlplacer.machines.importers.host import CORE
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import RuntimeDevice
@@ -46,15 +47,27 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
 
 def with_timed_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
     """The machine of these devices, with what issuing an op to them costs: cores are threads of one process."""
-    dispatch_s = dispatch_of_devices_s(opened)
+    # Three digits: it varies by a tenth from one run to the next.
+    dispatch_s = float(f"{dispatch_of_devices_s(opened):.3g}")
+    return _with_dispatch(topology, opened, dispatch_s, "timed with a chain of short ones")
+
+
+def with_usual_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
+    """The machine of these devices, with the turns that cores of one process take on the machine of the device table.
+
+    What issuing an op to other devices costs is left open.
+    """
+    return _with_dispatch(topology, opened, TURN.value if in_host_memory(opened) else 0.0, "of a generic host")
+
+
+def _with_dispatch(topology: Topology, opened: Sequence[RuntimeDevice], dispatch_s: float, how: str) -> Topology:
     if not dispatch_s:
         return topology
-    # Three digits: it varies by a tenth from one run to the next.
-    issue: dict[str, Any] = {"dispatch_s": float(f"{dispatch_s:.3g}")}
+    issue: dict[str, Any] = {"dispatch_s": dispatch_s}
     if in_host_memory(opened):
         issue |= {"process": "host", "asynchronous": False}
     return replace(
         topology,
         devices=tuple(replace(device, **issue) for device in topology.devices),
-        source=f"{topology.source}; issue of an op timed with a chain of short ones",
+        source=f"{topology.source}; issue of an op {how}",
     )

@@ -20,6 +20,7 @@ from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
+from dlplacer.runtime.profile.detected_links import with_usual_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import recorded_times, with_measured_times
 from dlplacer.runtime.profile.statistic import OpTimes, typical
@@ -35,8 +36,9 @@ class GraphRunner:
     Parameters
     ----------
     planning
-        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means links that cost nothing
-        between cores, and are timed elsewhere.
+        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices themselves, with
+        links that are timed, and the turns that cores usually take: to time these, a step would have to be captured,
+        which cannot be done while Dynamo compiles another.
     """
 
     def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:
@@ -74,7 +76,7 @@ class GraphRunner:
 
     def _planned(self, inputs: Sequence[object]) -> Plan:
         options = dict(self._planning)
-        topology = options.pop("topology") or measured_topology(self._devices)
+        topology = options.pop("topology") or with_usual_dispatch(measured_topology(self._devices), self._devices)
         graph = with_measured_times(self.captured.graph, self._op_times(inputs, topology))
         return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
 

@@ -39,8 +39,8 @@ def test_devices_take_turns_and_are_then_together() -> None:
         sampler.untimed_alone()
         sampler.step_alone()
         sampler.step_together()
-    turns = [("plain", (at,)) for at in (0, 1, 0)]
-    assert [call for call in steps.calls if call[0] == "plain"] == turns  # ops of seconds: recording costs them nothing
+    turns = [("recorded", (at,)) for at in (0, 0, 1, 1, 0, 0)]  # the untimed step is of the same kind
+    assert [call for call in steps.calls if len(call[1]) == 1] == turns  # ops of seconds: recording costs them nothing
     found = sampler.own_times(3, POSITION, PLACEMENT)
     assert found.alone == {"x": 1.0, "y": 20.0}
     assert found.together == {"x": 2.0, "y": 40.0}
@@ -79,7 +79,7 @@ def test_another_process_has_the_turn() -> None:
     sampler = OpSampler(steps, [None, 0])
     sampler.step_alone()
     sampler.untimed_alone()
-    assert steps.calls == [("plain", (0,))]
+    assert steps.calls == [("recorded", (0,))]
     sampler.step_alone()
     sampler.step_together()
     sampler.step_together()

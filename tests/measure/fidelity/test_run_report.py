@@ -152,6 +152,19 @@ def test_a_short_step_is_timed_behind_an_untimed_one() -> None:
     assert "".join(calls) == "ssppll" + "ssupl"
 
 
+# What ran before has left its data in the caches: one step is not enough to drive it out where a step is short.
+@pytest.mark.parametrize(("seconds", "untimed"), [(0.002, 4), (0.03125, 3), (0.0625, 1), (0.5, 1), (1.0, 0)])
+def test_the_shorter_a_step_the_more_untimed_ones_precede_it(seconds: float, untimed: int) -> None:
+    clock, calls = [0.0], []
+
+    def step() -> None:
+        calls.append("timed")
+        clock[0] += seconds
+
+    alternated_times({"a": step}, 2, 0, by_clock(clock), {"a": lambda: calls.append("untimed")})
+    assert calls == ["timed"] * 2 + (["untimed"] * untimed + ["timed"]) * 2
+
+
 def test_warming_up_ends_after_twelve_steps_that_never_settle() -> None:
     clock, steps = [0.0], []
 
