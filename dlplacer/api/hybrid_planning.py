@@ -47,16 +47,11 @@ def hybrid(
         Epochs that training takes per batch: an epochs file, or a dict from data-parallel workers to epochs, None where
         it does not converge: ``{1: 4, 32: 4, 64: 7}``.
     network
-        Rate of a network card in bytes per second or as ``"12.5 GB/s"``, with which copies of the machine are joined
-        where more devices are asked for than it has.
-    degrees
-        Model-parallel degrees to consider; None means 2 to 8, or those of `speedups`.
-    speedups
-        Known speedups, degree → factor, in place of solving.
-    codecs
-        Names of gradient codecs to consider; None means all.
-    overlap
-        Whether gradients travel during the backward pass.
+        Rate of a network card in bytes per second or as ``"12.5 GB/s"``; it joins copies of a machine of fewer devices.
+    degrees, codecs
+        Model-parallel degrees to consider (None: 2 to 8, or those of `speedups`), and gradient codecs (None: all).
+    speedups, overlap
+        Known speedups, degree → factor, in place of solving; whether gradients travel during the backward pass.
     method, time_limit_s, seed, workers
         Of each solve, as for `place`.
 
@@ -77,36 +72,42 @@ def hybrid(
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid
     from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
-    from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed, PlaceSettings, Several, SpeedupTable
+    from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, Several, SpeedupTable
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
-    expect_whole("", devices=devices)
-    expect_flag("", overlap=overlap)
-    expect_table("", optional=True, speedups=speedups)
     expect_solving(method, time_limit_s, 0.0, seed, workers)
-    chosen = None if degrees is None else tuple_of("", "degrees", degrees, int, "whole numbers")
+    chosen = _asked_degrees(devices, degrees, speedups, overlap)
     box, known = machine_of(topology), _epochs_of(epochs)
     timed = with_times(graph_of(graph), box)
     machine = _machine(box, devices, network)
     work = fastest_work(timed, box)
     settings = PlaceSettings(options_of(options), method, time_limit_s, seed=seed, workers=workers)
     placed = Placed(timed, work.step_s, settings) if speedups is None else None
-    if placed is not None:
-        several: ModelParallel = Several(placed, PipelinedWorkers(timed, work.step_s))
-    else:
-        several = SpeedupTable(_numbers("speedups", speedups or {}))
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or known.mini_batch),
         known.efficiency,
-        several,
+        SpeedupTable(_numbers("speedups", speedups or {}))
+        if placed is None
+        else Several(placed, PipelinedWorkers(timed, work.step_s)),
         machine,
         _exchanges(machine, codecs, overlap),
-        chosen or (tuple(speedups) if speedups else DEGREES),
+        chosen or DEGREES,
         placed,
         known.samples,
         f"{timed.name or 'graph'} on {devices} devices of {machine.name}",
     )
     return plan_hybrid(problem, devices)
+
+
+def _asked_degrees(
+    devices: int, degrees: Sequence[int] | None, speedups: Mapping[int, float] | None, overlap: bool
+) -> tuple[int, ...]:
+    """The degrees that are asked for; an InputError if one of these arguments cannot be meant."""
+    expect_whole("", devices=devices)
+    expect_flag("", overlap=overlap)
+    expect_table("", optional=True, speedups=speedups)
+    chosen = () if degrees is None else tuple_of("", "degrees", degrees, int, "whole numbers")
+    return chosen or tuple(speedups or ())
 
 
 def _epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData") -> "EpochsData":

@@ -55,16 +55,13 @@ def place(
     topology
         A `Topology`, the path of its file, or the name of one that ships.
     options
-        What to assume: `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None means the
-        defaults.
+        What to assume: `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults.
     method
         ``ilp``, or a heuristic: ``heft``, ``list``, ``single``, …; the bound is the best known to any of them.
-    time_limit_s
-        Seconds for the whole call, building the model included.
-    gap
-        Stop when (makespan − bound) ÷ makespan is at most this.
+    time_limit_s, gap
+        Seconds for the whole call, building the model included; (makespan − bound) ÷ makespan at which to stop before.
     workers
-        Threads of the solver; None takes the cores that this process may use.
+        Threads of the solver; None for the cores that this process may use.
     on_progress
         Called with incumbent, bound and elapsed seconds.
     stop
@@ -92,10 +89,8 @@ def place(
     --------
     >>> import dlplacer as dp
     >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", "paper", method="heft")
-    >>> result.status, result.plan.options.contention
-    ('feasible', 'none')
-    >>> result.speedup > 1.2
-    True
+    >>> result.status, result.plan.options.contention, result.speedup > 1.2
+    ('feasible', 'none', True)
     """
     from dlplacer.planning.place import place as place_graph
 

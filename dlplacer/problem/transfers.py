@@ -259,11 +259,6 @@ def _lines(problem: Problem, hops: Sequence[Hop]) -> list[tuple[Line, Line]]:
     return found
 
 
-def _at(line: Line, size_bytes: int) -> int:
-    least, slope, unit = line
-    return (least + slope * size_bytes) // unit
-
-
 def _line(least_s: Fraction, per_byte_s: Fraction, tick_s: Fraction) -> Line:
     least, slope = least_s / tick_s, per_byte_s / tick_s
     unit = math.lcm(least.denominator, slope.denominator)

@@ -103,11 +103,6 @@ def bytes_option(text: str) -> int:
     return int(_typed(text, "bytes", "25 MiB or 1 GB"))
 
 
-def rate_option(text: str) -> float:
-    """The bytes per second of an option such as ``--network "10 Gbit/s"``, for `argparse`."""
-    return _typed(text, "bytes_per_s", "12.5 GB/s or 100 Gbit/s")
-
-
 def share_option(text: str) -> float:
     """The share of an option such as ``--gap 1%``, for `argparse`; a plain number is the share itself."""
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")

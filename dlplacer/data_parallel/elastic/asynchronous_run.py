@@ -80,8 +80,8 @@ def run_async(
 
     With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step.
 
-    A worker that is killed, or ends without a word, is lost: the others and the centre go on, and the result names it.
-    One that raises ends the run.
+    A worker that is killed or ends without a word is lost: all others go on, and the result names it. One that raises
+    ends the run.
 
     Parameters
     ----------
@@ -102,10 +102,8 @@ def run_async(
         Least and greatest learning rate × curvature expected; warns if some of it diverges.
     replay
         A recorded order, which the same training follows to the bit.
-    timeout_s
-        A worker that neither exchanges nor ends for so long is ended, and lost.
-    threads
-        Of torch, per worker.
+    timeout_s, threads
+        A worker that neither exchanges nor ends for so long is ended, and lost; its threads of torch.
     start_method
         ``"spawn"``, ``"fork"`` or ``"forkserver"`` of multiprocessing; None for spawn, or fork if `train` can only be
         inherited, as in a notebook.
@@ -117,33 +115,45 @@ def run_async(
     RunError
         If `train` raises, all workers are lost, or a replay comes to another event than the record.
     """
-    if os.environ.get(INSIDE_WORKER):
-        raise InputError(
-            "a worker calls run_async while it imports the script; put the call under if __name__ == '__main__':"
-        )
+    _require_outside_of_workers()
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
     require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
-    recorded = None
-    if replay is not None:
-        recorded = read_events(replay)
-        require_same(recorded.settings, settings, replay)
+    recorded = None if replay is None else _recorded(replay, settings)
     context = multiprocessing.get_context(start_method or _start_method(train))
     files = CentreFiles.create(workers)
     try:
         task = WorkerTask(train, settings, files, recorded, record is not None, threads)
-        centre = SharedCentre(files)
-        with Supervisor(context, task, centre, timeout_s) as supervisor:
-            model = supervisor.run()
-        events = tuple(centre.events())
-        if record is not None:
-            write_events(record, EventRecord(settings, events, tuple(sorted(supervisor.lost))))
-        centre.map_values(model.count, model.dtype)
-        values = state_dict_of(centre.values, model)
+        return _supervised(task, context, timeout_s, record)
     finally:
         files.close()
-    results = tuple(supervisor.results.get(rank) for rank in range(workers))
+
+
+def _require_outside_of_workers() -> None:
+    if os.environ.get(INSIDE_WORKER):
+        raise InputError(
+            "a worker calls run_async while it imports the script; put the call under if __name__ == '__main__':"
+        )
+
+
+def _recorded(replay: str | PathLike[str], settings: AsyncSettings) -> EventRecord:
+    found = read_events(replay)
+    require_same(found.settings, settings, replay)
+    return found
+
+
+def _supervised(task: WorkerTask, context: Any, timeout_s: float, record: str | PathLike[str] | None) -> AsyncResult:
+    """What the workers of a task come to; their order is written to `record`, if that is given."""
+    centre, settings = SharedCentre(task.files), task.settings
+    with Supervisor(context, task, centre, timeout_s) as supervisor:
+        model = supervisor.run()
+    events = tuple(centre.events())
+    if record is not None:
+        write_events(record, EventRecord(settings, events, tuple(sorted(supervisor.lost))))
+    centre.map_values(model.count, model.dtype)
+    values = state_dict_of(centre.values, model)
+    results = tuple(supervisor.results.get(rank) for rank in range(settings.workers))
     return AsyncResult(values, results, supervisor.lost, tuple(event // 3 for event in events))
 
 

@@ -18,7 +18,7 @@ from dlplacer.data_parallel.elastic.shared_centre import LOST, SharedCentre
 
 _LOOK_S = 0.5
 _END_S = 1.0
-_CALLER = 5
+_CALLER = 6
 """Frames from `Supervisor._lose` to who calls `run_async`."""
 
 
