@@ -75,7 +75,7 @@ class DefaultParams:
     start_share: float = 0.1
     memory_share: float = 0.4
     sure_starts: int = 2
-    timed_from: int = 1000
+    timed_from: int = 300
     late_share: float = 0.3
     bound_share: float = 0.1
     most_searched_first: int = 4
@@ -198,7 +198,8 @@ def _start(
             began = time.monotonic()
             if number < sure or began + cost * pace < start_until:
                 incumbent.offer(start(problem, surrogate))
-                pace = max(pace, (time.monotonic() - began) / cost)
+                # Later ones tell less: each loads a library of its own when it first runs.
+                pace = pace or (time.monotonic() - began) / cost
             else:
                 left.append((cost, start))
         if incumbent.best is None:

@@ -49,8 +49,8 @@ class RestrictionParams:
         and the number of restarts in the first round. Restarts took a stencil on two GPUs from 57.7 to 52.0 ms within
         40 ms, and windows brought nothing more.
     catches_up, gain
-        Those more than so much behind after their heuristics get no restarts, which gain 12 % on that stencil; and those
-        on which a round gains less get no more of them: on Inception it is none.
+        Those more than so much behind after their heuristics get no restarts, which gain 12 % on that stencil; and
+        where a round gains less there are no more of them: on Inception it gains nothing.
     even
         Those at most so much behind the best of them count as equally good.
     clear, clear_share
