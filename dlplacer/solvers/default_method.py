@@ -49,11 +49,14 @@ class DefaultParams:
         Heuristics that run whatever they take, as no plan at all is worse than a late one.
     timed_from
         Ops above which no heuristic is sure to run: a list schedule is timed first, and foretells the others.
+    late_share
+        For heuristics that had no time at the start.
     bound_share
         For the combinatorial bounds; they end early on small graphs.
-    most_searched_first
-        Devices up to which the machine is searched ahead of its parts. Inception's training step, 25 s: on four GPUs
-        69.3 ms, 75.1 if parts come first; on eight with contended links 69.8 and 72.6 the other way round.
+    most_searched_first, clear, near
+        Devices up to which the machine is searched ahead of its parts, unless one of those is by `clear` ahead of it
+        after some restarts; beyond, parts at most `near` behind it come first. Inception's training step, 25 s: on four
+        GPUs 69.3 ms, 75.1 if parts come first; on eight with contended links 69.8 and 72.6 the other way round.
     segments
         What is spent on segments.
     master_share
@@ -72,9 +75,12 @@ class DefaultParams:
     start_share: float = 0.1
     memory_share: float = 0.4
     sure_starts: int = 2
-    timed_from: int = 1000
+    timed_from: int = 300
+    late_share: float = 0.3
     bound_share: float = 0.1
     most_searched_first: int = 4
+    clear: float = 0.03
+    near: float = 0.1
     segments: SegmentParams = field(default_factory=SegmentParams)
     master_share: float = 0.6
     restart_share: float = 0.1
@@ -121,12 +127,19 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
 
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
-    surrogate = _start(problem, instance, incumbent, starts)
+    surrogate, left = _start(problem, instance, incumbent, starts)
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
-    if instance.traffic is not None and instance.device_count > PARAMS.most_searched_first:
-        _search_elsewhere(elsewhere.run_ahead, incumbent)
-    _search(problem, instance, incumbent, surrogate, elsewhere.run)
+    if instance.traffic is not None:
+        few = instance.device_count <= PARAMS.most_searched_first
+        ahead = partial(elsewhere.run_ahead, -PARAMS.clear if few else PARAMS.near)
+        _search_elsewhere(ahead, incumbent)
+
+    def later() -> None:
+        _start_late(problem, surrogate, incumbent, left)
+        elsewhere.run()
+
+    _search(problem, instance, incumbent, surrogate, later)
 
 
 def _search(
@@ -163,10 +176,13 @@ def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> No
         incumbent.follow()
 
 
-def _start(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> Instance:
-    """Heuristics: most of a plan's quality comes within the first tenth. The instance that they do well to search on.
+def _start(
+    problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]
+) -> tuple[Instance, list[tuple[float, Start]]]:
+    """Heuristics: most of a plan's quality comes within the first tenth.
 
-    Where memory over time is short, that is the first surrogate with a schedule that keeps it.
+    The instance that they do well to search on (where memory over time is short, the first surrogate with a schedule
+    that keeps it), and those left out for want of time, each with the seconds that it may take.
     """
     budget = incumbent.budget
     start_until = time.monotonic() + PARAMS.start_share * budget.left_s
@@ -177,16 +193,28 @@ def _start(problem: Problem, instance: Instance, incumbent: Incumbent, starts: l
             began, sure = time.monotonic(), 0
             incumbent.offer(list_schedule(choose_components(surrogate), by_rank(surrogate, upward_ranks(surrogate))))
             pace = len(DELAY_WEIGHTS) * (time.monotonic() - began)
+        left: list[tuple[float, Start]] = []
         for number, (cost, start) in enumerate(starts):
             began = time.monotonic()
             if number < sure or began + cost * pace < start_until:
                 incumbent.offer(start(problem, surrogate))
-                pace = max(pace, (time.monotonic() - began) / cost)
+                # Later ones tell less: each loads a library of its own when it first runs.
+                pace = pace or (time.monotonic() - began) / cost
+            else:
+                left.append((cost, start))
         if incumbent.best is None:
             incumbent.offer(construct_on_placement(problem, surrogate, list_schedule, budget.left_s / 2))
         if incumbent.best is not None:
-            return surrogate
-    return instance
+            return surrogate, [(cost * pace, start) for cost, start in left]
+    return instance, []
+
+
+def _start_late(problem: Problem, surrogate: Instance, incumbent: Incumbent, left: list[tuple[float, Start]]) -> None:
+    """Heuristics that the first tenth had no time for: the default method shall be behind none of them."""
+    stop_at = time.monotonic() + PARAMS.late_share * incumbent.budget.left_s
+    for seconds, start in left:
+        if not incumbent.closed and time.monotonic() + seconds < stop_at:
+            incumbent.offer(start(problem, surrogate))
 
 
 def _start_within_memory(

@@ -33,8 +33,16 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    starts = [(cost, partial(_start, method)) for method, cost in _STARTS.items()]
+    starts = [(_cost(method, problem.device_count), partial(_start, method)) for method in _STARTS]
     return solve_ilp(problem, budget, starts, begin)
+
+
+def _cost(method: str, device_count: int) -> float:
+    """About how long a start takes, in list schedules."""
+    if method != "contiguous":
+        return _STARTS[method]
+    devices = min(device_count, 8)
+    return max(_STARTS[method], _CONTIGUOUS_ON_EIGHT * 2**devices * devices**2 / (2**8 * 8**2))
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -79,18 +87,25 @@ RULES: dict[str, Rule] = {
 
 _STARTS = {
     "list": 1.0,
-    "heft": 1.0,
-    "m-topo": 0.5,
-    "sequential": 0.5,
-    "contiguous": 1.0,
-    "peft": 2.0,
-    "etf": 2.0,
-    "m-etf": 2.0,
-    "cpop": 3.0,
-    "min-cut": 3.0,
-    "m-sct": 12.0,
+    "heft": 2.0,
+    "min-cut": 0.4,
+    "contiguous": 0.4,
+    "m-topo": 0.4,
+    "sequential": 0.3,
+    "etf": 0.6,
+    "m-etf": 0.6,
+    "peft": 2.5,
+    "cpop": 2.0,
+    "m-sct": 1.5,
 }
-"""Heuristic that the default method starts from → about how long it takes, in list schedules."""
+"""Heuristic that the default method starts from → about how long it takes, in list schedules, on up to four devices.
+
+A list schedule comes first, as the others are foretold by it; then what finds most in its time: on a stencil over
+contended links a min-cut partition is 5 to 20 % better than both list schedule and HEFT.
+"""
+
+_CONTIGUOUS_ON_EIGHT = 12.0
+"""Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices."""
 
 DEFAULT_METHOD = "ilp"
 

@@ -7,7 +7,7 @@ parts, and an option not worse than a stricter one, as far as the time goes.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem
@@ -15,6 +15,7 @@ from dlplacer.problem.restriction import on_devices, stricter_options, under
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.feasibility import has_room
+from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted
@@ -41,9 +42,17 @@ class RestrictionParams:
         fit is left out.
     margin, share
         Those at most so much behind what is known are searched, for this share in all.
-    margin_ahead, share_ahead
-        The same ahead of all other search, when only heuristics are known, which on eight GPUs are 4 % better than on
-        the four where a search finds most.
+    share_ahead
+        The same ahead of all other search.
+    race_share, race_starts, restarts
+        For all heuristics and restarts on every part, before one of them is chosen; what the heuristics may take of it,
+        and the number of restarts in the first round. Restarts took a stencil on two GPUs from 57.7 to 52.0 ms within
+        40 ms, and windows brought nothing more.
+    catches_up, gain
+        Those more than so much behind after their heuristics get no restarts, which gain 12 % on that stencil; and
+        where a round gains less there are no more of them: on Inception it gains nothing.
+    even
+        Those at most so much behind the best of them count as equally good.
     clear, clear_share
         Where the heuristics do so much better on a restricted problem than was known, it is this share.
     few
@@ -54,22 +63,76 @@ class RestrictionParams:
         For a bound on each of them: it may hold nothing better.
     """
 
-    start_share: float = 0.15
-    starts: int = 2
+    start_share: float = 0.2
+    starts: int = 3
     more_starts_share: float = 0.05
     op_s: float = 2e-4
     clear: float = 0.01
     clear_share: float = 0.7
     margin: float = 0.03
     share: float = 0.4
-    margin_ahead: float = 0.1
-    share_ahead: float = 0.75
+    share_ahead: float = 0.8
+    race_share: float = 0.2
+    race_starts: float = 0.4
+    restarts: int = 30
+    catches_up: float = 0.2
+    gain: float = 0.003
+    even: float = 0.03
     few: int = 4
     first_share: float = 0.8
     bound_share: float = 0.05
 
 
 PARAMS = RestrictionParams()
+
+
+class _Entry:
+    """A restricted problem and the best of its own schedules so far."""
+
+    def __init__(self, restricted: Restricted, outer: Incumbent) -> None:
+        self.restricted, self._outer = restricted, outer
+        self.best: Schedule | None = None
+        self.started = self.searched = False
+        self._phases = 0
+
+    @cached_property
+    def bound(self) -> int:
+        """A makespan that no schedule of the restricted problem beats."""
+        return lower_bounds(self.restricted.instance, PARAMS.bound_share * self._outer.budget.left_s).makespan
+
+    def hopeless(self, margin: float = 0.0) -> bool:
+        """Whether nothing there is better by more than a margin than what is known, or nothing better is asked for."""
+        best = self._outer.best
+        return self._outer.closed or best is None or self.bound >= (1 - margin) * best.makespan
+
+    @property
+    def makespan(self) -> float:
+        """Ticks of the best schedule there, infinite without any."""
+        return self.best.makespan if self.best else float("inf")
+
+    def work(self, until: float, phase: Callable[[Incumbent], None]) -> None:
+        """Let a phase work until then on an incumbent of the restricted problem, and keep what it finds.
+
+        Schedules go to the whole's incumbent, bounds do not.
+        """
+        restricted, outer = self.restricted, self._outer
+
+        def offer(schedule: Schedule) -> None:
+            self.best = schedule
+            for found in restricted.schedules(schedule):
+                outer.offer(found)
+
+        # Progress on a part is not that of the whole.
+        budget = replace(
+            outer.budget,
+            deadline=min(until, outer.budget.deadline),
+            seed=outer.budget.seed + self._phases,
+            report=lambda makespan, bound: None,
+        )
+        self._phases += 1
+        inner = Incumbent(budget, admission(restricted.problem, restricted.instance), offer)
+        inner.offer(self.best)
+        phase(inner)
 
 
 class RestrictionSearch:
@@ -90,57 +153,113 @@ class RestrictionSearch:
     ) -> None:
         self._problem, self._instance, self._incumbent, self._starts = problem, instance, incumbent, starts
         self._search = search
-        self._seen: set[tuple[int, ...]] = set()
+        self._entries: list[_Entry] = []
 
-    def run_ahead(self) -> None:
-        """Before the problem itself is searched: search the parts of as many devices as a search is quick on."""
-        subsets = device_subsets(self._problem, self._instance)
-        most = max((len(devices) for devices in subsets if len(devices) <= PARAMS.few), default=0)
-        parts = [partial(_part, self._problem, devices) for devices in subsets if len(devices) == most]
-        self._run(parts, PARAMS.margin_ahead, PARAMS.share_ahead)
+    def run_ahead(self, margin: float) -> None:
+        """Before the problem itself is searched: search the parts of as few devices as a search is quick on.
+
+        Parameters
+        ----------
+        margin
+            Parts at most so much behind what is known, as a share of it, are searched; negative: ahead of it.
+        """
+        subsets = [devices for devices in device_subsets(self._problem, self._instance) if len(devices) <= PARAMS.few]
+        begun = self._incumbent.best
+        # Where time is short, the large ones count: a search gains more there.
+        self._begin([partial(_part, self._problem, devices) for devices in sorted(subsets, key=len, reverse=True)])
+        if begun is not None:
+            self._race(PARAMS.race_share)
+            self._search_near(begun.makespan, margin, PARAMS.share_ahead)
 
     def run(self) -> None:
         """Offer what the first heuristics find on every restricted problem; search where that is nearly as good."""
-        subsets = device_subsets(self._problem, self._instance)
-        parts = [partial(_part, self._problem, devices) for devices in subsets if devices not in self._seen]
+        seen = {entry.restricted.devices for entry in self._entries}
+        subsets = [devices for devices in device_subsets(self._problem, self._instance) if devices not in seen]
+        parts = [partial(_part, self._problem, devices) for devices in subsets]
         strict = [partial(_strict, self._problem, options) for options in stricter_options(self._problem)]
-        self._run([*parts, *strict], PARAMS.margin, PARAMS.share)
-
-    def _run(self, restrictions: Sequence[Callable[[], Restricted | None]], margin: float, share: float) -> None:
         own = self._incumbent.best
         if own is None or self._incumbent.closed:
             return
-        begun = self._begin(restrictions)
+        self._begin([*parts, *strict])
         best = self._incumbent.best
         better = best is not None and best.makespan < (1 - PARAMS.clear) * own.makespan
-        self._search_near(begun, margin, PARAMS.clear_share if better else share)
+        self._search_near(own.makespan, PARAMS.margin, PARAMS.clear_share if better else PARAMS.share)
 
-    def _begin(self, restrictions: Sequence[Callable[[], Restricted | None]]) -> list[tuple[Restricted, Incumbent]]:
-        incumbent, begun = self._incumbent, []
+    def _begin(self, restrictions: Sequence[Callable[[], Restricted | None]]) -> None:
+        """The first heuristics on every restricted problem."""
+        incumbent = self._incumbent
         until = time.monotonic() + PARAMS.start_share * incumbent.budget.left_s
         for build in restrictions:
             if incumbent.closed or time.monotonic() + PARAMS.op_s * self._problem.op_count > until:
                 break
             restricted = build()
             if restricted is not None:
-                inner = _inner(restricted, incumbent, until)
-                _offer_starts(restricted, inner, self._starts[: PARAMS.starts], until)
-                begun.append((restricted, inner))
-                self._seen.add(restricted.devices)
-        return begun
+                entry = _Entry(restricted, incumbent)
+                self._entries.append(entry)
+                if not entry.hopeless(PARAMS.clear):
+                    self._offer_starts(entry, self._starts[: PARAMS.starts], until)
 
-    def _search_near(self, several: Sequence[tuple[Restricted, Incumbent]], margin: float, share: float) -> None:
+    def _race(self, share: float) -> None:
+        """All heuristics on every restricted problem, then restarts on those that are near while these bring much.
+
+        From round to round half as many problems get three times as many restarts each.
+        """
+        began, rounds = time.monotonic(), PARAMS.restarts
+        ends_at = began + share * self._incumbent.budget.left_s
+        self._equally(self._entries, began + PARAMS.race_starts * (ends_at - began), self._offer_more_starts)
+        near = self._near(self._entries, PARAMS.catches_up)
+        while near and time.monotonic() < ends_at:
+            left, before = ends_at - time.monotonic(), [entry.makespan for entry in near]
+            until = time.monotonic() + (left / 2 if len(near) > 1 else left)
+            self._equally(near, until, partial(_restart, rounds))
+            pairs = zip(near, before, strict=True)
+            gained = [entry for entry, known in pairs if entry.makespan < (1 - PARAMS.gain) * known]
+            near = sorted(gained, key=lambda entry: entry.makespan)[: max(1, len(near) // 2)]
+            rounds *= 3
+
+    def _near(self, entries: Sequence[_Entry], margin: float) -> list[_Entry]:
+        best = self._incumbent.best
+        return [entry for entry in entries if best and entry.makespan <= (1 + margin) * best.makespan]
+
+    def _equally(self, entries: Sequence[_Entry], ends_at: float, phase: Callable[[_Entry, float], None]) -> None:
+        """A phase on each of them, for an equal share of the time; what one does not use the others get."""
+        for number, entry in enumerate(entries):
+            if entry.best is not None and not entry.hopeless(PARAMS.clear):
+                now = time.monotonic()
+                phase(entry, now + (ends_at - now) / (len(entries) - number))
+
+    def _offer_more_starts(self, entry: _Entry, until: float) -> None:
+        if not entry.started:
+            entry.started = True
+            self._offer_starts(entry, self._starts[PARAMS.starts :], until)
+
+    def _search_near(self, own: float, margin: float, share: float) -> None:
         """The best restricted problem gets most of the time, the next as much of the rest, and so on."""
         until = time.monotonic() + share * self._incumbent.budget.left_s
-        first_share = PARAMS.first_share if len(several) > 1 else 1.0
-        for restricted, begun in sorted(several, key=_promise):
-            if not _promises(restricted, begun, self._incumbent, margin):
+        near = [entry for entry in self._entries if not entry.searched and entry.makespan <= (1 + margin) * own]
+        first_share = PARAMS.first_share if len(near) > 1 else 1.0
+        for entry in sorted(near, key=_promise(near)):
+            best = self._incumbent.best
+            if entry.hopeless() or best is None or entry.makespan > (1 + max(0.0, margin)) * best.makespan:
                 continue
-            inner = _inner(restricted, self._incumbent, time.monotonic() + first_share * (until - time.monotonic()))
-            inner.offer(begun.best)
-            later = time.monotonic() + PARAMS.more_starts_share * inner.budget.left_s
-            _offer_starts(restricted, inner, self._starts[PARAMS.starts :], later)
-            self._search(restricted.problem, restricted.instance, inner)
+            entry.searched = True
+            ends_at = time.monotonic() + first_share * (until - time.monotonic())
+            self._offer_more_starts(entry, time.monotonic() + PARAMS.more_starts_share * (ends_at - time.monotonic()))
+            entry.work(ends_at, partial(self._search, entry.restricted.problem, entry.restricted.instance))
+
+    def _offer_starts(self, entry: _Entry, starts: Sequence[Start], until: float) -> None:
+        problem, instance = entry.restricted.problem, entry.restricted.instance
+
+        def in_time(start: Start, surrogate: Instance) -> Schedule | None:
+            # Where memory is short, a heuristic is asked many times.
+            return start(problem, surrogate) if time.monotonic() < until else None
+
+        def offer(inner: Incumbent) -> None:
+            for start in starts:
+                admitted = first_admitted(problem, instance, partial(in_time, start))
+                inner.offer(None if admitted is None else admitted[0])
+
+        entry.work(until, offer)
 
 
 def _part(problem: Problem, devices: tuple[int, ...]) -> Restricted | None:
@@ -153,42 +272,20 @@ def _strict(problem: Problem, options: Options) -> Restricted | None:
     return Restricted(strict, tuple(range(problem.device_count)), problem) if has_room(strict) else None
 
 
-def _inner(restricted: Restricted, outer: Incumbent, until: float) -> Incumbent:
-    """An incumbent of the restricted problem: its schedules go to the whole's incumbent, its bounds do not."""
-
-    def offer(schedule: Schedule) -> None:
-        for found in restricted.schedules(schedule):
-            outer.offer(found)
-
-    # Progress on a part is not that of the whole.
-    budget = replace(outer.budget, deadline=min(until, outer.budget.deadline), report=lambda makespan, bound: None)
-    return Incumbent(budget, admission(restricted.problem, restricted.instance), offer)
+def _restart(rounds: int, entry: _Entry, until: float) -> None:
+    instance = entry.restricted.instance
+    entry.work(until, lambda inner: improve(instance, inner, inner.budget.left_s, rounds))
 
 
-def _offer_starts(restricted: Restricted, inner: Incumbent, starts: Sequence[Start], until: float) -> None:
-    problem, instance = restricted.problem, restricted.instance
+def _promise(entries: Sequence[_Entry]) -> Callable[[_Entry], tuple[bool, bool, int, float]]:
+    """The key that sorts by promise: near the best, on few devices, but as many of them as may be, what was found.
 
-    def in_time(start: Start, surrogate: Instance) -> Schedule | None:
-        # Where memory is short, a heuristic is asked many times.
-        return start(problem, surrogate) if time.monotonic() < until else None
+    A search gains more on more devices, where it is quick.
+    """
+    least = min((entry.makespan for entry in entries), default=0)
 
-    for start in starts:
-        admitted = first_admitted(problem, instance, partial(in_time, start))
-        inner.offer(None if admitted is None else admitted[0])
+    def key(entry: _Entry) -> tuple[bool, bool, int, float]:
+        count = len(entry.restricted.devices)
+        return entry.makespan > (1 + PARAMS.even) * least, count > PARAMS.few, -count, entry.makespan
 
-
-def _promise(entry: tuple[Restricted, Incumbent]) -> tuple[bool, int, float]:
-    """Ascending: few devices, but as many of them as may be, as a search gains more there; then what was found."""
-    restricted, inner = entry
-    count = len(restricted.devices)
-    return count > PARAMS.few, -count, inner.best.makespan if inner.best else float("inf")
-
-
-def _promises(restricted: Restricted, begun: Incumbent, incumbent: Incumbent, margin: float) -> bool:
-    """Whether a search may find something better there in a time worth spending."""
-    best = incumbent.best
-    if incumbent.closed or begun.best is None or best is None:
-        return False
-    if begun.best.makespan > (1 + margin) * best.makespan:
-        return False
-    return lower_bounds(restricted.instance, PARAMS.bound_share * incumbent.budget.left_s).makespan < best.makespan
+    return key
