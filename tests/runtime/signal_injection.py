@@ -3,6 +3,7 @@
 import ctypes
 import dis
 import functools
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -20,8 +21,14 @@ Place = tuple[CodeType, int, CodeType, int]
 """An instruction and the one that called its function."""
 
 
-def places(function: Callable[[], object]) -> list[int]:
-    """The numbers of the instructions at which signals are looked at in a call of a function, each place once."""
+def places(function: Callable[[], object], files: str = "") -> list[int]:
+    """The numbers of the instructions at which signals are looked at in a call of a function, each place once.
+
+    Parameters
+    ----------
+    files
+        A regular expression that is found in the names of the files of the places.
+    """
     found: dict[Place, int] = {}
     count = 0
 
@@ -29,7 +36,8 @@ def places(function: Callable[[], object]) -> list[int]:
         nonlocal count
         if event == "opcode":
             count += 1
-            if _name(frame.f_code, frame.f_lasti) in _LOOKED_AT_AFTER and frame.f_back is not None:
+            looked_at = _name(frame.f_code, frame.f_lasti) in _LOOKED_AT_AFTER
+            if looked_at and frame.f_back is not None and re.search(files, frame.f_code.co_filename):
                 place = frame.f_code, frame.f_lasti, frame.f_back.f_code, frame.f_back.f_lasti
                 found.setdefault(place, count - 1)
         return on_instruction

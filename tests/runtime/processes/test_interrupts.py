@@ -15,8 +15,13 @@ from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
 
-TRIED = 40
-"""Places of each kind of call, spread over all there are: about one in fifteen."""
+BOOKKEEPING = (
+    r"dlplacer/(planning/interrupt|runtime/(executor|processes|devices)/)"
+    r"|/(threading|contextlib|weakref|queue|warnings|concurrent/futures/_base|multiprocessing/connection)\.py$"
+)
+"""Where locks are taken, and what is begun has to be ended: the files of the places that are tried."""
+STRIDE = 5
+"""Of every so many places one is tried."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +68,9 @@ def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule]
     module = placed_branches(processes)
     expected = call(module)
     settings = os.sched_getaffinity(0), torch.get_num_threads()
-    found = places(lambda: call(module))
-    assert len(found) > TRIED
+    found = places(lambda: call(module), BOOKKEEPING)[::STRIDE]
     struck = 0
-    for number in found[:: len(found) // TRIED]:
+    for number in found:
         before = module.worker_pids
         try:
             assert not interrupted_at(number, lambda: call(module)), f"the Ctrl-C before instruction {number} was lost"
@@ -75,7 +79,7 @@ def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule]
         assert (os.sched_getaffinity(0), torch.get_num_threads()) == settings
         assert call(module) == expected
         require_gone(tuple(set(before) - set(module.worker_pids)))
-    assert struck > TRIED // 2  # the number of instructions varies a little, with the turns of waiting
+    assert struck > max(10, len(found) // 2)  # the number of instructions varies a little, with the turns of waiting
     left = module.worker_pids
     module.close()
     require_gone(left)
