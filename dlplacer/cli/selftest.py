@@ -87,7 +87,7 @@ def _models() -> "tuple[dict[str, Build], dict[str, Build]]":
     timed: dict[str, Build] = {
         "branches": partial(models.branches, batch_size=16, image_size=48, count=4),
         "mlp": partial(models.mlp, batch_size=256, features=1024, width=1024),
-        "inception_v3": partial(models.inception_v3, batch_size=2, image_size=139),
+        "googlenet": partial(models.googlenet, batch_size=1),
     }
     return small, timed
 
