@@ -1,5 +1,6 @@
 """The documentation: its examples print what they say, its commands parse, its links lead somewhere."""
 
+import dataclasses
 import doctest
 import json
 import re
@@ -14,7 +15,14 @@ from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, Out
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.plan_file import MemoryModel, PlanModel, ProblemModel, ScheduledModel, SegmentModel, TransferModel
 from dlplacer.files.topology_file import LinkModel, TopologyModel, TopologyNodeModel
+from dlplacer.measure.fidelity.check import Check
+from dlplacer.measure.fidelity.loss import Loss
+from dlplacer.measure.fidelity.run_report import DeviceUse, Figures, Offender, RunReport
+from dlplacer.measure.fidelity.self_checks import Selftest
+from dlplacer.planning.compare import compare
 from dlplacer.planning.hybrid.epochs.epochs_file import EpochsFile, read_epochs
+from dlplacer.planning.place import place
+from dlplacer.runtime.processes.process_choice import ProcessChoice
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -96,6 +104,16 @@ def test_every_field_of_a_file_is_documented() -> None:
     )
     fields = {name for model in models for name in model.model_fields} - {"key"}
     assert not sorted(name for name in fields if f"`{name}`" not in text)
+
+
+def test_every_field_that_a_command_prints_is_documented() -> None:
+    text = (DOCS / "reference" / "printed.md").read_text(encoding="utf-8")
+    records = RunReport, Figures, Loss, DeviceUse, Offender, ProcessChoice, Check
+    graph, machine = load_graph("inception_v3-infer"), load_topology("dgx1-v100-2gpu")
+    printed = {**place(graph, machine, method="list").to_dict(), **compare(graph, machine, methods=["list"]).to_dict()}
+    names = {field.name for record in records for field in dataclasses.fields(record)} - {"over_ranks"}
+    names |= {*printed, *printed["bounds"], *printed["methods"][0], *Selftest((), (), {}).to_dict()}
+    assert not sorted(name for name in names if f"`{name}`" not in text)
 
 
 def test_links_lead_to_files() -> None:
