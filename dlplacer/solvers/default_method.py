@@ -231,15 +231,15 @@ def _start_within_memory(
             found = first_admitted(problem, instance, partial(start, problem))
             if found is not None and incumbent.offer(found[0]):
                 best = found[1]
-            if found is not None and number == 0:
-                best = _start_alike(problem, found[1], incumbent, starts[1:], stop_at) or best
+            if found is not None and number + 1 == PARAMS.sure_starts:
+                best = _start_alike(problem, found[1], incumbent, starts[number + 1 :], stop_at) or best
     return best
 
 
 def _start_alike(
     problem: Problem, surrogate: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]], stop_at: float
 ) -> Instance | None:
-    """All heuristics on the surrogate on which the first of them kept the memory, or on it tightened; that of the best.
+    """Heuristics on a surrogate on which another one kept the memory, or on it tightened; the surrogate of the best.
 
     This takes each of them a schedule or two, where its own way to a surrogate takes up to thirty.
     """

@@ -55,7 +55,7 @@ def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Sc
 
 
 def admitted_on(problem: Problem, surrogate: Instance, rule: Rule, rounds: int) -> tuple[Schedule, Instance] | None:
-    """The rule's schedule on a surrogate that is tightened until it keeps the memory at all times, and that; or None."""
+    """The rule's schedule on a surrogate tightened until it keeps the memory at all times, with that surrogate."""
     for _ in range(rounds):
         found = rule(surrogate)
         if found is None:
