@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dlplacer.core.errors import InternalError
@@ -25,7 +25,7 @@ from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
+from dlplacer.solvers.instance.memory_admission import admission, admitted_on, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 from dlplacer.solvers.restrictions import RestrictionSearch, Start
@@ -53,10 +53,6 @@ class DefaultParams:
         For heuristics that had no time at the start.
     bound_share
         For the combinatorial bounds; they end early on small graphs.
-    most_searched_first, clear, near
-        Devices up to which the machine is searched ahead of its parts, unless one of those is by `clear` ahead of it
-        after some restarts; beyond, parts at most `near` behind it come first. Inception's training step, 25 s: on four
-        GPUs 69.3 ms, 75.1 if parts come first; on eight with contended links 69.8 and 72.6 the other way round.
     segments
         What is spent on segments.
     master_share
@@ -78,9 +74,6 @@ class DefaultParams:
     timed_from: int = 300
     late_share: float = 0.3
     bound_share: float = 0.1
-    most_searched_first: int = 4
-    clear: float = 0.03
-    near: float = 0.1
     segments: SegmentParams = field(default_factory=SegmentParams)
     master_share: float = 0.6
     restart_share: float = 0.1
@@ -131,15 +124,14 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
     if instance.traffic is not None:
-        few = instance.device_count <= PARAMS.most_searched_first
-        ahead = partial(elsewhere.run_ahead, -PARAMS.clear if few else PARAMS.near)
-        _search_elsewhere(ahead, incumbent)
+        _search_elsewhere(elsewhere.run_ahead, incumbent)
 
     def later() -> None:
         _start_late(problem, surrogate, incumbent, left)
         elsewhere.run()
 
     _search(problem, instance, incumbent, surrogate, later)
+    _go_on(instance, incumbent, surrogate)
 
 
 def _search(
@@ -167,6 +159,14 @@ def _search(
         _solve_whole(instance, bounds, incumbent, 1.0)
     # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
     _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
+
+
+def _go_on(instance: Instance, incumbent: Incumbent, surrogate: Instance) -> None:
+    """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
+    while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
+        incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
+        _restart(surrogate, incumbent)
+        _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience)
 
 
 def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> None:
@@ -226,9 +226,27 @@ def _start_within_memory(
     """
     stop_at = time.monotonic() + PARAMS.memory_share * incumbent.budget.left_s
     best = None
-    for _, start in starts if incumbent.refused else ():
+    for number, (_, start) in enumerate(starts if incumbent.refused or incumbent.best is None else ()):
         if incumbent.budget.left_s and (incumbent.best is None or time.monotonic() < stop_at):
             found = first_admitted(problem, instance, partial(start, problem))
+            if found is not None and incumbent.offer(found[0]):
+                best = found[1]
+            if found is not None and number + 1 == PARAMS.sure_starts:
+                best = _start_alike(problem, found[1], incumbent, starts[number + 1 :], stop_at) or best
+    return best
+
+
+def _start_alike(
+    problem: Problem, surrogate: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]], stop_at: float
+) -> Instance | None:
+    """Heuristics on a surrogate on which another one kept the memory, or on it tightened; the surrogate of the best.
+
+    This takes each of them a schedule or two, where its own way to a surrogate takes up to thirty.
+    """
+    best = None
+    for _, start in starts:
+        if time.monotonic() < stop_at:
+            found = admitted_on(problem, surrogate, partial(start, problem), 2)
             if found is not None and incumbent.offer(found[0]):
                 best = found[1]
     return best

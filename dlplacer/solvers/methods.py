@@ -42,7 +42,7 @@ def _cost(method: str, device_count: int) -> float:
     if method != "contiguous":
         return _STARTS[method]
     devices = min(device_count, 8)
-    return max(_STARTS[method], _CONTIGUOUS_ON_EIGHT * 2**devices * devices**2 / (2**8 * 8**2))
+    return max(_STARTS[method], _CONTIGUOUS_ON_EIGHT * float(2**devices) * devices**2 / (2**8 * 8**2))
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:

@@ -3,25 +3,36 @@
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import star
 from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem.problem import Problem
+from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.options import Options
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers import default_method
 from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.default_method import solve_ilp
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve, justified
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import surrogates
 from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence
 from dlplacer.solvers.methods import METHODS
+
+_FOREVER_S = 1e6
 
 
 def _hard() -> Problem:
@@ -138,3 +149,57 @@ def test_compacting_moves_a_sink_out_of_the_op_around_it() -> None:
     instance = build_instance(make_problem(graph, make_machine(2)))
     # out at 2 lies inside a (0-5) on d0: it moves to 5.
     assert compact(instance, (0, 1, 0), (0, 0, 2)) == Schedule((0, 1, 0), (0, 0, 5), 5)
+
+
+def test_only_a_proof_ends_the_search_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Windows that give up at once: what is left is to go on with other draws until the time is up.
+    monkeypatch.setattr(default_method, "PARAMS", replace(default_method.PARAMS, windows_patience=0))
+    problem = build_problem(FAMILIES["stencil"](50, 1, 1.0), star(3), Options())
+    began = time.monotonic()
+    outcome = METHODS["ilp"](problem, one_worker(3.0))
+    assert outcome.schedule is not None
+    assert outcome.schedule.makespan == outcome.lower_bound or time.monotonic() - began >= 2.9
+
+
+@pytest.mark.parametrize("position", range(4))
+@pytest.mark.parametrize("number", range(6))
+def test_every_start_is_asked_on_every_surrogate_until_there_is_a_plan(number: int, position: int) -> None:
+    ops = tuple(Op(name, "t", 1.0, weight_bytes=4, output_bytes=8) for name in "abcdef")
+    graph = OpGraph(ops, tuple(Edge(a, b, 8) for a, b in pairwise("abcdef")))
+    problem = build_problem(graph, make_machine(2, memory=40), Options())
+    seen = [build_instance(problem), *surrogates(problem)]
+    wanted = in_sequence(seen[0], [0, 0, 0, 1, 1, 1], seen[0].order)
+    asked: list[int] = []
+
+    def start(which: int, problem: Problem, surrogate: Instance) -> Schedule | None:
+        asked.append(which)
+        return wanted if which == position and surrogate.footprint == seen[number].footprint else None
+
+    def begin(instance: Instance, incumbent: Incumbent) -> None:
+        # No other schedule counts, so those that a placement by itself leads to do not end the search.
+        incumbent.admits = lambda schedule: schedule is wanted
+
+    starts = [(10.0**which, partial(start, which)) for which in range(4)]
+    outcome = solve_ilp(problem, one_worker(_FOREVER_S, gap=1.0), starts, begin)
+    assert len(seen) == 6
+    assert outcome.schedule is not None
+    assert outcome.schedule.start == wanted.start
+    assert set(asked) == set(range(4))
+
+
+def test_starts_without_time_run_late() -> None:
+    problem = _hard()
+    instance, incumbent = build_instance(problem), Incumbent(one_worker(_FOREVER_S))
+    found: list[Schedule] = []
+
+    def late(problem: Problem, instance: Instance) -> Schedule | None:
+        found.append(in_sequence(instance, [0] * instance.op_count, instance.order))
+        return None
+
+    def first(problem: Problem, instance: Instance) -> Schedule | None:
+        return list_schedule(instance, by_rank(instance, upward_ranks(instance)))
+
+    surrogate, left = default_method._start(problem, instance, incumbent, [(1.0, first), (1.0, first), (1e15, late)])
+    assert not found
+    default_method._start_late(problem, surrogate, incumbent, [(0.0, start) for _, start in left])
+    assert len(found) == 1
