@@ -1,5 +1,6 @@
 """The default method, phase by phase: heuristics, bounds, segments between cut ops, windows, and the whole model."""
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -60,6 +61,9 @@ class DefaultParams:
         For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
+    anneal_share, compile_s
+        For annealing where links are contended, and how much of that it is worth: its code compiles in 7 s, once for
+        all on a machine.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -79,6 +83,8 @@ class DefaultParams:
     master_share: float = 0.6
     restart_share: float = 0.1
     restarts: int = 150
+    anneal_share: float = 0.7
+    compile_s: float = 10.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -145,6 +151,8 @@ def _search(
     if working > PARAMS.exact_up_to:
         _search_elsewhere(elsewhere, incumbent)
     _restart(surrogate, incumbent)
+    if working > PARAMS.exact_up_to:
+        _anneal(surrogate, incumbent)
     if working <= PARAMS.exact_up_to:
         _solve_whole(instance, bounds, incumbent, PARAMS.whole_share)
         _solve_exactly(problem, instance, bounds, incumbent)
@@ -259,6 +267,15 @@ def _reconcile_segments(chain: SegmentChain | None, bounds: Bounds, incumbent: I
 def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
     """Randomized restarts: ops outside all segments, and graphs without any, have had list schedules only so far."""
     improve(surrogate, incumbent, PARAMS.restart_share * incumbent.budget.left_s, PARAMS.restarts)
+
+
+def _anneal(surrogate: Instance, incumbent: Incumbent) -> None:
+    """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
+    seconds = PARAMS.anneal_share * incumbent.budget.left_s
+    if surrogate.traffic is not None and seconds > PARAMS.compile_s and importlib.util.find_spec("numba"):
+        from dlplacer.solvers.local_search.anneal import anneal_schedule
+
+        anneal_schedule(surrogate, incumbent, seconds)
 
 
 def _search_windows(instance: Instance, incumbent: Incumbent, share: float, patience: int) -> None:
