@@ -62,8 +62,8 @@ class DefaultParams:
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
     anneal_share, compile_s
-        For annealing where links are contended, and how much of that it is worth: its code compiles in 7 s, once for
-        all on a machine.
+        For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: its
+        code compiles in 7 s, once for all on a machine.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -83,8 +83,8 @@ class DefaultParams:
     master_share: float = 0.6
     restart_share: float = 0.1
     restarts: int = 150
-    anneal_share: float = 0.7
-    compile_s: float = 10.0
+    anneal_share: float = 0.5
+    compile_s: float = 8.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -149,10 +149,9 @@ def _search(
     _reconcile_segments(chain, bounds, incumbent)
     working = sum(ticks > 0 for ticks in instance.longest)
     if working > PARAMS.exact_up_to:
+        _anneal(surrogate, incumbent, PARAMS.anneal_share)
         _search_elsewhere(elsewhere, incumbent)
     _restart(surrogate, incumbent)
-    if working > PARAMS.exact_up_to:
-        _anneal(surrogate, incumbent)
     if working <= PARAMS.exact_up_to:
         _solve_whole(instance, bounds, incumbent, PARAMS.whole_share)
         _solve_exactly(problem, instance, bounds, incumbent)
@@ -160,6 +159,9 @@ def _search(
     elif working <= PARAMS.whole_up_to:
         _search_windows(instance, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
         _solve_whole(instance, bounds, incumbent, 1.0)
+    if surrogate.traffic is not None and working > PARAMS.exact_up_to:
+        _search_windows(instance, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
+        _anneal(surrogate, incumbent, 1.0)
     # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
     _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
 
@@ -269,9 +271,9 @@ def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
     improve(surrogate, incumbent, PARAMS.restart_share * incumbent.budget.left_s, PARAMS.restarts)
 
 
-def _anneal(surrogate: Instance, incumbent: Incumbent) -> None:
+def _anneal(surrogate: Instance, incumbent: Incumbent, share: float) -> None:
     """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
-    seconds = PARAMS.anneal_share * incumbent.budget.left_s
+    seconds = share * incumbent.budget.left_s
     if surrogate.traffic is not None and seconds > PARAMS.compile_s and importlib.util.find_spec("numba"):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 

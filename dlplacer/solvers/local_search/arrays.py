@@ -148,7 +148,8 @@ def _tables(
         alike.setdefault(routes.first_like(size), []).append(size)
     table = np.zeros((max(1, len(alike)), len(devices), len(devices), 2), np.int64)
     found: list[TimedRoute] = []
-    segments_at, segments, holds = [0], [], []
+    segments_at, segments = [0], []
+    holds: list[tuple[float, ...]] = []
     for kind, group in enumerate(alike.values()):
         least, most = group[0], group[-1]
         ends = routes.bytes_of(least), routes.bytes_of(most)

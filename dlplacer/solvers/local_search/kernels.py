@@ -86,12 +86,17 @@ def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
         return cast("Callable[_P, _T]", options()(kernel))
 
 
-@compiled
-def _line(lines: Floats, column: int, size: float) -> int:
-    return int(lines[column] + lines[column + 1] * size)
+def inlined(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function that is compiled into its callers."""
+    return cast("Callable[_P, _T]", njit(nogil=True, error_model="numpy", inline="always")(kernel))
 
 
-@compiled
+@inlined
+def _line(lines: Floats, row: int, column: int, size: float) -> int:
+    return int(lines[row, column] + lines[row, column + 1] * size)
+
+
+@inlined
 def _touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     """Make the trial's view of a link direction: what legs before `base` do there."""
     if links[link, USES_EPOCH] == epoch:
@@ -106,12 +111,12 @@ def _touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     links[link, TRIAL_USES], links[link, USES_EPOCH] = kept, epoch
 
 
-@compiled
+@inlined
 def _after(busy: Ints, which: int, link: int, count: int, column: int, tick: int) -> int:
     """The first use of a link direction whose column is above a tick, or `count`."""
     low, high = 0, count
     while low < high:
-        middle = (low + high) // 2
+        middle = (low + high) >> 1
         if busy[which, link, middle, column] > tick:
             high = middle
         else:
@@ -119,7 +124,7 @@ def _after(busy: Ints, which: int, link: int, count: int, column: int, tick: int
     return low
 
 
-@compiled
+@inlined
 def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
     """Enter a use of a link direction; whether there was room in the table."""
     place = links[link, TRIAL_USES]
@@ -136,7 +141,7 @@ def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) ->
     return True
 
 
-@compiled
+@inlined
 def _segment_start(
     segments: Floats,
     holds: Floats,
@@ -153,8 +158,8 @@ def _segment_start(
     while moved:
         moved = False
         for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-            link, offset = int(holds[hold, 0]), _line(holds[hold], 1, size)
-            ticks = _line(holds[hold], 3, size) - offset
+            link, offset = int(holds[hold, 0]), _line(holds, hold, 1, size)
+            ticks = _line(holds, hold, 3, size) - offset
             if ticks <= 0:
                 continue
             _touch(busy, links, link, base, epoch)
@@ -168,50 +173,55 @@ def _segment_start(
     return ready
 
 
-@compiled
+@inlined
 def _send(work: Work, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
     """Send a request by the route on which it arrives first; when that is."""
     segments, holds, busy, links, counts = work.segments, work.holds, solution.busy, solution.links, solution.counts
+    legs = solution.legs
     size, source = work.sizes[request], solution.ops[work.requests[request, SOURCE], DEVICE]
-    first, count = work.routes[work.requests[request, CLASS], source, target]
+    kind = work.requests[request, CLASS]
+    first, count = work.routes[kind, source, target, 0], work.routes[kind, source, target, 1]
     best, arrival, epoch = first, NEVER, counts[EPOCH]
     for route in range(first, first + count):
-        time, alone = ready, ready
+        time = ready
         for segment in range(work.segments_at[route], work.segments_at[route + 1]):
-            ticks = _line(segments[segment], 0, size)
-            time = _segment_start(segments, holds, busy, links, segment, size, time, base, epoch) + ticks
-            alone += ticks
+            time += _line(segments, segment, 0, size)
+        if time >= arrival:
+            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
+            break
+        time = ready
+        for segment in range(work.segments_at[route], work.segments_at[route + 1]):
+            time = _segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
+            time += _line(segments, segment, 0, size)
         if time < arrival:
             best, arrival = route, time
-        if time == alone:
-            break
     solution.arrivals[request, target, TRIAL_LEG] = counts[TRIAL_LEGS]
     time = ready
     for segment in range(work.segments_at[best], work.segments_at[best + 1]):
         begin = _segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
         leg = counts[TRIAL_LEGS]
-        if leg == solution.legs.shape[1]:
+        if leg == legs.shape[1]:
             counts[OVERFLOW] = 1
             return time
-        row = solution.legs[1, leg]
-        row[REQUEST], row[TARGET], row[SEGMENT], row[BEGIN], row[ASKED_AT] = request, target, segment, begin, at
+        legs[1, leg, REQUEST], legs[1, leg, TARGET], legs[1, leg, SEGMENT] = request, target, segment
+        legs[1, leg, BEGIN], legs[1, leg, ASKED_AT] = begin, at
         counts[TRIAL_LEGS] = leg + 1
         for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-            offset, until = _line(holds[hold], 1, size), _line(holds[hold], 3, size)
+            offset, until = _line(holds, hold, 1, size), _line(holds, hold, 3, size)
             if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
                 counts[OVERFLOW] = 1
-        time = begin + _line(segments[segment], 0, size)
+        time = begin + _line(segments, segment, 0, size)
     solution.arrivals[request, target, TRIAL_ARRIVAL] = time
     solution.arrivals[request, target, TRIAL_EPOCH] = epoch
     return time
 
 
-@compiled
+@inlined
 def _base(legs: Ints, count: int, first: int) -> int:
     """The first leg that an op from place `first` on asks for."""
     low, high = 0, count
     while low < high:
-        middle = (low + high) // 2
+        middle = (low + high) >> 1
         if legs[0, middle, ASKED_AT] >= first:
             high = middle
         else:
@@ -219,7 +229,7 @@ def _base(legs: Ints, count: int, first: int) -> int:
     return low
 
 
-@compiled
+@inlined
 def _receive(work: Work, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
     ops, arrivals, lists = solution.ops, solution.arrivals, work.lists
@@ -337,9 +347,9 @@ def _find_paths(work: Work, solution: Solution) -> None:
         while leg >= 0 and legs[0, leg, ASKED_AT] == at:
             request, segment, begin = legs[0, leg, REQUEST], legs[0, leg, SEGMENT], legs[0, leg, BEGIN]
             size, source = work.sizes[request], work.requests[request, SOURCE]
-            path = legs[0, leg, LEG_PATH] + _line(segments[segment], 0, size)
+            path = legs[0, leg, LEG_PATH] + _line(segments, segment, 0, size)
             for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-                link, offset, until = int(holds[hold, 0]), _line(holds[hold], 1, size), _line(holds[hold], 3, size)
+                link, offset, until = int(holds[hold, 0]), _line(holds, hold, 1, size), _line(holds, hold, 3, size)
                 use = _after(solution.busy, 0, link, solution.links[link, USES], FROM, begin + offset)
                 if use < solution.links[link, USES]:
                     path = max(path, until - offset + legs[0, solution.busy[0, link, use, LEG], LEG_PATH])

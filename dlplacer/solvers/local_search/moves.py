@@ -81,7 +81,7 @@ def _put(work: Work, solution: Solution, unit: int, device: int, saved: Ints) ->
             request = work.requests[lists[number]]
             for reader in range(request[READERS], request[READERS + 1]):
                 first = min(first, ops[lists[reader], PLACE])
-    return first
+    return int(first)
 
 
 @compiled
@@ -98,14 +98,14 @@ def _neighbour_device(work: Work, solution: Solution, op: int) -> int:
     reads = row[READS + 1] - row[READS]
     writes = row[WRITES + 1] - row[WRITES]
     if reads + writes == 0:
-        return ops[op, DEVICE]
+        return int(ops[op, DEVICE])
     number = np.random.randint(reads + writes)
     if number < reads:
-        return ops[work.requests[lists[row[READS] + number], SOURCE], DEVICE]
+        return int(ops[work.requests[lists[row[READS] + number], SOURCE], DEVICE])
     request = work.requests[lists[row[WRITES] + number - reads]]
     if request[READERS + 1] == request[READERS]:
-        return ops[op, DEVICE]
-    return ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE]
+        return int(ops[op, DEVICE])
+    return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
 
 
 @compiled
