@@ -10,6 +10,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
+from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
@@ -64,6 +65,8 @@ class DefaultParams:
     anneal_share, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: its
         code compiles in 7 s, once for all on a machine.
+    compiled_from_s
+        Seconds left from which starts in machine code are worth their compilation.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -85,6 +88,7 @@ class DefaultParams:
     restarts: int = 150
     anneal_share: float = 0.5
     compile_s: float = 8.0
+    compiled_from_s: float = 30.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -127,6 +131,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
 
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
+    _start_compiled(problem, instance, incumbent)
     surrogate = _start(problem, instance, incumbent, starts)
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
@@ -171,6 +176,20 @@ def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> No
     if not incumbent.closed:
         elsewhere()
         incumbent.follow()
+
+
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+    """Large graphs with link contention: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
+
+    Also on parts of the machine, such as one host of a cluster, for which Python has no time there.
+    """
+    seconds = PARAMS.start_share * incumbent.budget.left_s
+    worth = instance.traffic is not None and instance.op_count > PARAMS.timed_from and instance.device_count > 1
+    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s and importlib.util.find_spec("numba"):
+        from dlplacer.solvers.local_search.greedy import offer_greedy
+
+        whole = tuple(range(instance.device_count))
+        offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), seconds)
 
 
 def _start(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> Instance:

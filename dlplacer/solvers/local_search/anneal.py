@@ -52,7 +52,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
         return
     random, began = Random(budget.seed), time.monotonic()
     cycle_s = min(seconds, budget.left_s) / PARAMS.cycles
-    chains = [Chain(instance, *built, best) for _ in range(budget.workers)]
+    chains = [Chain.of(instance, *built, best) for _ in range(budget.workers)]
     trials, cycle = PARAMS.first_trials, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:

@@ -1,6 +1,6 @@
 """One annealed solution: from a schedule to the tables of compiled code, and back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from dlplacer.solvers.local_search.kernels import (
 )
 from dlplacer.solvers.local_search.moves import anneal
 
+_FIRST_WIDTH = 64
+"""Uses of a link direction for which tables have room at first."""
+
 
 class Chain:
     """One annealed solution and the best one that it came by.
@@ -38,14 +41,36 @@ class Chain:
         Of the best solution, in ticks as the compiled code counts.
     """
 
-    def __init__(self, instance: Instance, work: Work, routes: Sequence[TimedRoute], schedule: Schedule) -> None:
+    def __init__(self, instance: Instance, work: Work, routes: Sequence[TimedRoute], devices: Ints, ops: Ints) -> None:
         self._instance, self._work, self._routes = instance, work, routes
+        self._device, self._sequence = devices, ops
+        self._width = _FIRST_WIDTH
+        self._kept = devices, ops
+
+    @classmethod
+    def of(cls, instance: Instance, work: Work, routes: Sequence[TimedRoute], schedule: Schedule) -> "Chain":
+        """A chain that begins with a schedule, run anew."""
         by_start = sequence(instance, schedule.device, schedule.start)
-        self._device = np.array(schedule.device, np.int64)
-        self._sequence = np.array([op for op in by_start if op not in instance.sources], np.int64)
-        self._width = 64
-        self.makespan = self._run()
+        ops = np.array([op for op in by_start if op not in instance.sources], np.int64)
+        chain = cls(instance, work, routes, np.array(schedule.device, np.int64), ops)
+        chain.begin(chain._run_all)
+        return chain
+
+    def begin(self, build: Callable[[Solution], int]) -> bool:
+        """Begin with what `build` makes of tables, as a trial, out of the sequence; whether it makes anything.
+
+        Parameters
+        ----------
+        build
+            Returns the makespan, or `NEVER` if there is no solution.
+        """
+        self._solution, self.makespan = self._tables(build)
+        if self.makespan == NEVER:
+            return False
+        self._device = self._solution.ops[:, DEVICE].copy()
         self._kept = self._device.copy(), self._sequence.copy()
+        take_over(self._work, self._solution, 0, self.makespan)
+        return True
 
     def go_on_from(self, other: "Chain") -> None:
         """Take the best solution of another chain, or of this one, as the present one."""
@@ -75,7 +100,7 @@ class Chain:
     def schedule(self) -> Schedule:
         """The best solution as a schedule in exact ticks: compiled code takes the ticks of a route from a line."""
         instance = self._instance
-        solution, _ = self._tables()
+        solution, _ = self._tables(self._run_all)
         assert instance.traffic is not None
         start = [int(begin) for begin in solution.ops[:, TRIAL_START]]
         devices = [int(device) for device in self._device]
@@ -97,15 +122,18 @@ class Chain:
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
-        self._solution, makespan = self._tables()
+        self._solution, makespan = self._tables(self._run_all)
         take_over(self._work, self._solution, 0, makespan)
         return makespan
 
-    def _tables(self) -> tuple[Solution, int]:
-        """Tables with the best solution run as a trial, and its makespan."""
+    def _run_all(self, solution: Solution) -> int:
+        return run_from(self._work, solution, 0, NEVER)
+
+    def _tables(self, build: Callable[[Solution], int]) -> tuple[Solution, int]:
+        """Tables with a trial of all, and its makespan; larger ones until they hold it."""
         while True:
             solution = _empty(self._instance, self._work, self._device, self._sequence, self._width)
-            makespan = run_from(self._work, solution, 0, NEVER)
+            makespan = build(solution)
             if not solution.counts[OVERFLOW]:
                 return solution, makespan
             self._width *= 2

@@ -92,7 +92,7 @@ def inlined(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @inlined
-def _line(lines: Floats, row: int, column: int, size: float) -> int:
+def line(lines: Floats, row: int, column: int, size: float) -> int:
     return int(lines[row, column] + lines[row, column + 1] * size)
 
 
@@ -142,7 +142,7 @@ def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) ->
 
 
 @inlined
-def _segment_start(
+def segment_start(
     segments: Floats,
     holds: Floats,
     busy: Ints,
@@ -158,8 +158,8 @@ def _segment_start(
     while moved:
         moved = False
         for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-            link, offset = int(holds[hold, 0]), _line(holds, hold, 1, size)
-            ticks = _line(holds, hold, 3, size) - offset
+            link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
+            ticks = line(holds, hold, 3, size) - offset
             if ticks <= 0:
                 continue
             _touch(busy, links, link, base, epoch)
@@ -185,20 +185,20 @@ def _send(work: Work, solution: Solution, request: int, target: int, ready: int,
     for route in range(first, first + count):
         time = ready
         for segment in range(work.segments_at[route], work.segments_at[route + 1]):
-            time += _line(segments, segment, 0, size)
+            time += line(segments, segment, 0, size)
         if time >= arrival:
             # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
             break
         time = ready
         for segment in range(work.segments_at[route], work.segments_at[route + 1]):
-            time = _segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
-            time += _line(segments, segment, 0, size)
+            time = segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
+            time += line(segments, segment, 0, size)
         if time < arrival:
             best, arrival = route, time
     solution.arrivals[request, target, TRIAL_LEG] = counts[TRIAL_LEGS]
     time = ready
     for segment in range(work.segments_at[best], work.segments_at[best + 1]):
-        begin = _segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
+        begin = segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
         leg = counts[TRIAL_LEGS]
         if leg == legs.shape[1]:
             counts[OVERFLOW] = 1
@@ -207,10 +207,10 @@ def _send(work: Work, solution: Solution, request: int, target: int, ready: int,
         legs[1, leg, BEGIN], legs[1, leg, ASKED_AT] = begin, at
         counts[TRIAL_LEGS] = leg + 1
         for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-            offset, until = _line(holds, hold, 1, size), _line(holds, hold, 3, size)
+            offset, until = line(holds, hold, 1, size), line(holds, hold, 3, size)
             if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
                 counts[OVERFLOW] = 1
-        time = begin + _line(segments, segment, 0, size)
+        time = begin + line(segments, segment, 0, size)
     solution.arrivals[request, target, TRIAL_ARRIVAL] = time
     solution.arrivals[request, target, TRIAL_EPOCH] = epoch
     return time
@@ -230,7 +230,7 @@ def _base(legs: Ints, count: int, first: int) -> int:
 
 
 @inlined
-def _receive(work: Work, solution: Solution, op: int, first: int, base: int, at: int) -> int:
+def receive(work: Work, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
     ops, arrivals, lists = solution.ops, solution.arrivals, work.lists
     here, epoch, latest = ops[op, DEVICE], solution.counts[EPOCH], 0
@@ -273,7 +273,7 @@ def run_from(work: Work, solution: Solution, first: int, most: int) -> int:
     for at in range(first, sequence.shape[0]):
         op = sequence[at]
         here = ops[op, DEVICE]
-        begin = max(free[here], _receive(work, solution, op, first, base, at))
+        begin = max(free[here], receive(work, solution, op, first, base, at))
         for number in range(work.ops[op, WAITS], work.ops[op, WAITS + 1]):
             source = work.lists[number]
             begin = max(begin, ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END])
@@ -347,9 +347,9 @@ def _find_paths(work: Work, solution: Solution) -> None:
         while leg >= 0 and legs[0, leg, ASKED_AT] == at:
             request, segment, begin = legs[0, leg, REQUEST], legs[0, leg, SEGMENT], legs[0, leg, BEGIN]
             size, source = work.sizes[request], work.requests[request, SOURCE]
-            path = legs[0, leg, LEG_PATH] + _line(segments, segment, 0, size)
+            path = legs[0, leg, LEG_PATH] + line(segments, segment, 0, size)
             for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-                link, offset, until = int(holds[hold, 0]), _line(holds, hold, 1, size), _line(holds, hold, 3, size)
+                link, offset, until = int(holds[hold, 0]), line(holds, hold, 1, size), line(holds, hold, 3, size)
                 use = _after(solution.busy, 0, link, solution.links[link, USES], FROM, begin + offset)
                 if use < solution.links[link, USES]:
                     path = max(path, until - offset + legs[0, solution.busy[0, link, use, LEG], LEG_PATH])

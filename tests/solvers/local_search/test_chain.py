@@ -15,6 +15,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
@@ -36,7 +38,7 @@ def _instance(graph: OpGraph, topology: Topology) -> Instance:
 def _chain(instance: Instance, start: Schedule) -> Chain:
     built = build_work(instance)
     assert built is not None
-    return Chain(instance, *built, start)
+    return Chain.of(instance, *built, start)
 
 
 def _random_instances() -> Iterator[tuple[int, Instance, Schedule]]:
@@ -171,3 +173,14 @@ def test_groups_and_pins_limit_what_moves_together() -> None:
     )
     instance = _instance(graph, make_machine(2))
     assert move_units(instance) == [(0,), (1, 2)]
+
+
+def test_annealing_earns_what_it_did() -> None:
+    instance = _instance(FAMILIES["layered"](150, 0, 2.0), linked(4))
+    starts = [construct(instance, rule) for rule in (list_schedule, heft)]
+    start = min((one for one in starts if one is not None), key=lambda one: one.makespan)
+    chain = _chain(instance, start)
+    for seed in range(10):
+        chain.go_on(2000, 0.7**seed * 1e-3 * start.makespan, seed)
+    print(start.makespan, chain.makespan)
+    assert chain.schedule().makespan < 0.95 * start.makespan
