@@ -123,6 +123,14 @@ class RouteTable:
             and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
 
+    def bytes_of(self, size: int) -> int:
+        """The bytes of a size."""
+        return self._problem.sizes_bytes[size]
+
+    def first_like(self, size: int) -> int:
+        """The first size whose tensors take the same routes of least delay between all devices."""
+        return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
+
     def swappable(self, a: int, b: int) -> bool:
         """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
         if (a, b) not in self._swappable:

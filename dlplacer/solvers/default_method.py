@@ -1,5 +1,6 @@
 """The default method, phase by phase: heuristics, bounds, segments between cut ops, windows, and the whole model."""
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
+from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_segments
@@ -59,6 +61,11 @@ class DefaultParams:
         For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
+    anneal_share, compile_s
+        For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: its
+        code compiles in 7 s, once for all on a machine.
+    compiled_from_s
+        Seconds left from which starts in machine code are worth their compilation.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -78,6 +85,9 @@ class DefaultParams:
     master_share: float = 0.6
     restart_share: float = 0.1
     restarts: int = 150
+    anneal_share: float = 0.5
+    compile_s: float = 8.0
+    compiled_from_s: float = 30.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -120,6 +130,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
 
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
+    _start_compiled(problem, instance, incumbent)
     surrogate, left = _start(problem, instance, incumbent, starts)
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
@@ -148,6 +159,7 @@ def _search(
     _reconcile_segments(chain, bounds, incumbent)
     working = sum(ticks > 0 for ticks in instance.longest)
     if working > PARAMS.exact_up_to:
+        _anneal(surrogate, incumbent, PARAMS.anneal_share)
         _search_elsewhere(elsewhere, incumbent)
     _restart(surrogate, incumbent)
     if working <= PARAMS.exact_up_to:
@@ -157,6 +169,9 @@ def _search(
     elif working <= PARAMS.whole_up_to:
         _search_windows(instance, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
         _solve_whole(instance, bounds, incumbent, 1.0)
+    if surrogate.traffic is not None and working > PARAMS.exact_up_to:
+        _search_windows(instance, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
+        _anneal(surrogate, incumbent, 1.0)
     # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
     _search_windows(instance, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
 
@@ -174,6 +189,20 @@ def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> No
     if not incumbent.closed:
         elsewhere()
         incumbent.follow()
+
+
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+    """Large graphs with link contention: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
+
+    Also on parts of the machine, such as one host of a cluster, for which Python has no time there.
+    """
+    seconds = PARAMS.start_share * incumbent.budget.left_s
+    worth = instance.traffic is not None and instance.op_count > PARAMS.timed_from and instance.device_count > 1
+    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s and importlib.util.find_spec("numba"):
+        from dlplacer.solvers.local_search.greedy import offer_greedy
+
+        whole = tuple(range(instance.device_count))
+        offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), seconds)
 
 
 def _start(
@@ -305,6 +334,15 @@ def _reconcile_segments(chain: SegmentChain | None, bounds: Bounds, incumbent: I
 def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
     """Randomized restarts: ops outside all segments, and graphs without any, have had list schedules only so far."""
     improve(surrogate, incumbent, PARAMS.restart_share * incumbent.budget.left_s, PARAMS.restarts)
+
+
+def _anneal(surrogate: Instance, incumbent: Incumbent, share: float) -> None:
+    """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
+    seconds = share * incumbent.budget.left_s
+    if surrogate.traffic is not None and seconds > PARAMS.compile_s and importlib.util.find_spec("numba"):
+        from dlplacer.solvers.local_search.anneal import anneal_schedule
+
+        anneal_schedule(surrogate, incumbent, seconds)
 
 
 def _search_windows(instance: Instance, incumbent: Incumbent, share: float, patience: int) -> None:

@@ -1,0 +1,1 @@
+"""Local search on whole schedules with link contention, compiled."""

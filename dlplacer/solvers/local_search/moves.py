@@ -1,0 +1,197 @@
+"""Simulated annealing over devices and sequence: the moves, and when to take them (Kirkpatrick et al. 1983)."""
+
+import numpy as np
+
+from dlplacer.solvers.local_search.arrays import (
+    BYTES,
+    FREES,
+    IS_SOURCE,
+    MEMBERS,
+    READERS,
+    READS,
+    SOURCE,
+    UNIT,
+    WAITS,
+    WRITES,
+    Ints,
+    Work,
+)
+from dlplacer.solvers.local_search.kernels import (
+    CRITICAL,
+    DEVICE,
+    MAKESPAN,
+    NEVER,
+    OVERFLOW,
+    PATH,
+    PLACE,
+    Solution,
+    compiled,
+    run_from,
+    take_over,
+)
+
+
+@compiled
+def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
+    """Move the op at one place of the sequence to another one; those between make room."""
+    op = sequence[place]
+    step = 1 if target > place else -1
+    while place != target:
+        sequence[place] = sequence[place + step]
+        ops[sequence[place], PLACE] = place
+        place += step
+    sequence[place] = op
+    ops[op, PLACE] = place
+
+
+@compiled
+def _room(work: Work, solution: Solution, op: int, reach: int) -> tuple[int, int]:
+    """The first and last places that an op may take in the sequence, at most `reach` away."""
+    row, lists, ops = work.ops[op], work.lists, solution.ops
+    place = ops[op, PLACE]
+    low, high = max(0, place - reach), min(solution.sequence.shape[0] - 1, place + reach)
+    for number in range(row[WAITS], row[WAITS + 1]):
+        low = max(low, ops[lists[number], PLACE] + 1)
+    for number in range(row[READS], row[READS + 1]):
+        low = max(low, ops[work.requests[lists[number], SOURCE], PLACE] + 1)
+    for number in range(row[FREES], row[FREES + 1]):
+        high = min(high, ops[lists[number], PLACE] - 1)
+    for number in range(row[WRITES], row[WRITES + 1]):
+        request = work.requests[lists[number]]
+        for reader in range(request[READERS], request[READERS + 1]):
+            high = min(high, ops[lists[reader], PLACE] - 1)
+    return low, high
+
+
+@compiled
+def _put(work: Work, solution: Solution, unit: int, device: int, saved: Ints) -> int:
+    """Put a unit on a device; the first place of the sequence at which that changes something.
+
+    What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
+    """
+    first, lists, ops = solution.sequence.shape[0], work.lists, solution.ops
+    for member in range(work.units[unit, MEMBERS], work.units[unit, MEMBERS + 1]):
+        op = lists[member]
+        saved[op] = ops[op, PATH]
+        ops[op, DEVICE], ops[op, PATH] = device, 0
+        if not work.ops[op, IS_SOURCE]:
+            first = min(first, ops[op, PLACE])
+            continue
+        for number in range(work.ops[op, WRITES], work.ops[op, WRITES + 1]):
+            request = work.requests[lists[number]]
+            for reader in range(request[READERS], request[READERS + 1]):
+                first = min(first, ops[lists[reader], PLACE])
+    return int(first)
+
+
+@compiled
+def _put_back(work: Work, solution: Solution, unit: int, device: int, saved: Ints) -> None:
+    for member in range(work.units[unit, MEMBERS], work.units[unit, MEMBERS + 1]):
+        op = work.lists[member]
+        solution.ops[op, DEVICE], solution.ops[op, PATH] = device, saved[op]
+
+
+@compiled
+def _neighbour_device(work: Work, solution: Solution, op: int) -> int:
+    """The device of a random op that it reads from or that reads it, or its own."""
+    row, lists, ops = work.ops[op], work.lists, solution.ops
+    reads = row[READS + 1] - row[READS]
+    writes = row[WRITES + 1] - row[WRITES]
+    if reads + writes == 0:
+        return int(ops[op, DEVICE])
+    number = np.random.randint(reads + writes)
+    if number < reads:
+        return int(ops[work.requests[lists[row[READS] + number], SOURCE], DEVICE])
+    request = work.requests[lists[row[WRITES] + number - reads]]
+    if request[READERS + 1] == request[READERS]:
+        return int(ops[op, DEVICE])
+    return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
+
+
+@compiled
+def anneal(
+    work: Work,
+    solution: Solution,
+    best_devices: Ints,
+    best_sequence: Ints,
+    best_makespan: int,
+    trials: int,
+    temperature: float,
+    seed: int,
+) -> tuple[int, int, int]:
+    """Try moves from a solution that has been run; the best makespan, and how many were run and taken.
+
+    Parameters
+    ----------
+    best_devices, best_sequence
+        Overwritten whenever something better than `best_makespan` is found.
+    temperature
+        In ticks: a move that makes the schedule so much longer is taken once in e times.
+    """
+    np.random.seed(seed)
+    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
+    count, devices, reach = sequence.shape[0], used.shape[0], 4 * used.shape[0]
+    run, taken = 0, 0
+    saved = np.zeros(ops.shape[0], np.int64)
+    for _ in range(trials):
+        most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
+        if counts[CRITICAL] and np.random.random() < 0.7:
+            op = solution.critical[np.random.randint(counts[CRITICAL])]
+        else:
+            op = sequence[np.random.randint(count)]
+        unit, here, place = work.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
+        other, there, target, moved = -1, here, place, 0
+        kind = np.random.random()
+        if devices > 1 and kind < 0.7:
+            there = _neighbour_device(work, solution, op)
+            if there == here or np.random.random() < 0.3:
+                there = np.random.randint(devices)
+            if there == here or not work.allowed[unit, there]:
+                continue
+            moved = work.units[unit, BYTES]
+            if kind < 0.35:
+                # Swap with an op on that device whose turn is about the same.
+                beside = place + np.random.randint(-reach, reach + 1)
+                if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
+                    continue
+                other = work.ops[sequence[beside], UNIT]
+                if other == unit or not work.allowed[other, here]:
+                    continue
+                moved -= work.units[other, BYTES]
+            if used[there] + moved > work.capacity[there] or used[here] - moved > work.capacity[here]:
+                continue
+        if kind >= 0.55 or kind < 0.1:
+            low, high = _room(work, solution, op, reach)
+            target = np.random.randint(low, high + 1)
+            if target == place and there == here:
+                continue
+        first = min(place, target)
+        if there != here:
+            first = min(first, _put(work, solution, unit, there, saved))
+            if other >= 0:
+                first = min(first, _put(work, solution, other, here, saved))
+        else:
+            saved[op], ops[op, PATH] = ops[op, PATH], 0
+        _shift(ops, sequence, place, target)
+        run += 1
+        makespan = run_from(work, solution, first, most)
+        if makespan < NEVER:
+            taken += 1
+            take_over(work, solution, first, makespan)
+            used[there] += moved
+            used[here] -= moved
+            if makespan < best_makespan:
+                best_makespan = makespan
+                best_devices[:] = ops[:, DEVICE]
+                best_sequence[:] = sequence
+            continue
+        _shift(ops, sequence, target, place)
+        if there != here:
+            _put_back(work, solution, unit, here, saved)
+            if other >= 0:
+                _put_back(work, solution, other, there, saved)
+        else:
+            ops[op, PATH] = saved[op]
+        if counts[OVERFLOW]:
+            return best_makespan, -1, taken
+    return best_makespan, run, taken

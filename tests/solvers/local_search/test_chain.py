@@ -1,0 +1,186 @@
+"""Annealed solutions: what compiled code runs is what `in_sequence` runs, and what it finds keeps every rule."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from random import Random
+
+import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import linked, ring, star
+from solvers.helpers import broken_rules, make_graph, make_machine
+from solvers.random_problems import random_everything
+
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
+from dlplacer.solvers.local_search.arrays import build_work
+from dlplacer.solvers.local_search.units import move_units
+
+pytest.importorskip("numba", reason="the local search is compiled by numba")
+
+from dlplacer.solvers.local_search.chain import Chain
+from dlplacer.solvers.local_search.kernels import MAKESPAN
+
+_MACHINES = {"linked": linked, "ring": ring, "star": star}
+
+
+def _instance(graph: OpGraph, topology: Topology) -> Instance:
+    return build_instance(build_problem(graph, topology, Options()))
+
+
+def _chain(instance: Instance, start: Schedule) -> Chain:
+    built = build_work(instance)
+    assert built is not None
+    return Chain.of(instance, *built, start)
+
+
+def _random_instances() -> Iterator[tuple[int, Instance, Schedule]]:
+    """Contended instances with pins, groups, unequal devices, relays, half duplex and barriers, and schedules."""
+    for seed in range(400):
+        graph, topology, options = random_everything(seed)
+        if options.contention != "link":
+            continue
+        try:
+            instance = build_instance(build_problem(graph, topology, options))
+        except InfeasibleError:
+            continue
+        start = list_schedule(instance, instance.order) if build_work(instance) and all(instance.allowed) else None
+        if start is not None and start.makespan:
+            yield seed, instance, start
+
+
+def _broken_transfers(instance: Instance, schedule: Schedule) -> list[str]:
+    """Readers that start too early, transfers that leave too early, and links that are used twice at a time."""
+    traffic, broken = instance.traffic, []
+    assert traffic is not None
+    end = [begin + instance.duration[op][schedule.device[op]] for op, begin in enumerate(schedule.start)]
+    there = {(send.request, send.target): send.end for send in schedule.transfers}
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for send in schedule.transfers:
+        ready = end[traffic.requests[send.request].source]
+        for segment, begin in zip(send.route, send.start, strict=True):
+            broken += [f"{send} too early"] if begin < ready else []
+            ready = begin + segment.ticks
+            for link, offset, ticks in segment.holds:
+                uses.setdefault(link, []).append((begin + offset, begin + offset + ticks))
+    for number, request in enumerate(traffic.requests):
+        for op in request.readers:
+            here = schedule.device[op]
+            if here != schedule.device[request.source] and schedule.start[op] < there[number, here]:
+                broken.append(f"op {op} before {request}")
+    for link, times in uses.items():
+        lasting = sorted(time for time in times if time[0] < time[1])
+        broken += [f"link {link} at {b}" for a, b in pairwise(lasting) if b[0] < a[1]]
+    return broken
+
+
+@pytest.mark.parametrize("machine", _MACHINES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_is_that_of_the_sequence(machine: str, seed: int) -> None:
+    instance = _instance(FAMILIES["layered"](80, seed, 3.0), _MACHINES[machine](4))
+    start = list_schedule(instance, Random(seed).sample(range(80), 80))
+    assert start is not None
+    expected = in_sequence(instance, start.device, sequence(instance, start.device, start.start))
+    chain = _chain(instance, start)
+    # Ticks of a route come from a line through two sizes, so each transfer may be a tick off.
+    assert chain.makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
+    assert chain.schedule().makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
+
+
+def test_what_moves_leave_behind_is_what_a_fresh_run_gives() -> None:
+    instance = _instance(FAMILIES["layered"](60, 0, 3.0), star(4))
+    start = list_schedule(instance, instance.order)
+    assert start is not None
+    chain = _chain(instance, start)
+    for seed in range(20):
+        chain.go_on(100, 0.01 * start.makespan, seed)
+        # The present solution, not the best one: it has come through thousands of undone and taken moves.
+        now = chain._solution
+        again = _chain(instance, start)
+        again._device, again._sequence = now.ops[:, 0].copy(), now.sequence.copy()
+        assert again._run() == now.counts[MAKESPAN]
+
+
+def test_what_is_found_keeps_every_rule() -> None:
+    count, shorter = 0, 0
+    for seed, instance, start in _random_instances():
+        chain = _chain(instance, start)
+        chain.go_on(300, 0.05 * start.makespan, seed)
+        found = chain.schedule()
+        assert keeps_blocks_and_memory(instance, found) or not keeps_blocks_and_memory(instance, start)
+        assert broken_rules(instance, found) == broken_rules(instance, start) == [], seed
+        assert _broken_transfers(instance, found) == [], seed
+        count, shorter = count + 1, shorter + (found.makespan < start.makespan)
+    assert count > 50
+    assert shorter > count / 5
+
+
+def test_more_uses_of_a_link_than_its_table_holds_make_it_larger() -> None:
+    count = 200
+    names = [f"k{number}" for number in range(count)]
+    graph = make_graph(dict.fromkeys(names, 1.0), [(f"k{n}", f"k{n + 100}", 1) for n in range(100)])
+    instance = _instance(graph, make_machine(2))
+    start = in_sequence(instance, [number // 100 for number in range(count)], instance.order)
+    chain = _chain(instance, start)
+    assert chain.makespan == start.makespan == 102
+    assert len(chain.schedule().transfers) == 100
+
+
+def test_a_refused_solution_is_left_for_the_last_plan() -> None:
+    instance = _instance(FAMILIES["layered"](60, 0, 1.0), linked(3))
+    start = list_schedule(instance, instance.order)
+    assert start is not None
+    chain = _chain(instance, start)
+    assert chain.go_on(2000, 0.001 * start.makespan, 0)
+    chain.keep(admitted=False)
+    assert chain.makespan == _chain(instance, start).makespan
+
+
+def test_ops_of_no_time_move_with_their_neighbours() -> None:
+    graph = make_graph(
+        {"weight": 0, "matmul": 1, "view": 0, "relu": 1, "shared": 0, "add": 1, "mul": 1},
+        [
+            ("weight", "matmul", 4),
+            ("matmul", "view", 4),
+            ("view", "relu", 4),
+            ("shared", "add", 4),
+            ("shared", "mul", 4),
+            ("relu", "add", 4),
+            ("relu", "mul", 4),
+        ],
+    )
+    instance = _instance(graph, make_machine(2))
+    names = [op.id for op in graph.ops]
+    units = {frozenset(names[op] for op in unit) for unit in move_units(instance)}
+    assert {"weight", "matmul", "view"} in units
+    assert {"shared"} in units
+    assert {"relu"} in units
+
+
+def test_groups_and_pins_limit_what_moves_together() -> None:
+    graph = make_graph(
+        {"a": 1, "b": 0, "c": 1},
+        [("a", "b", 4), ("b", "c", 4)],
+        colocate={"b": "group", "c": "group"},
+        devices={"a": ("d0",), "b": ("d1",), "c": ("d1",)},
+    )
+    instance = _instance(graph, make_machine(2))
+    assert move_units(instance) == [(0,), (1, 2)]
+
+
+def test_annealing_earns_what_it_did() -> None:
+    instance = _instance(FAMILIES["layered"](150, 0, 2.0), linked(4))
+    starts = [construct(instance, rule) for rule in (list_schedule, heft)]
+    start = min((one for one in starts if one is not None), key=lambda one: one.makespan)
+    chain = _chain(instance, start)
+    for seed in range(10):
+        chain.go_on(2000, 0.7**seed * 1e-3 * start.makespan, seed)
+    print(start.makespan, chain.makespan)
+    assert chain.schedule().makespan < 0.95 * start.makespan
