@@ -176,7 +176,7 @@ def test_groups_and_pins_limit_what_moves_together() -> None:
 
 
 def test_annealing_earns_what_it_did() -> None:
-    instance = _instance(FAMILIES["layered"](150, 0, 2.0), linked(4))
+    instance = _instance(FAMILIES["layered"](150, 0, 3.0), star(4))
     starts = [construct(instance, rule) for rule in (list_schedule, heft)]
     start = min((one for one in starts if one is not None), key=lambda one: one.makespan)
     chain = _chain(instance, start)
