@@ -109,6 +109,45 @@ def _neighbour_device(work: Work, solution: Solution, op: int) -> int:
 
 
 @compiled
+def _propose(work: Work, solution: Solution) -> tuple[int, int, int, int]:
+    """An op, its device and place after a move, and the unit that it swaps devices with (-1: none); op -1 if nothing.
+
+    Swaps keep the load of devices, which alone is what a plan without idle time can bear; their partner is an op on the
+    other device whose turn is about the same.
+    """
+    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
+    count, devices, reach = sequence.shape[0], used.shape[0], 4 * used.shape[0]
+    if counts[CRITICAL] and np.random.random() < 0.7:
+        op = solution.critical[np.random.randint(counts[CRITICAL])]
+    else:
+        op = sequence[np.random.randint(count)]
+    unit, here, place = work.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
+    other, there, target = -1, here, place
+    kind = np.random.random()
+    if devices > 1 and kind < 0.7:
+        there = _neighbour_device(work, solution, op)
+        if there == here or np.random.random() < 0.3:
+            there = np.random.randint(devices)
+        if there == here or not work.allowed[unit, there]:
+            return -1, 0, 0, -1
+        moved = work.units[unit, BYTES]
+        if kind < 0.35:
+            beside = place + np.random.randint(-reach, reach + 1)
+            if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
+                return -1, 0, 0, -1
+            other = work.ops[sequence[beside], UNIT]
+            if other == unit or not work.allowed[other, here]:
+                return -1, 0, 0, -1
+            moved -= work.units[other, BYTES]
+        if used[there] + moved > work.capacity[there] or used[here] - moved > work.capacity[here]:
+            return -1, 0, 0, -1
+    if kind >= 0.55 or kind < 0.1:
+        low, high = _room(work, solution, op, reach)
+        target = np.random.randint(low, high + 1)
+    return int(op), int(there), int(target), int(other)
+
+
+@compiled
 def anneal(
     work: Work,
     solution: Solution,
@@ -130,41 +169,14 @@ def anneal(
     """
     np.random.seed(seed)
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
-    count, devices, reach = sequence.shape[0], used.shape[0], 4 * used.shape[0]
     run, taken = 0, 0
     saved = np.zeros(ops.shape[0], np.int64)
     for _ in range(trials):
         most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
-        if counts[CRITICAL] and np.random.random() < 0.7:
-            op = solution.critical[np.random.randint(counts[CRITICAL])]
-        else:
-            op = sequence[np.random.randint(count)]
+        op, there, target, other = _propose(work, solution)
+        if op < 0 or (there == ops[op, DEVICE] and target == ops[op, PLACE]):
+            continue
         unit, here, place = work.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
-        other, there, target, moved = -1, here, place, 0
-        kind = np.random.random()
-        if devices > 1 and kind < 0.7:
-            there = _neighbour_device(work, solution, op)
-            if there == here or np.random.random() < 0.3:
-                there = np.random.randint(devices)
-            if there == here or not work.allowed[unit, there]:
-                continue
-            moved = work.units[unit, BYTES]
-            if kind < 0.35:
-                # Swap with an op on that device whose turn is about the same.
-                beside = place + np.random.randint(-reach, reach + 1)
-                if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
-                    continue
-                other = work.ops[sequence[beside], UNIT]
-                if other == unit or not work.allowed[other, here]:
-                    continue
-                moved -= work.units[other, BYTES]
-            if used[there] + moved > work.capacity[there] or used[here] - moved > work.capacity[here]:
-                continue
-        if kind >= 0.55 or kind < 0.1:
-            low, high = _room(work, solution, op, reach)
-            target = np.random.randint(low, high + 1)
-            if target == place and there == here:
-                continue
         first = min(place, target)
         if there != here:
             first = min(first, _put(work, solution, unit, there, saved))
@@ -178,6 +190,7 @@ def anneal(
         if makespan < NEVER:
             taken += 1
             take_over(work, solution, first, makespan)
+            moved = work.units[unit, BYTES] - (0 if other < 0 else work.units[other, BYTES])
             used[there] += moved
             used[here] -= moved
             if makespan < best_makespan:

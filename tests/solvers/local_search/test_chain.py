@@ -176,11 +176,10 @@ def test_groups_and_pins_limit_what_moves_together() -> None:
 
 
 def test_annealing_earns_what_it_did() -> None:
-    instance = _instance(FAMILIES["layered"](150, 0, 2.0), linked(4))
+    instance = _instance(FAMILIES["layered"](150, 0, 3.0), star(4))
     starts = [construct(instance, rule) for rule in (list_schedule, heft)]
     start = min((one for one in starts if one is not None), key=lambda one: one.makespan)
     chain = _chain(instance, start)
     for seed in range(10):
         chain.go_on(2000, 0.7**seed * 1e-3 * start.makespan, seed)
-    print(start.makespan, chain.makespan)
-    assert chain.schedule().makespan < 0.95 * start.makespan
+    assert chain.schedule().makespan < 0.9 * start.makespan
