@@ -202,8 +202,11 @@ class Predictor:
 def used_devices(plan: Plan) -> set[str]:
     """Devices of a plan on which an op takes time, the network aside."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
+    # The network of a process's second GPU is ``rank0/network/1``.
     return {
-        device for device in working or set(plan.placement.values()) if not device.split("/")[-1].startswith(NETWORK)
+        device
+        for device in working or set(plan.placement.values())
+        if not any(part.startswith(NETWORK) for part in device.split("/"))
     }
 
 

@@ -110,6 +110,15 @@ def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
         assert found.contention == []
 
 
+def test_the_network_is_no_used_device() -> None:
+    plan = diamond()
+    busy = sorted({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
+    for network in ("network", "rank0/network", "rank0/network/1"):
+        renamed = {busy[0]: network, **{device: f"rank0/{device}" for device in busy[1:]}}
+        ops = tuple(replace(entry, device=renamed[entry.device]) for entry in plan.ops)
+        assert used_devices(replace(plan, ops=ops)) == set(renamed.values()) - {network}
+
+
 @needs_two_cores
 def test_short_ops_of_processes_do_not_wait_for_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "OP_S", 1e-5)
