@@ -1,6 +1,5 @@
 """The default method, phase by phase: heuristics, bounds, segments between cut ops, windows, and the whole model."""
 
-import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -198,7 +197,7 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
     """
     seconds = PARAMS.start_share * incumbent.budget.left_s
     worth = instance.traffic is not None and instance.op_count > PARAMS.timed_from and instance.device_count > 1
-    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s and importlib.util.find_spec("numba"):
+    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s:
         from dlplacer.solvers.local_search.greedy import offer_greedy
 
         whole = tuple(range(instance.device_count))
@@ -339,7 +338,7 @@ def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
 def _anneal(surrogate: Instance, incumbent: Incumbent, share: float) -> None:
     """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
     seconds = share * incumbent.budget.left_s
-    if surrogate.traffic is not None and seconds > PARAMS.compile_s and importlib.util.find_spec("numba"):
+    if surrogate.traffic is not None and seconds > PARAMS.compile_s:
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
         anneal_schedule(surrogate, incumbent, seconds)

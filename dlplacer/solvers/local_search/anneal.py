@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
+from dlplacer.problem.transfers import TimedRoute
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.local_search.arrays import build_work
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.local_search.arrays import Work, build_work
 from dlplacer.solvers.local_search.chain import Chain
+from dlplacer.solvers.local_search.greedy import best_greedy_chain
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class LocalSearchParams:
         Moves before the first of them.
     cycles
         Times that the search is warmed up again, from the best schedule of all chains.
+    greedy_share
+        Of a cycle, for list schedules to begin with.
     """
 
     warm: float = 3e-4
@@ -33,6 +38,7 @@ class LocalSearchParams:
     chunk_s: float = 0.5
     first_trials: int = 500
     cycles: int = 4
+    greedy_share: float = 0.25
 
 
 PARAMS = LocalSearchParams()
@@ -52,7 +58,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
         return
     random, began = Random(budget.seed), time.monotonic()
     cycle_s = min(seconds, budget.left_s) / PARAMS.cycles
-    chains = [Chain.of(instance, *built, best) for _ in range(budget.workers)]
+    chains = _first_chains(instance, built, best, budget.workers, began + PARAMS.greedy_share * cycle_s)
     trials, cycle = PARAMS.first_trials, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
@@ -71,6 +77,22 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
                     chain.keep(incumbent.offer(chain.schedule()))
             pace = (time.monotonic() - chunk_began) / trials
             trials = max(1, int(min(PARAMS.chunk_s, budget.left_s) / pace))
+
+
+def _first_chains(
+    instance: Instance, built: tuple[Work, list[TimedRoute]], best: Schedule, count: int, stop_at: float
+) -> list[Chain]:
+    """Chains from the best schedule; every other one, or the only one, from the best list schedule if that is shorter.
+
+    A chain sends what an op reads when its turn comes. A schedule whose transfers lie in another order, as HEFT with
+    insertion makes it, is longer so: by 7 % on 1,000 layered ops, where a list schedule is ahead of it.
+    """
+    listed = best_greedy_chain(instance, *built, [range(instance.device_count)], stop_at)
+    chains = [Chain.of(instance, *built, best) for _ in range(count)]
+    for chain in chains[1::2] or chains:
+        if listed is not None and listed.makespan < chain.makespan:
+            chain.go_on_from(listed)
+    return chains
 
 
 def _restart(chains: Sequence[Chain]) -> None:

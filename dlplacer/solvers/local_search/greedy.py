@@ -62,32 +62,39 @@ PARAMS = GreedyParams()
 
 
 def offer_greedy(instance: Instance, incumbent: Incumbent, subsets: Iterable[Sequence[int]], seconds: float) -> None:
-    """Offer the best schedule of HEFT without insertion over ranks, reluctances and sets of devices, while time allows.
+    """Offer what `best_greedy_chain` finds; nothing where links are not contended."""
+    stop_at, built = time.monotonic() + seconds, build_work(instance)
+    best = None if built is None else best_greedy_chain(instance, *built, subsets, stop_at)
+    if best is not None:
+        incumbent.offer(best.schedule())
 
-    Nothing where links are not contended.
+
+def best_greedy_chain(
+    instance: Instance, work: Work, routes: Sequence[TimedRoute], subsets: Iterable[Sequence[int]], stop_at: float
+) -> Chain | None:
+    """The best of HEFT without insertion over ranks, reluctances and sets of devices, while time allows.
 
     Parameters
     ----------
     subsets
         Devices that may be used, the most promising set first.
+    stop_at
+        On the monotonic clock, in seconds.
     """
-    stop_at = time.monotonic() + seconds
-    built = build_work(instance)
     orders = [
         sorted(range(instance.op_count), key=by_rank(instance, upward_ranks(instance, weight)).__getitem__)
-        for weight in (DELAY_WEIGHTS if built else ())
+        for weight in DELAY_WEIGHTS
     ]
     best: Chain | None = None
     for devices in subsets:
         for order in orders:
             for reluctance in PARAMS.reluctances:
-                if built is None or time.monotonic() > stop_at:
-                    break
-                chain = greedy_chain(instance, *built, order, devices, reluctance)
+                if time.monotonic() > stop_at:
+                    return best
+                chain = greedy_chain(instance, work, routes, order, devices, reluctance)
                 if chain is not None and (best is None or chain.makespan < best.makespan):
                     best = chain
-    if best is not None:
-        incumbent.offer(best.schedule())
+    return best
 
 
 def greedy_chain(

@@ -29,8 +29,6 @@ from dlplacer.data_parallel import TernaryState
 from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.kernels import kernels_for
 
-pytest.importorskip("numba", reason="the compiled kernels need numba")
-
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "shared": {"share_scaler": True},

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dlplacer.data_parallel import TernaryState
 from dlplacer.data_parallel.ternary.kernels import kernels_for
 
-pytest.importorskip("numba", reason="the compiled kernels need numba")
 if sent_bytes() is None:
     pytest.skip("this system does not count the bytes of a TCP socket", allow_module_level=True)
 

@@ -16,8 +16,6 @@ from dlplacer.data_parallel.ternary.fsdp_units import sharded_units
 from dlplacer.data_parallel.ternary.kernels import kernels_for
 from dlplacer.data_parallel.ternary.reduce_scatter import UnitReduceScatter
 
-pytest.importorskip("numba", reason="the compiled kernels need numba")
-
 ROWS = 101
 """Rows of the coded weight: no number of ranks divides it, so that shards are padded."""
 

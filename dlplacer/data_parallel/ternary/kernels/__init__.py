@@ -83,7 +83,7 @@ class TernaryKernels(Protocol):
 @cache
 def kernels_for(device_type: str) -> TernaryKernels:
     """The fastest kernels of this device type that can run here; warns once where these are not compiled ones."""
-    if device_type == "cpu" and importlib.util.find_spec("numba"):
+    if device_type == "cpu":
         from dlplacer.data_parallel.ternary.kernels.numba_kernels import NumbaKernels
 
         return warmed_up(NumbaKernels())
@@ -93,12 +93,9 @@ def kernels_for(device_type: str) -> TernaryKernels:
         return TritonKernels()
     from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
 
-    if device_type == "cpu":
-        way_out = "numba is not installed: pip install 'dlplacer[ternary]'"
-    else:
-        way_out = f"there is no compiled kernel for {device_type!r}, or triton is not installed: pip install triton"
     warnings.warn(
-        f"ternary gradients are encoded by plain PyTorch ops, which costs more than it saves on fast links; {way_out}",
+        "ternary gradients are encoded by plain PyTorch ops, which costs more than it saves on fast links; there is no "
+        f"compiled kernel for {device_type!r}, or triton is not installed: pip install triton",
         stacklevel=2,
     )
     return TorchKernels()
