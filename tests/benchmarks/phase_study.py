@@ -36,18 +36,23 @@ from dlplacer.solvers import default_method
 from dlplacer.solvers.instance.incumbent import Incumbent
 
 PHASES: Mapping[str, str] = {
+    "_start_compiled": "compiled starts",
     "_start": "starts",
     "_start_within_memory": "starts under memory",
     "_search_elsewhere": "parts, options",
     "_bound": "bounds",
     "_solve_segments": "segments",
     "_reconcile_segments": "master",
+    "_anneal": "annealing",
     "_restart": "restarts",
     "_search_windows": "windows",
     "_solve_whole": "whole model",
     "_solve_exactly": "exact model",
 }
-"""Function of `dlplacer.solvers.default_method` → column; `_contract` only makes the instance smaller."""
+"""Function of `dlplacer.solvers.default_method` → column; `_contract` only makes the instance smaller.
+
+Starts that come late count as search elsewhere, and rounds at the end as restarts and windows, of which they consist.
+"""
 
 _SEEN = 0.005
 

@@ -24,6 +24,7 @@ from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.draws import Draws
 from dlplacer.runtime.placed.editions import Editions
+from dlplacer.runtime.placed.grad_mode import kept_grad_mode
 from dlplacer.runtime.placed.gradients import add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
@@ -129,7 +130,7 @@ class PlacedModule(nn.Module):
         RunError
             If an op fails; names the op, its module and its device.
         """
-        with kept_interrupts():
+        with kept_interrupts(), kept_grad_mode():
             job = self._called_with(inputs, kwargs)
             if not self.training:
                 return self._evaluate(job)
@@ -147,7 +148,7 @@ class PlacedModule(nn.Module):
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         require_no_own_hooks(self)
-        with kept_interrupts():
+        with kept_interrupts(), kept_grad_mode():
             variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
             state = self._run(variant, variant.with_tangent(bound, None))
             if self._job.update is None:

@@ -17,7 +17,7 @@ from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
 
 BOOKKEEPING = (
     r"dlplacer/(planning/interrupt|runtime/(executor|processes|devices)/)"
-    r"|/(threading|contextlib|weakref|queue|warnings|concurrent/futures/_base|multiprocessing/connection)\.py$"
+    r"|/(threading|contextlib|weakref|queue|warnings|concurrent/futures/_base|multiprocessing/connection|autograd/grad_mode)\.py$"
 )
 """Where locks are taken, and what is begun has to be ended: the files of the places that are tried."""
 STRIDE = 5
@@ -67,7 +67,7 @@ def end_and_step(module: PlacedModule) -> float:
 def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule], float]) -> None:
     module = placed_branches(processes)
     expected = call(module)
-    settings = os.sched_getaffinity(0), torch.get_num_threads()
+    settings = os.sched_getaffinity(0), torch.get_num_threads(), True
     found = places(lambda: call(module), BOOKKEEPING)[::STRIDE]
     struck = 0
     for number in found:
@@ -76,7 +76,7 @@ def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule]
             assert not interrupted_at(number, lambda: call(module)), f"the Ctrl-C before instruction {number} was lost"
         except KeyboardInterrupt:
             struck += 1
-        assert (os.sched_getaffinity(0), torch.get_num_threads()) == settings
+        assert (os.sched_getaffinity(0), torch.get_num_threads(), torch.is_grad_enabled()) == settings
         assert call(module) == expected
         require_gone(tuple(set(before) - set(module.worker_pids)))
     assert struck > max(10, len(found) // 2)  # the number of instructions varies a little, with the turns of waiting

@@ -144,7 +144,9 @@ def test_an_input_that_cannot_be_handed_over_is_reported():
 
 TESTS = Path(__file__).parents[2]
 PARENT = """
-import sys, time, torch
+import signal, sys, time, torch
+# What runs in the background of a shell is started with Ctrl-C ignored, and so are all its processes.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from runtime.processes.small_jobs import LABELS, ROWS, placed_branches, worker_of
 module = placed_branches("on")
 module.step(ROWS, LABELS)
