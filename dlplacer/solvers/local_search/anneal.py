@@ -45,7 +45,9 @@ PARAMS = LocalSearchParams()
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
-    """Offer better schedules until the gap is closed or the time is up; nothing where links are not contended.
+    """Offer better schedules until the gap is closed, the time is up or a cycle brings nothing.
+
+    Nothing where links are not contended.
 
     Parameters
     ----------
@@ -59,21 +61,23 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     random, began = Random(budget.seed), time.monotonic()
     cycle_s = min(seconds, budget.left_s) / PARAMS.cycles
     chains = _first_chains(instance, built, best, budget.workers, began + PARAMS.greedy_share * cycle_s)
-    trials, cycle = PARAMS.first_trials, 0
+    trials, cycle, known = PARAMS.first_trials, 0, best.makespan
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
-        while budget.left_s and not incumbent.closed:
+        while incumbent.best is not None and budget.left_s and not incumbent.closed:
             passed, done = divmod((time.monotonic() - began) / cycle_s, 1)
             if passed >= PARAMS.cycles:
                 return
             if passed > cycle:
-                cycle = int(passed)
+                if known <= incumbent.best.makespan:
+                    return
+                cycle, known = int(passed), incumbent.best.makespan
                 _restart(chains)
             temperature = best.makespan * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
             chunk_began = time.monotonic()
             tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
             for chain, task in zip(chains, tasks, strict=True):
-                if task.result() and incumbent.best is not None and chain.makespan < incumbent.best.makespan:
+                if task.result() and chain.makespan < incumbent.best.makespan:
                     chain.keep(incumbent.offer(chain.schedule()))
             pace = (time.monotonic() - chunk_began) / trials
             trials = max(1, int(min(PARAMS.chunk_s, budget.left_s) / pace))
