@@ -26,7 +26,7 @@ from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, admitted_on, first_admitted, surrogates
+from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 from dlplacer.solvers.restrictions import RestrictionSearch, Start
@@ -49,7 +49,7 @@ class DefaultParams:
     sure_starts
         Heuristics that run whatever they take, as no plan at all is worse than a late one.
     timed_from
-        Ops above which no heuristic is sure to run: a list schedule is timed first, and foretells the others.
+        Ops × devices above which no heuristic is sure to run: a list schedule is timed first, and foretells the others.
     late_share
         For heuristics that had no time at the start.
     bound_share
@@ -77,7 +77,7 @@ class DefaultParams:
     start_share: float = 0.1
     memory_share: float = 0.4
     sure_starts: int = 2
-    timed_from: int = 300
+    timed_from: int = 2000
     late_share: float = 0.3
     bound_share: float = 0.1
     segments: SegmentParams = field(default_factory=SegmentParams)
@@ -217,7 +217,7 @@ def _start(
     for surrogate in (instance, *surrogates(problem)):
         _offer_single_device(surrogate, incumbent)
         pace, sure = 0.0, PARAMS.sure_starts
-        if surrogate.op_count > PARAMS.timed_from:
+        if surrogate.op_count * surrogate.device_count > PARAMS.timed_from:
             began, sure = time.monotonic(), 0
             incumbent.offer(list_schedule(choose_components(surrogate), by_rank(surrogate, upward_ranks(surrogate))))
             pace = len(DELAY_WEIGHTS) * (time.monotonic() - began)
@@ -254,27 +254,9 @@ def _start_within_memory(
     """
     stop_at = time.monotonic() + PARAMS.memory_share * incumbent.budget.left_s
     best = None
-    for number, (_, start) in enumerate(starts if incumbent.refused or incumbent.best is None else ()):
+    for _, start in starts if incumbent.refused or incumbent.best is None else ():
         if incumbent.budget.left_s and (incumbent.best is None or time.monotonic() < stop_at):
             found = first_admitted(problem, instance, partial(start, problem))
-            if found is not None and incumbent.offer(found[0]):
-                best = found[1]
-            if found is not None and number + 1 == PARAMS.sure_starts:
-                best = _start_alike(problem, found[1], incumbent, starts[number + 1 :], stop_at) or best
-    return best
-
-
-def _start_alike(
-    problem: Problem, surrogate: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]], stop_at: float
-) -> Instance | None:
-    """Heuristics on a surrogate on which another one kept the memory, or on it tightened; the surrogate of the best.
-
-    This takes each of them a schedule or two, where its own way to a surrogate takes up to thirty.
-    """
-    best = None
-    for _, start in starts:
-        if time.monotonic() < stop_at:
-            found = admitted_on(problem, surrogate, partial(start, problem), 2)
             if found is not None and incumbent.offer(found[0]):
                 best = found[1]
     return best

@@ -48,22 +48,14 @@ def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Sc
     if found is not None and not any(overflow(problem, instance, found)):
         return found, instance
     for surrogate in surrogates(problem):
-        admitted = admitted_on(problem, surrogate, rule, _ROUNDS)
-        if admitted is not None:
-            return admitted
-    return None
-
-
-def admitted_on(problem: Problem, surrogate: Instance, rule: Rule, rounds: int) -> tuple[Schedule, Instance] | None:
-    """The rule's schedule on a surrogate tightened until it keeps the memory at all times, with that surrogate."""
-    for _ in range(rounds):
-        found = rule(surrogate)
-        if found is None:
-            return None
-        excess = overflow(problem, surrogate, found)
-        if not any(excess):
-            return found, surrogate
-        surrogate = _tightened(surrogate, found, excess)
+        for _ in range(_ROUNDS):
+            found = rule(surrogate)
+            if found is None:
+                break
+            excess = overflow(problem, instance, found)
+            if not any(excess):
+                return found, surrogate
+            surrogate = _tightened(surrogate, found, excess)
     return None
 
 
