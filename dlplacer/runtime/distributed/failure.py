@@ -48,6 +48,7 @@ class Failure:
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self._closed = threading.Event()
+        self._watching: threading.Thread | None = None
 
     def watch(self, secret: str) -> None:
         """From now on, inform the other processes of an error here, and be informed.
@@ -61,7 +62,8 @@ class Failure:
         if self._store is not None:
             self._secret = secret.encode()
             self._key = f"dlplacer/{hashlib.sha256(self._secret).hexdigest()[:16]}"
-            threading.Thread(target=self._watch, name=f"rank{self.rank} watch", daemon=True).start()
+            self._watching = threading.Thread(target=self._watch, name=f"rank{self.rank} watch", daemon=True)
+            self._watching.start()
 
     def future(self) -> "Future[Any]":
         """A future that fails with the run."""
@@ -126,8 +128,13 @@ class Failure:
         self.fail(LostRankError(f"{who} has ended or is out of reach: rank {self.rank} failed at {what}: {reason}"))
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Watch no longer; it returns when nobody asks the store any more, or the store does not answer for a second.
+
+        A thread that is inside a call of torch when Python ends is torn out of it, and the process aborts.
+        """
         self._closed.set()
+        if self._watching is not None and self._watching is not threading.current_thread():
+            self._watching.join(10 * _POLL_S)
 
     def _end(self, error: RunError) -> RunError:
         with self._lock:

@@ -212,6 +212,31 @@ def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.Monkey
         waiting.result(0)
 
 
+class SlowStore:
+    """A store that takes its time; `asked` is set while it does."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def add(self, key: str, amount: int) -> int:
+        self.asked.set()
+        time.sleep(0.2)
+        return amount
+
+    def check(self, keys: list[str]) -> bool:
+        return False
+
+
+def test_nobody_is_inside_of_the_store_after_closing() -> None:
+    """Python ends a thread that is: torch's code does not bear that, and the process aborts."""
+    store = SlowStore()
+    failure = failure_module.Failure(7, store, timeout_s=1)
+    failure.watch("secret")
+    assert store.asked.wait(5)
+    failure.close()
+    assert "rank7 watch" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_a_result_that_cannot_be_sent_is_named() -> None:
     ((kind, _, message),) = run_ranks(1, lambda rank: lambda: rank)
     assert kind == "error"
