@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 
 import torch
 
+from dlplacer.core.errors import RunError
 from dlplacer.planning.interrupt import blocked_interrupts, leave_signals_to_parent
 from dlplacer.runtime.devices.cpu import CpuDevice, pin_thread
 
@@ -25,8 +26,19 @@ def fork_worker(thread: CpuDevice, core: int, serve: Callable[[Connection], None
     thread
         A device whose thread forks: it has never used a pool of threads, of which a fork has none, and it lives as long
         as the device. (A worker is told of the end of the thread that forked it, not of its process's.)
+
+    Raises
+    ------
+    RunError
+        If the system makes no process: too many of them, or too little memory.
     """
-    return thread.submit(lambda: _fork(core, serve)).result()
+    try:
+        return thread.submit(lambda: _fork(core, serve)).result()
+    except OSError as error:
+        raise RunError(
+            f"no process can be made for core {core}: {error.strerror}; end other processes, or apply the plan with "
+            'processes="off"'
+        ) from error
 
 
 def _fork(core: int, serve: Callable[[Connection], None]) -> tuple[int, Connection]:

@@ -94,6 +94,17 @@ def test_a_worker_killed_between_forward_and_backward_is_reported():
     module.close()
 
 
+def test_a_system_without_room_for_a_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(
+        dp.RunError, match=r"no process can be made for core \d+: Resource temporarily unavailable; .*off"
+    ):
+        placed_branches("on").step(ROWS, LABELS)
+
+
 class Looked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
