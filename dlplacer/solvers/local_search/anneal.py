@@ -10,7 +10,7 @@ from dlplacer.problem.transfers import TimedRoute
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.local_search.arrays import Work, build_work
+from dlplacer.solvers.local_search.arrays import InstanceArrays, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.greedy import best_greedy_chain
 
@@ -55,7 +55,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
         The incumbent's, or a surrogate of it with the same traffic.
     """
     best, budget = incumbent.best, incumbent.budget
-    built = build_work(instance)
+    built = build_arrays(instance)
     if best is None or built is None or incumbent.closed:
         return
     random, began = Random(budget.seed), time.monotonic()
@@ -84,7 +84,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
 
 
 def _first_chains(
-    instance: Instance, built: tuple[Work, list[TimedRoute]], best: Schedule, count: int, stop_at: float
+    instance: Instance, built: tuple[InstanceArrays, list[TimedRoute]], best: Schedule, count: int, stop_at: float
 ) -> list[Chain]:
     """Chains from the best schedule; every other one, or the only one, from the best list schedule if that is shorter.
 

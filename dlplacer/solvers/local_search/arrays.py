@@ -24,21 +24,22 @@ MOST_WITH_DETOURS = 8
 """Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
 
 IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
-"""Columns of `Work.ops`: whether an op starts at 0 wherever it is, its unit, and the first of two limits of lists: ops
-that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it reads, and
-requests that it is the source of."""
+"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its unit, and the first of two limits of
+lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
+reads, and requests that it is the source of."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
-"""Columns of `Work.requests`: producer, class of its size, and the first of two limits of its readers."""
+"""Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
 
 BYTES, MEMBERS = 0, 1
-"""Columns of `Work.units`: footprint, and the first of two limits of its ops."""
+"""Columns of `InstanceArrays.units`: footprint, and the first of two limits of its ops."""
 
 FIRST_HOLD = 2
-"""`Work.segments`: ticks are column 0 + column 1 × bytes; from here two limits of its rows in `Work.holds`."""
+"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; from here two limits of its rows in
+`InstanceArrays.holds`."""
 
 
-class Work(NamedTuple):
+class InstanceArrays(NamedTuple):
     """What is to be placed and ordered.
 
     Attributes
@@ -79,7 +80,7 @@ class Work(NamedTuple):
     capacity: Ints
 
 
-def build_work(instance: Instance) -> tuple[Work, list[TimedRoute]] | None:
+def build_arrays(instance: Instance) -> tuple[InstanceArrays, list[TimedRoute]] | None:
     """The tables of an instance and its routes by number; None without contended links, or if some devices lack any."""
     traffic = instance.traffic
     if traffic is None or not traffic.routes.resource_count or len(set(instance.component)) > 1:
@@ -109,7 +110,7 @@ def build_work(instance: Instance) -> tuple[Work, list[TimedRoute]] | None:
     for number, members in enumerate(units):
         ops[list(members), UNIT] = number
     footprints = [sum(instance.footprint[block] for block in {instance.block[op] for op in unit}) for unit in units]
-    work = Work(
+    arrays = InstanceArrays(
         np.array(instance.duration, np.int64),
         ops,
         np.array(requests, np.int64).reshape(-1, READERS + 2),
@@ -120,7 +121,7 @@ def build_work(instance: Instance) -> tuple[Work, list[TimedRoute]] | None:
         *tables,
         np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
     )
-    return work, routes
+    return arrays, routes
 
 
 class _Lists:
@@ -139,7 +140,7 @@ class _Lists:
 def _tables(
     routes: RouteTable, sizes: Sequence[int], devices: range
 ) -> tuple[dict[int, int], list[TimedRoute], tuple[Ints, Ints, Floats, Floats]]:
-    """Size → class; the routes by number, timed for some size; the tables of `Work` on routes.
+    """Size → class; the routes by number, timed for some size; the tables of `InstanceArrays` on routes.
 
     The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
     """

@@ -8,7 +8,7 @@ from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
-from dlplacer.solvers.local_search.arrays import Ints, Work
+from dlplacer.solvers.local_search.arrays import InstanceArrays, Ints
 from dlplacer.solvers.local_search.kernels import (
     ARRIVAL_LEG,
     BEGIN,
@@ -41,18 +41,22 @@ class Chain:
         Of the best solution, in ticks as the compiled code counts.
     """
 
-    def __init__(self, instance: Instance, work: Work, routes: Sequence[TimedRoute], devices: Ints, ops: Ints) -> None:
-        self._instance, self._work, self._routes = instance, work, routes
+    def __init__(
+        self, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], devices: Ints, ops: Ints
+    ) -> None:
+        self._instance, self._arrays, self._routes = instance, arrays, routes
         self._device, self._sequence = devices, ops
         self._width = _FIRST_WIDTH
         self._kept = devices, ops
 
     @classmethod
-    def of(cls, instance: Instance, work: Work, routes: Sequence[TimedRoute], schedule: Schedule) -> "Chain":
+    def of(
+        cls, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], schedule: Schedule
+    ) -> "Chain":
         """A chain that begins with a schedule, run anew."""
         by_start = sequence(instance, schedule.device, schedule.start)
         ops = np.array([op for op in by_start if op not in instance.sources], np.int64)
-        chain = cls(instance, work, routes, np.array(schedule.device, np.int64), ops)
+        chain = cls(instance, arrays, routes, np.array(schedule.device, np.int64), ops)
         chain.begin(chain._run_all)
         return chain
 
@@ -69,7 +73,7 @@ class Chain:
             return False
         self._device = self._solution.ops[:, DEVICE].copy()
         self._kept = self._device.copy(), self._sequence.copy()
-        take_over(self._work, self._solution, 0, self.makespan)
+        take_over(self._arrays, self._solution, 0, self.makespan)
         return True
 
     def go_on_from(self, other: "Chain") -> None:
@@ -89,7 +93,7 @@ class Chain:
         """Try so many moves; whether something better was found."""
         before = self.makespan
         found, run, _ = anneal(
-            self._work, self._solution, self._device, self._sequence, before, trials, temperature, seed
+            self._arrays, self._solution, self._device, self._sequence, before, trials, temperature, seed
         )
         self.makespan = found
         if run < 0:
@@ -110,7 +114,7 @@ class Chain:
         traffic = self._instance.traffic
         assert traffic is not None
         rows = solution.legs[TRIAL, : solution.counts[TRIAL_LEGS]].tolist()
-        route_of = np.searchsorted(self._work.segments_at, [row[SEGMENT] for row in rows], side="right") - 1
+        route_of = np.searchsorted(self._arrays.segments_at, [row[SEGMENT] for row in rows], side="right") - 1
         leg = 0
         while leg < len(rows):
             request, target = rows[leg][REQUEST], rows[leg][TARGET]
@@ -123,31 +127,31 @@ class Chain:
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
         self._solution, makespan = self._tables(self._run_all)
-        take_over(self._work, self._solution, 0, makespan)
+        take_over(self._arrays, self._solution, 0, makespan)
         return makespan
 
     def _run_all(self, solution: Solution) -> int:
-        return run_from(self._work, solution, 0, NEVER)
+        return run_from(self._arrays, solution, 0, NEVER)
 
     def _tables(self, build: Callable[[Solution], int]) -> tuple[Solution, int]:
         """Tables with a trial of all, and its makespan; larger ones until they hold it."""
         while True:
-            solution = _empty(self._instance, self._work, self._device, self._sequence, self._width)
+            solution = _empty(self._instance, self._arrays, self._device, self._sequence, self._width)
             makespan = build(solution)
             if not solution.counts[OVERFLOW]:
                 return solution, makespan
             self._width *= 2
 
 
-def _empty(instance: Instance, work: Work, devices: Ints, ops: Ints, width: int) -> Solution:
+def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints, width: int) -> Solution:
     """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
-    requests, resources = len(work.requests), instance.traffic.routes.resource_count if instance.traffic else 0
+    requests, resources = len(arrays.requests), instance.traffic.routes.resource_count if instance.traffic else 0
     table = np.zeros((instance.op_count, 7), np.int64)
     table[:, DEVICE], table[:, PLACE] = devices, -1
     table[ops, PLACE] = np.arange(len(ops))
     used = np.zeros(instance.device_count, np.int64)
-    for size, first, _ in work.units:
-        used[devices[work.lists[first]]] += size
+    for size, first, _ in arrays.units:
+        used[devices[arrays.lists[first]]] += size
     arrivals = np.zeros((requests, instance.device_count, 5), np.int64)
     arrivals[:, :, ARRIVAL_LEG] = -1
     most_legs = width * resources

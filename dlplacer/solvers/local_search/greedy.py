@@ -20,9 +20,9 @@ from dlplacer.solvers.local_search.arrays import (
     SOURCE,
     UNIT,
     WAITS,
+    InstanceArrays,
     Ints,
-    Work,
-    build_work,
+    build_arrays,
 )
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.kernels import (
@@ -63,14 +63,18 @@ PARAMS = GreedyParams()
 
 def offer_greedy(instance: Instance, incumbent: Incumbent, subsets: Iterable[Sequence[int]], seconds: float) -> None:
     """Offer what `best_greedy_chain` finds; nothing where links are not contended."""
-    stop_at, built = time.monotonic() + seconds, build_work(instance)
+    stop_at, built = time.monotonic() + seconds, build_arrays(instance)
     best = None if built is None else best_greedy_chain(instance, *built, subsets, stop_at)
     if best is not None:
         incumbent.offer(best.schedule())
 
 
 def best_greedy_chain(
-    instance: Instance, work: Work, routes: Sequence[TimedRoute], subsets: Iterable[Sequence[int]], stop_at: float
+    instance: Instance,
+    arrays: InstanceArrays,
+    routes: Sequence[TimedRoute],
+    subsets: Iterable[Sequence[int]],
+    stop_at: float,
 ) -> Chain | None:
     """The best of HEFT without insertion over ranks, reluctances and sets of devices, while time allows.
 
@@ -91,7 +95,7 @@ def best_greedy_chain(
             for reluctance in PARAMS.reluctances:
                 if time.monotonic() > stop_at:
                     return best
-                chain = greedy_chain(instance, work, routes, order, devices, reluctance)
+                chain = greedy_chain(instance, arrays, routes, order, devices, reluctance)
                 if chain is not None and (best is None or chain.makespan < best.makespan):
                     best = chain
     return best
@@ -99,7 +103,7 @@ def best_greedy_chain(
 
 def greedy_chain(
     instance: Instance,
-    work: Work,
+    arrays: InstanceArrays,
     routes: Sequence[TimedRoute],
     order: Sequence[int],
     devices: Sequence[int],
@@ -117,37 +121,37 @@ def greedy_chain(
     usable = np.zeros(instance.device_count, np.int64)
     usable[list(devices)] = 1
     ops = np.array([op for op in order if op not in instance.sources], np.int64)
-    chain = Chain(instance, work, routes, np.zeros(instance.op_count, np.int64), ops)
+    chain = Chain(instance, arrays, routes, np.zeros(instance.op_count, np.int64), ops)
 
     def build(solution: Solution) -> int:
-        return greedy(work, solution, usable, reluctance)
+        return greedy(arrays, solution, usable, reluctance)
 
     return chain if chain.begin(build) else None
 
 
 @inlined
-def _expect(work: Work, solution: Solution, op: int, here: int, placed: Ints) -> tuple[int, int]:
+def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> tuple[int, int]:
     """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone.
 
     The second value is how long it would be on its way in all if nothing else were.
     """
     ops, counts, latest, sent = solution.ops, solution.counts, 0, 0
-    for number in range(work.ops[op, READS], work.ops[op, READS + 1]):
-        request = work.lists[number]
-        source = work.requests[request, SOURCE]
+    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+        request = arrays.lists[number]
+        source = arrays.requests[request, SOURCE]
         there = ops[source, DEVICE]
-        if there == here or not placed[work.ops[source, UNIT]]:
+        if there == here or not placed[arrays.ops[source, UNIT]]:
             latest = max(latest, ops[source, TRIAL_END])
         elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
             latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
         else:
-            size, time = work.sizes[request], ops[source, TRIAL_END]
-            route = work.routes[work.requests[request, CLASS], there, here, 0]
-            for segment in range(work.segments_at[route], work.segments_at[route + 1]):
-                sent += line(work.segments, segment, 0, size)
+            size, time = arrays.sizes[request], ops[source, TRIAL_END]
+            route = arrays.routes[arrays.requests[request, CLASS], there, here, 0]
+            for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+                sent += line(arrays.segments, segment, 0, size)
                 time = segment_start(
-                    work.segments,
-                    work.holds,
+                    arrays.segments,
+                    arrays.holds,
                     solution.busy,
                     solution.links,
                     segment,
@@ -155,42 +159,42 @@ def _expect(work: Work, solution: Solution, op: int, here: int, placed: Ints) ->
                     time,
                     0,
                     counts[EPOCH],
-                ) + line(work.segments, segment, 0, size)
+                ) + line(arrays.segments, segment, 0, size)
             latest = max(latest, time)
     return latest, sent
 
 
 @compiled
-def _settle(work: Work, solution: Solution, unit: int, device: int, placed: Ints) -> None:
+def _settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> None:
     """Put a unit on a device, and take its memory."""
     placed[unit] = 1
-    solution.used[device] += work.units[unit, BYTES]
-    for member in range(work.units[unit, MEMBERS], work.units[unit, MEMBERS + 1]):
-        solution.ops[work.lists[member], DEVICE] = device
+    solution.used[device] += arrays.units[unit, BYTES]
+    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
+        solution.ops[arrays.lists[member], DEVICE] = device
 
 
 @compiled
-def _settle_rest(work: Work, solution: Solution, usable: Ints, placed: Ints) -> bool:
+def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints) -> bool:
     """Put units of sources that nothing reads where there is room; whether there is."""
-    for unit in range(work.units.shape[0]):
+    for unit in range(arrays.units.shape[0]):
         for here in range(usable.shape[0]):
-            fits = solution.used[here] + work.units[unit, BYTES] <= work.capacity[here]
-            if not placed[unit] and usable[here] and work.allowed[unit, here] and fits:
-                _settle(work, solution, unit, here, placed)
+            fits = solution.used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
+            if not placed[unit] and usable[here] and arrays.allowed[unit, here] and fits:
+                _settle(arrays, solution, unit, here, placed)
         if not placed[unit]:
             return False
     return True
 
 
 @compiled
-def greedy(work: Work, solution: Solution, usable: Ints, reluctance: float) -> int:
+def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, reluctance: float) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
     Ends count as `greedy_starts` says. A device is as free as its last op leaves it. Ops that move together go where
     the first of them goes.
     """
     ops, sequence, free, counts, used = solution.ops, solution.sequence, solution.free, solution.counts, solution.used
-    placed = np.zeros(work.units.shape[0], np.int64)
+    placed = np.zeros(arrays.units.shape[0], np.int64)
     counts[EPOCH] += 1
     counts[TRIAL_LEGS] = 0
     free[:] = 0
@@ -198,34 +202,34 @@ def greedy(work: Work, solution: Solution, usable: Ints, reluctance: float) -> i
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
-        unit, best, soonest = work.ops[op, UNIT], -1, NEVER
+        unit, best, soonest = arrays.ops[op, UNIT], -1, NEVER
         if placed[unit]:
             best = ops[op, DEVICE]
         else:
             for here in range(free.shape[0]):
-                room = used[here] + work.units[unit, BYTES] <= work.capacity[here]
-                if usable[here] and work.allowed[unit, here] and room:
-                    arrival, sent = _expect(work, solution, op, here, placed)
-                    cost = max(free[here], arrival) + work.ticks[op, here] + int(reluctance * sent)
+                room = used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
+                if usable[here] and arrays.allowed[unit, here] and room:
+                    arrival, sent = _expect(arrays, solution, op, here, placed)
+                    cost = max(free[here], arrival) + arrays.ticks[op, here] + int(reluctance * sent)
                     if cost < soonest:
                         best, soonest = here, cost
             if best < 0:
                 return NEVER
-            _settle(work, solution, unit, best, placed)
-        for number in range(work.ops[op, READS], work.ops[op, READS + 1]):
-            source = work.requests[work.lists[number], SOURCE]
-            other = work.ops[source, UNIT]
-            if work.ops[source, IS_SOURCE] and not placed[other]:
+            _settle(arrays, solution, unit, best, placed)
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+            source = arrays.requests[arrays.lists[number], SOURCE]
+            other = arrays.ops[source, UNIT]
+            if arrays.ops[source, IS_SOURCE] and not placed[other]:
                 # A source that several ops read: it lies with the first of them.
-                if not work.allowed[other, best] or used[best] + work.units[other, BYTES] > work.capacity[best]:
+                if not arrays.allowed[other, best] or used[best] + arrays.units[other, BYTES] > arrays.capacity[best]:
                     return NEVER
-                _settle(work, solution, other, best, placed)
-        begin = max(free[best], receive(work, solution, op, 0, 0, at))
-        for number in range(work.ops[op, WAITS], work.ops[op, WAITS + 1]):
-            begin = max(begin, ops[work.lists[number], TRIAL_END])
-        end = begin + work.ticks[op, best]
+                _settle(arrays, solution, other, best, placed)
+        begin = max(free[best], receive(arrays, solution, op, 0, 0, at))
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+            begin = max(begin, ops[arrays.lists[number], TRIAL_END])
+        end = begin + arrays.ticks[op, best]
         ops[op, TRIAL_START], ops[op, TRIAL_END], free[best] = begin, end, end
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER
-    return makespan if _settle_rest(work, solution, usable, placed) else NEVER
+    return makespan if _settle_rest(arrays, solution, usable, placed) else NEVER

@@ -19,8 +19,8 @@ from dlplacer.solvers.local_search.arrays import (
     SOURCE,
     WAITS,
     Floats,
+    InstanceArrays,
     Ints,
-    Work,
 )
 
 _P = ParamSpec("_P")
@@ -174,30 +174,30 @@ def segment_start(
 
 
 @inlined
-def _send(work: Work, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
+def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
     """Send a request by the route on which it arrives first; when that is."""
-    segments, holds, busy, links, counts = work.segments, work.holds, solution.busy, solution.links, solution.counts
+    segments, holds, busy, links, counts = arrays.segments, arrays.holds, solution.busy, solution.links, solution.counts
     legs = solution.legs
-    size, source = work.sizes[request], solution.ops[work.requests[request, SOURCE], DEVICE]
-    kind = work.requests[request, CLASS]
-    first, count = work.routes[kind, source, target, 0], work.routes[kind, source, target, 1]
+    size, source = arrays.sizes[request], solution.ops[arrays.requests[request, SOURCE], DEVICE]
+    kind = arrays.requests[request, CLASS]
+    first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
     best, arrival, epoch = first, NEVER, counts[EPOCH]
     for route in range(first, first + count):
         time = ready
-        for segment in range(work.segments_at[route], work.segments_at[route + 1]):
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             time += line(segments, segment, 0, size)
         if time >= arrival:
             # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
             break
         time = ready
-        for segment in range(work.segments_at[route], work.segments_at[route + 1]):
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
             time = segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
             time += line(segments, segment, 0, size)
         if time < arrival:
             best, arrival = route, time
     solution.arrivals[request, target, TRIAL_LEG] = counts[TRIAL_LEGS]
     time = ready
-    for segment in range(work.segments_at[best], work.segments_at[best + 1]):
+    for segment in range(arrays.segments_at[best], arrays.segments_at[best + 1]):
         begin = segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
         leg = counts[TRIAL_LEGS]
         if leg == legs.shape[1]:
@@ -230,15 +230,15 @@ def _base(legs: Ints, count: int, first: int) -> int:
 
 
 @inlined
-def receive(work: Work, solution: Solution, op: int, first: int, base: int, at: int) -> int:
+def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
-    ops, arrivals, lists = solution.ops, solution.arrivals, work.lists
+    ops, arrivals, lists = solution.ops, solution.arrivals, arrays.lists
     here, epoch, latest = ops[op, DEVICE], solution.counts[EPOCH], 0
     while True:
         request, ready = -1, NEVER
-        for number in range(work.ops[op, READS], work.ops[op, READS + 1]):
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
             candidate = lists[number]
-            source = work.requests[candidate, SOURCE]
+            source = arrays.requests[candidate, SOURCE]
             end = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
             if ops[source, DEVICE] == here:
                 latest = max(latest, end)
@@ -250,11 +250,11 @@ def receive(work: Work, solution: Solution, op: int, first: int, base: int, at: 
                 request, ready = candidate, end
         if request < 0:
             return latest
-        latest = max(latest, _send(work, solution, request, here, ready, base, at))
+        latest = max(latest, _send(arrays, solution, request, here, ready, base, at))
 
 
 @compiled
-def run_from(work: Work, solution: Solution, first: int, most: int) -> int:
+def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) -> int:
     """The makespan of the sequence from place `first` on, run as the trial; `NEVER` if it gets above `most`.
 
     It is given up as soon as an op starts so late that, with what follows it now, it would end above `most`. Where the
@@ -273,11 +273,11 @@ def run_from(work: Work, solution: Solution, first: int, most: int) -> int:
     for at in range(first, sequence.shape[0]):
         op = sequence[at]
         here = ops[op, DEVICE]
-        begin = max(free[here], receive(work, solution, op, first, base, at))
-        for number in range(work.ops[op, WAITS], work.ops[op, WAITS + 1]):
-            source = work.lists[number]
+        begin = max(free[here], receive(arrays, solution, op, first, base, at))
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+            source = arrays.lists[number]
             begin = max(begin, ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END])
-        end = begin + work.ticks[op, here]
+        end = begin + arrays.ticks[op, here]
         ops[op, TRIAL_START], ops[op, TRIAL_END], free[here] = begin, end, end
         makespan = max(makespan, end)
         if end > most or begin + ops[op, PATH] > most or counts[OVERFLOW]:
@@ -286,7 +286,7 @@ def run_from(work: Work, solution: Solution, first: int, most: int) -> int:
 
 
 @compiled
-def take_over(work: Work, solution: Solution, first: int, makespan: int) -> None:
+def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: int) -> None:
     """Make the trial, complete from place `first` on, the solution."""
     ops, arrivals, legs, links, counts = solution.ops, solution.arrivals, solution.legs, solution.links, solution.counts
     base = _base(legs, counts[LEGS], first)
@@ -306,18 +306,18 @@ def take_over(work: Work, solution: Solution, first: int, makespan: int) -> None
         op = solution.sequence[at]
         ops[op, START], ops[op, END] = ops[op, TRIAL_START], ops[op, TRIAL_END]
     counts[MAKESPAN] = makespan
-    _find_paths(work, solution)
+    _find_paths(arrays, solution)
 
 
 @compiled
-def _find_paths(work: Work, solution: Solution) -> None:
+def _find_paths(arrays: InstanceArrays, solution: Solution) -> None:
     """Paths to the end of the schedule, and the ops on critical ones: also readers and writers of what is sent there.
 
     Legs are gone through backwards in the order in which they were planned; a leg in a gap that comes before one that
     was planned earlier misses that one's path, so some paths are too short.
     """
     ops, legs, counts, after = solution.ops, solution.legs, solution.counts, solution.free
-    segments, holds, lists = work.segments, work.holds, work.lists
+    segments, holds, lists = arrays.segments, arrays.holds, arrays.lists
     makespan, leg, critical = counts[MAKESPAN], counts[LEGS] - 1, 0
     after[:] = 0
     ops[:, PATH] = 0
@@ -325,16 +325,16 @@ def _find_paths(work: Work, solution: Solution) -> None:
     for at in range(solution.sequence.shape[0] - 1, -1, -1):
         op = solution.sequence[at]
         here = ops[op, DEVICE]
-        path = max(ops[op, PATH], after[here]) + work.ticks[op, here]
+        path = max(ops[op, PATH], after[here]) + arrays.ticks[op, here]
         ops[op, PATH], after[here] = path, path
-        if ops[op, START] + path >= makespan and work.ticks[op, here]:
+        if ops[op, START] + path >= makespan and arrays.ticks[op, here]:
             solution.critical[critical] = op
             critical += 1
-        for number in range(work.ops[op, WAITS], work.ops[op, WAITS + 1]):
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
             ops[lists[number], PATH] = max(ops[lists[number], PATH], path)
-        for number in range(work.ops[op, READS], work.ops[op, READS + 1]):
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
             request = lists[number]
-            source = work.requests[request, SOURCE]
+            source = arrays.requests[request, SOURCE]
             if ops[source, DEVICE] == here:
                 ops[source, PATH] = max(ops[source, PATH], path)
                 continue
@@ -346,7 +346,7 @@ def _find_paths(work: Work, solution: Solution) -> None:
             legs[0, last, LEG_PATH] = max(legs[0, last, LEG_PATH], path)
         while leg >= 0 and legs[0, leg, ASKED_AT] == at:
             request, segment, begin = legs[0, leg, REQUEST], legs[0, leg, SEGMENT], legs[0, leg, BEGIN]
-            size, source = work.sizes[request], work.requests[request, SOURCE]
+            size, source = arrays.sizes[request], arrays.requests[request, SOURCE]
             path = legs[0, leg, LEG_PATH] + line(segments, segment, 0, size)
             for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
                 link, offset, until = int(holds[hold, 0]), line(holds, hold, 1, size), line(holds, hold, 3, size)
@@ -357,7 +357,7 @@ def _find_paths(work: Work, solution: Solution) -> None:
             if begin + path >= makespan:
                 solution.critical[critical] = op
                 critical += 1
-                if not work.ops[source, IS_SOURCE]:
+                if not arrays.ops[source, IS_SOURCE]:
                     solution.critical[critical] = source
                     critical += 1
             if leg > solution.arrivals[request, here, ARRIVAL_LEG]:

@@ -13,8 +13,8 @@ from dlplacer.solvers.local_search.arrays import (
     UNIT,
     WAITS,
     WRITES,
+    InstanceArrays,
     Ints,
-    Work,
 )
 from dlplacer.solvers.local_search.kernels import (
     CRITICAL,
@@ -45,71 +45,71 @@ def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
 
 
 @compiled
-def _room(work: Work, solution: Solution, op: int, reach: int) -> tuple[int, int]:
+def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tuple[int, int]:
     """The first and last places that an op may take in the sequence, at most `reach` away."""
-    row, lists, ops = work.ops[op], work.lists, solution.ops
+    row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
     place = ops[op, PLACE]
     low, high = max(0, place - reach), min(solution.sequence.shape[0] - 1, place + reach)
     for number in range(row[WAITS], row[WAITS + 1]):
         low = max(low, ops[lists[number], PLACE] + 1)
     for number in range(row[READS], row[READS + 1]):
-        low = max(low, ops[work.requests[lists[number], SOURCE], PLACE] + 1)
+        low = max(low, ops[arrays.requests[lists[number], SOURCE], PLACE] + 1)
     for number in range(row[FREES], row[FREES + 1]):
         high = min(high, ops[lists[number], PLACE] - 1)
     for number in range(row[WRITES], row[WRITES + 1]):
-        request = work.requests[lists[number]]
+        request = arrays.requests[lists[number]]
         for reader in range(request[READERS], request[READERS + 1]):
             high = min(high, ops[lists[reader], PLACE] - 1)
     return low, high
 
 
 @compiled
-def _put(work: Work, solution: Solution, unit: int, device: int, saved: Ints) -> int:
+def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, saved: Ints) -> int:
     """Put a unit on a device; the first place of the sequence at which that changes something.
 
     What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
     """
-    first, lists, ops = solution.sequence.shape[0], work.lists, solution.ops
-    for member in range(work.units[unit, MEMBERS], work.units[unit, MEMBERS + 1]):
+    first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
+    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = lists[member]
         saved[op] = ops[op, PATH]
         ops[op, DEVICE], ops[op, PATH] = device, 0
-        if not work.ops[op, IS_SOURCE]:
+        if not arrays.ops[op, IS_SOURCE]:
             first = min(first, ops[op, PLACE])
             continue
-        for number in range(work.ops[op, WRITES], work.ops[op, WRITES + 1]):
-            request = work.requests[lists[number]]
+        for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
+            request = arrays.requests[lists[number]]
             for reader in range(request[READERS], request[READERS + 1]):
                 first = min(first, ops[lists[reader], PLACE])
     return int(first)
 
 
 @compiled
-def _put_back(work: Work, solution: Solution, unit: int, device: int, saved: Ints) -> None:
-    for member in range(work.units[unit, MEMBERS], work.units[unit, MEMBERS + 1]):
-        op = work.lists[member]
+def _put_back(arrays: InstanceArrays, solution: Solution, unit: int, device: int, saved: Ints) -> None:
+    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
+        op = arrays.lists[member]
         solution.ops[op, DEVICE], solution.ops[op, PATH] = device, saved[op]
 
 
 @compiled
-def _neighbour_device(work: Work, solution: Solution, op: int) -> int:
+def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> int:
     """The device of a random op that it reads from or that reads it, or its own."""
-    row, lists, ops = work.ops[op], work.lists, solution.ops
+    row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
     reads = row[READS + 1] - row[READS]
     writes = row[WRITES + 1] - row[WRITES]
     if reads + writes == 0:
         return int(ops[op, DEVICE])
     number = np.random.randint(reads + writes)
     if number < reads:
-        return int(ops[work.requests[lists[row[READS] + number], SOURCE], DEVICE])
-    request = work.requests[lists[row[WRITES] + number - reads]]
+        return int(ops[arrays.requests[lists[row[READS] + number], SOURCE], DEVICE])
+    request = arrays.requests[lists[row[WRITES] + number - reads]]
     if request[READERS + 1] == request[READERS]:
         return int(ops[op, DEVICE])
     return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
 
 
 @compiled
-def _propose(work: Work, solution: Solution) -> tuple[int, int, int, int]:
+def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int, int]:
     """An op, its device and place after a move, and the unit that it swaps devices with (-1: none); op -1 if nothing.
 
     Swaps keep the load of devices, which alone is what a plan without idle time can bear; their partner is an op on the
@@ -121,35 +121,35 @@ def _propose(work: Work, solution: Solution) -> tuple[int, int, int, int]:
         op = solution.critical[np.random.randint(counts[CRITICAL])]
     else:
         op = sequence[np.random.randint(count)]
-    unit, here, place = work.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
+    unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
     other, there, target = -1, here, place
     kind = np.random.random()
     if devices > 1 and kind < 0.7:
-        there = _neighbour_device(work, solution, op)
+        there = _neighbour_device(arrays, solution, op)
         if there == here or np.random.random() < 0.3:
             there = np.random.randint(devices)
-        if there == here or not work.allowed[unit, there]:
+        if there == here or not arrays.allowed[unit, there]:
             return -1, 0, 0, -1
-        moved = work.units[unit, BYTES]
+        moved = arrays.units[unit, BYTES]
         if kind < 0.35:
             beside = place + np.random.randint(-reach, reach + 1)
             if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
                 return -1, 0, 0, -1
-            other = work.ops[sequence[beside], UNIT]
-            if other == unit or not work.allowed[other, here]:
+            other = arrays.ops[sequence[beside], UNIT]
+            if other == unit or not arrays.allowed[other, here]:
                 return -1, 0, 0, -1
-            moved -= work.units[other, BYTES]
-        if used[there] + moved > work.capacity[there] or used[here] - moved > work.capacity[here]:
+            moved -= arrays.units[other, BYTES]
+        if used[there] + moved > arrays.capacity[there] or used[here] - moved > arrays.capacity[here]:
             return -1, 0, 0, -1
     if kind >= 0.55 or kind < 0.1:
-        low, high = _room(work, solution, op, reach)
+        low, high = _room(arrays, solution, op, reach)
         target = np.random.randint(low, high + 1)
     return int(op), int(there), int(target), int(other)
 
 
 @compiled
 def anneal(
-    work: Work,
+    arrays: InstanceArrays,
     solution: Solution,
     best_devices: Ints,
     best_sequence: Ints,
@@ -173,24 +173,24 @@ def anneal(
     saved = np.zeros(ops.shape[0], np.int64)
     for _ in range(trials):
         most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
-        op, there, target, other = _propose(work, solution)
+        op, there, target, other = _propose(arrays, solution)
         if op < 0 or (there == ops[op, DEVICE] and target == ops[op, PLACE]):
             continue
-        unit, here, place = work.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
+        unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
         first = min(place, target)
         if there != here:
-            first = min(first, _put(work, solution, unit, there, saved))
+            first = min(first, _put(arrays, solution, unit, there, saved))
             if other >= 0:
-                first = min(first, _put(work, solution, other, here, saved))
+                first = min(first, _put(arrays, solution, other, here, saved))
         else:
             saved[op], ops[op, PATH] = ops[op, PATH], 0
         _shift(ops, sequence, place, target)
         run += 1
-        makespan = run_from(work, solution, first, most)
+        makespan = run_from(arrays, solution, first, most)
         if makespan < NEVER:
             taken += 1
-            take_over(work, solution, first, makespan)
-            moved = work.units[unit, BYTES] - (0 if other < 0 else work.units[other, BYTES])
+            take_over(arrays, solution, first, makespan)
+            moved = arrays.units[unit, BYTES] - (0 if other < 0 else arrays.units[other, BYTES])
             used[there] += moved
             used[here] -= moved
             if makespan < best_makespan:
@@ -200,9 +200,9 @@ def anneal(
             continue
         _shift(ops, sequence, target, place)
         if there != here:
-            _put_back(work, solution, unit, here, saved)
+            _put_back(arrays, solution, unit, here, saved)
             if other >= 0:
-                _put_back(work, solution, other, there, saved)
+                _put_back(arrays, solution, other, there, saved)
         else:
             ops[op, PATH] = saved[op]
         if counts[OVERFLOW]:

@@ -20,7 +20,7 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.local_search.arrays import build_work
+from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.units import move_units
 
 pytest.importorskip("numba", reason="the local search is compiled by numba")
@@ -36,7 +36,7 @@ def _instance(graph: OpGraph, topology: Topology) -> Instance:
 
 
 def _chain(instance: Instance, start: Schedule) -> Chain:
-    built = build_work(instance)
+    built = build_arrays(instance)
     assert built is not None
     return Chain.of(instance, *built, start)
 
@@ -51,7 +51,7 @@ def _random_instances() -> Iterator[tuple[int, Instance, Schedule]]:
             instance = build_instance(build_problem(graph, topology, options))
         except InfeasibleError:
             continue
-        start = list_schedule(instance, instance.order) if build_work(instance) and all(instance.allowed) else None
+        start = list_schedule(instance, instance.order) if build_arrays(instance) and all(instance.allowed) else None
         if start is not None and start.makespan:
             yield seed, instance, start
 

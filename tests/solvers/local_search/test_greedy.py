@@ -11,7 +11,7 @@ from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.local_search.arrays import build_work
+from dlplacer.solvers.local_search.arrays import build_arrays
 
 pytest.importorskip("numba", reason="the local search is compiled by numba")
 
@@ -23,7 +23,7 @@ from dlplacer.solvers.local_search.greedy import greedy_chain, offer_greedy
 def test_rules_are_kept(family: str, slack: float) -> None:
     graph = FAMILIES[family](60, 0, 2.0)
     instance = build_instance(build_problem(graph, limited(star(4), graph, slack), Options(memory="sum")))
-    built = build_work(instance)
+    built = build_arrays(instance)
     assert built is not None
     for devices in ((0, 1, 2, 3), (1, 3)):
         chain = greedy_chain(instance, *built, instance.order, devices)
