@@ -36,12 +36,11 @@ from dlplacer.solvers.local_search.kernels import (
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
-    compiled,
-    inlined,
     line,
     receive,
     segment_start,
 )
+from dlplacer.solvers.local_search.machine_code import compiled, inlined
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,7 @@ starts when its device is free and its inputs are there, which are sent when its
 links of the route on which they arrive first. All times are ticks.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, ParamSpec, TypeVar, cast
-
-from numba import njit
+from typing import NamedTuple
 
 from dlplacer.solvers.local_search.arrays import (
     CLASS,
@@ -22,9 +18,7 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+from dlplacer.solvers.local_search.machine_code import compiled, inlined
 
 DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END = range(7)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), ticks from its start to the end of the
@@ -75,20 +69,6 @@ class Solution(NamedTuple):
     used: Ints
     free: Ints
     counts: Ints
-
-
-def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function in machine code that leaves the interpreter's lock to others."""
-    options = partial(njit, nogil=True, error_model="numpy")
-    try:
-        return cast("Callable[_P, _T]", options(cache=True)(kernel))
-    except RuntimeError:  # No folder on this machine can hold the cache.
-        return cast("Callable[_P, _T]", options()(kernel))
-
-
-def inlined(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function that is compiled into its callers."""
-    return cast("Callable[_P, _T]", njit(nogil=True, error_model="numpy", inline="always")(kernel))
 
 
 @inlined

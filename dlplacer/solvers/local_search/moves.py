@@ -25,10 +25,10 @@ from dlplacer.solvers.local_search.kernels import (
     PATH,
     PLACE,
     Solution,
-    compiled,
     run_from,
     take_over,
 )
+from dlplacer.solvers.local_search.machine_code import compiled
 
 
 @compiled

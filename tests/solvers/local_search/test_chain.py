@@ -21,12 +21,9 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
 from dlplacer.solvers.local_search.arrays import build_arrays
-from dlplacer.solvers.local_search.units import move_units
-
-pytest.importorskip("numba", reason="the local search is compiled by numba")
-
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.kernels import MAKESPAN
+from dlplacer.solvers.local_search.units import move_units
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}
 

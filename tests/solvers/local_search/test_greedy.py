@@ -12,9 +12,6 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.local_search.arrays import build_arrays
-
-pytest.importorskip("numba", reason="the local search is compiled by numba")
-
 from dlplacer.solvers.local_search.greedy import greedy_chain, offer_greedy
 
 

@@ -1,0 +1,44 @@
+"""Where machine code is kept."""
+
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+
+from dlplacer.solvers.local_search import machine_code
+from dlplacer.solvers.local_search.machine_code import compiled
+
+
+def doubled(value: int) -> int:
+    return 2 * value
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine_code, "_folder", machine_code._folder.__wrapped__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def kept(function: Any) -> list[Path]:
+    assert function(21) == 42
+    return list(Path(function.stats.cache_path).glob("*.nbc"))
+
+
+def test_every_version_of_the_code_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    (first,) = kept(compiled(doubled))
+    assert first.is_relative_to(tmp_path / "dlplacer")
+    assert before == numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "arrays.py").write_text("IS_SOURCE = 1")
+    monkeypatch.setattr(machine_code, "__file__", str(changed / "machine_code.py"))
+    (second,) = kept(compiled(doubled))
+    assert second.relative_to(tmp_path).parts[1] != first.relative_to(tmp_path).parts[1]
+
+
+def test_without_a_folder_it_is_compiled_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compiled(doubled)(21) == 42
