@@ -71,7 +71,7 @@ class RestrictionParams:
     gain: float = 0.003
     even: float = 0.03
     few: int = 4
-    first_share: float = 0.8
+    first_share: float = 0.9
     bound_share: float = 0.05
 
 
@@ -95,7 +95,7 @@ class AheadParams:
     """
 
     margin: float = 0.1
-    share: float = 0.8
+    share: float = 0.85
     race_share: float = 0.2
     catches_up: float = 0.2
 
