@@ -189,7 +189,7 @@ def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, place
 def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, reluctance: float) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
-    Ends count as `greedy_starts` says. A device is as free as its last op leaves it. Ops that move together go where
+    Ends count as `GreedyParams` says. A device is as free as its last op leaves it. Ops that move together go where
     the first of them goes.
     """
     ops, sequence, free, counts, used = solution.ops, solution.sequence, solution.free, solution.counts, solution.used
