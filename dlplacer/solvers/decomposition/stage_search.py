@@ -1,10 +1,11 @@
 """The stage phase: where memory is short, a bound over the chain of segments, and the placements that lead to it."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
 from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
 from dlplacer.solvers.decomposition.stages import build_stages, stashes
 from dlplacer.solvers.heuristics.common.place_blocks import fitted
@@ -57,7 +58,8 @@ def search_stages(
     chain = build_stages(instance, last, kept, seconds * (1 - params.dual_share))
     if not chain.stages:
         return
-    dual = StageDual(instance, chain)
+    sizes = [*instance.footprint, *(stash.size for stash in kept)]
+    dual = StageDual(replace(instance, capacity=tuple(reachable_capacity(sizes, instance.capacity))), chain)
     known = incumbent.best.makespan if incumbent.best is not None else None
     bound = dual.solve(began + params.dual_share * seconds, *([] if known is None else [known]))
     incumbent.raise_bound(min(bound, known) if known is not None else bound)
