@@ -108,6 +108,22 @@ def may_bind(problem: Problem) -> bool:
     )
 
 
+def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
+    """Producer of what an op reads → bytes of the outputs that hold it, and of the copies that would be sent."""
+    sent: dict[int, dict[str, int]] = {}
+    read: dict[int, set[int]] = {}
+    for edge in problem.graph.edges_into[problem.graph.ops[op].id]:
+        source = problem.graph.index[edge.source]
+        sent.setdefault(source, {})[edge.tensor] = edge.bytes
+        read.setdefault(source, set()).add(edge.output)
+    found = {}
+    for source, tensors in sent.items():
+        parts = problem.graph.output_parts.get(problem.graph.ops[source].id, ())
+        here = sum(part.bytes for part in parts if part.outputs & read[source])
+        found[source] = here, sum(tensors.values())
+    return found
+
+
 def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> dict[str, DeviceMemory]:
     """Device → capacity and peak of a plan's ops and transfers, under the problem's memory rule."""
     position = problem.topology.device_index

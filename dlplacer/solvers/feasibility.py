@@ -1,10 +1,12 @@
 """Why no plan can exist: each reason named with its numbers and a way out."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
@@ -44,14 +46,15 @@ def require_feasible(problem: Problem) -> None:
     ------
     InfeasibleError
         If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
-        together exceed all memory (under ``memory: live``: by what they keep all step, or while one op runs), or ops
-        that are joined in the graph may only use devices that no route joins.
+        together exceed all memory, or those of one device type its memory (under ``memory: live``: by what they keep
+        all step, or while one op runs), or ops that are joined in the graph may only use devices that no route joins.
     """
     instance = build_instance(problem)
     for block, ops in enumerate(instance.members):
         _require_common_device(problem, instance, ops)
         _require_room(problem, instance, block)
     _require_total_room(problem, range(problem.op_count), range(problem.device_count))
+    _require_room_of_types(problem)
     for part in instance.parts:
         _require_routes(problem, instance, part)
     _require_working_room(problem)
@@ -70,15 +73,18 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     One family after another is left out of the pure placement problem; those without which a placement exists are
     named.
     """
-    from dlplacer.solvers.ilp.assignment import FAMILIES, find_placement
+    from dlplacer.solvers.ilp.assignment import FAMILIES, WORKING, find_placement
 
+    if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
+        return explain_overflow(problem)
     blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
     ops = f"{problem.op_count} ops with {format_bytes(sum(problem.footprint_bytes))} in all"
     largest = max(range(problem.op_count), key=lambda op: problem.footprint_bytes[op])
     sizes = f"the largest op {_op(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
     devices = f"devices have {_capacities(problem, range(problem.device_count))}"
     reasons = {
-        "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
+        "memory": f"no placement of {ops} fits: {sizes}, the {devices}{_binding(problem, blamed)}; use a larger "
+        "topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
         "colocation": f"every placement tears a colocation group apart: {_groups(problem)}; make the groups smaller",
         "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
@@ -89,6 +95,24 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
             f"{devices}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
+
+
+def _binding(problem: Problem, blamed: Sequence[str]) -> str:
+    """Which device type's memory is too small even if all others' were unlimited; empty where there is one type."""
+    from dlplacer.solvers.ilp.assignment import find_placement
+
+    types = [device.type for device in problem.topology.devices]
+    if "memory" not in blamed or len(set(types)) == 1:
+        return ""
+    short = []
+    for chosen in dict.fromkeys(types):
+        rooms = zip(types, problem.capacity_bytes, strict=True)
+        roomy = replace(problem, capacity_bytes=tuple(room if name == chosen else None for name, room in rooms))
+        if find_placement(roomy, _SECONDS) == (True, None):
+            short.append(repr(chosen))
+    if short:
+        return f"; the memory of type {' and of type '.join(short)} is too small for what must run there"
+    return "; no type is short alone, but all of them together"
 
 
 def explain_overflow(problem: Problem) -> InfeasibleError:
@@ -169,16 +193,7 @@ def _working_set(problem: Problem, op: int, device: int) -> int:
     size = sum(problem.resident_bytes[member] for member in members)
     if not problem.duration[op][device]:
         return size
-    sent: dict[str, dict[str, int]] = {}
-    read: dict[str, set[int]] = {}
-    for edge in problem.graph.edges_into[problem.graph.ops[op].id]:
-        sent.setdefault(edge.source, {})[edge.tensor] = edge.bytes
-        read.setdefault(edge.source, set()).add(edge.output)
-    inputs = 0
-    for source, tensors in sent.items():
-        parts = problem.graph.output_parts.get(source, ())
-        here = sum(part.bytes for part in parts if part.outputs & read[source])
-        inputs += min(here, sum(tensors.values()))
+    inputs = sum(min(original, copies) for original, copies in input_bytes(problem, op).values())
     return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
 
 
@@ -235,6 +250,16 @@ def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[
             f"the ops need {_exactly(size, sum(known))} in all; the memory of {_devices(problem, devices)} is "
             f"{_exactly(sum(known), size)} in all; use a larger topology or a smaller batch"
         )
+
+
+def _require_room_of_types(problem: Problem) -> None:
+    """Eq. 13 summed over the devices of a type, for the ops that may run nowhere else."""
+    for name, size, room in _demands(problem):
+        if size > room:
+            raise InfeasibleError(
+                f"the ops that may only run on {name} need {_exactly(size, room)} in all; the memory there is "
+                f"{_exactly(room, size)} in all; use a larger topology or allow these ops more devices"
+            )
 
 
 def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
@@ -295,9 +320,15 @@ def _devices(problem: Problem, devices: Iterable[int]) -> str:
 
 
 def _capacities(problem: Problem, devices: Iterable[int]) -> str:
+    """Sizes with device types, equal ones together: ``2 × 8 GiB (type 'gpu'), unlimited (type 'cpu')``."""
+    counts: dict[tuple[str, str], int] = {}
+    for device in devices:
+        capacity = problem.capacity_bytes[device]
+        text = "unlimited" if capacity is None else format_bytes(capacity)
+        kind = text, problem.topology.devices[device].type
+        counts[kind] = counts.get(kind, 0) + 1
     return ", ".join(
-        "unlimited" if (capacity := problem.capacity_bytes[device]) is None else format_bytes(capacity)
-        for device in devices
+        f"{f'{count} × ' if count > 1 else ''}{text} (type {name!r})" for (text, name), count in counts.items()
     )
 
 

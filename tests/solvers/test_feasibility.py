@@ -105,6 +105,23 @@ def test_sizes_that_cannot_be_packed(method: str) -> None:
         METHODS[method](problem, one_worker())
 
 
+def test_the_type_whose_memory_is_short_is_named() -> None:
+    devices = tuple(
+        Device(f"d{i}", kind, memory_bytes=room) for i, (kind, room) in enumerate([("a", 5)] * 2 + [("b", 50)])
+    )
+    topology = Topology(devices, (), (Link("d0", "d1", 1.0), Link("d1", "d2", 1.0)))
+    weights = dict.fromkeys("wxyz", 3)
+    pinned = make_graph(dict.fromkeys("wxyz", 1), weight_bytes=weights, devices=dict.fromkeys("wxy", ("a",)))
+    reason = r"the devices have 2 × 5 B \(type 'a'\), 50 B \(type 'b'\); the memory of type 'a' is too small for"
+    with pytest.raises(InfeasibleError, match=reason):
+        METHODS["ilp"](make_problem(pinned, topology), one_worker())
+    pinned = make_graph(dict.fromkeys("wxyz", 1), weight_bytes=weights, devices=dict.fromkeys("wxyz", ("a",)))
+    message = _reason(pinned, topology)
+    assert message.startswith(
+        "the ops that may only run on devices of type 'a' need 12 B in all; the memory there is 10"
+    )
+
+
 def test_pins_are_blamed_beside_memory() -> None:
     graph = make_graph({"a": 1, "b": 1}, weight_bytes={"a": 3, "b": 3}, devices={"a": ("d0",), "b": ("d0",)})
     problem = make_problem(graph, make_machine(2, memory=5))

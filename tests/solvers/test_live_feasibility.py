@@ -1,15 +1,20 @@
 """Under ``memory: live`` what cannot fit is told with its numbers, and what waits or relays can make fit is planned."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from solvers.brute_force_options import optimum_under
 from solvers.helpers import make_graph, make_machine
+from solvers.random_problems import random_step
 
-from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
 from dlplacer.planning.place import place
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.ilp.assignment import WORKING, find_placement
 
 LIVE = Options(contention="none")
 
@@ -75,3 +80,37 @@ def test_more_memory_never_hurts() -> None:
     )
     spans = [_place(graph, memory, 2).plan.makespan_s for memory in (9, 10, 12, 18)]
     assert spans == sorted(spans, reverse=True)
+
+
+def test_a_full_machine_has_no_room_for_what_is_sent() -> None:
+    # 60 layers fill two devices to the last byte: the tensor between the two halves has no room on the second one.
+    names = [f"l{i}" for i in range(60)]
+    graph = make_graph(
+        dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)], weight_bytes=dict.fromkeys(names, 2)
+    )
+    words = r"no schedule keeps the memory at all times: weights, gradients and state take 120 B in all"
+    with pytest.raises(InfeasibleError, match=words):
+        _place(graph, 60, 2)
+    assert _place(graph, 61, 2).plan.memory["d0"].peak_bytes in (60, 61)
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_only_what_has_no_plan_has_no_placement(chunk: int) -> None:
+    # Room for working sets is necessary: where the model of placements finds none, the naive model finds no plan.
+    none = refused = 0
+    for seed in range(chunk * 600, (chunk + 1) * 600):
+        graph, topology, options = random_step(seed)
+        if options.memory == "sum":
+            continue
+        try:
+            problem = build_problem(graph, topology, options)
+        except InputError:
+            continue
+        decided, placement = find_placement(problem, 10.0)
+        assert decided
+        if placement is None:
+            none += 1
+            refused += find_placement(problem, 10.0, without=(WORKING,))[1] is not None
+            assert optimum_under(graph, topology, options) is None, seed
+    assert none > 4
+    assert refused > 1

@@ -16,10 +16,13 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks, Walk
 from dlplacer.solvers.decomposition.stages import Ints, StageChain
 from dlplacer.solvers.instance.instance import FAR, Instance
+
+Floats = NDArray[np.float64]
 
 _LARGEST = 2**59
 """Sums in the dynamic program stay below this, in whole units of price."""
@@ -158,7 +161,7 @@ class StageDual:
                 total = cost + beside - paid
                 one.bound = max(one.bound, -(-total // weight))
 
-    def _whole_prices(self, path: float, kept: Ints, work: Ints) -> tuple[int, Ints, Ints]:
+    def _whole_prices(self, path: float, kept: Floats, work: Floats) -> tuple[int, Ints, Ints]:
         """Prices as whole numbers, as large as sums stay below `_LARGEST`."""
         most = path * self.scale + 1.0
         most += sum(float((stage.kept @ kept).max() + (stage.work @ work).max()) for stage in self.chain.stages)
@@ -167,7 +170,7 @@ class StageDual:
         whole = [np.floor(np.maximum(prices, 0) * unit).astype(np.int64) for prices in (kept, work)]
         return int(path * unit), whole[0], whole[1]
 
-    def _prices(self, one: _Class) -> tuple[float, tuple[float, Ints, Ints]]:
+    def _prices(self, one: _Class) -> tuple[float, tuple[float, Floats, Floats]]:
         """What the planes of a class allow at most, and the prices at which they do."""
         from scipy.optimize import linprog
 

@@ -79,7 +79,7 @@ class StageWalks:
             steps = self._steps(moves, cost)
             reached.ravel()[moves.targets] = np.minimum(np.minimum.reduceat(steps, moves.firsts), NEVER)
             self._values.append(reached)
-        return self._values[-1].min(axis=2)
+        return np.asarray(self._values[-1].min(axis=2))
 
     def walk(self, returns: int, used: int) -> Walk:
         """The walk that `least` has last found for a set of devices."""

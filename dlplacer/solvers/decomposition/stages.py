@@ -73,7 +73,7 @@ class DecisionStage:
     @cached_property
     def used(self) -> Ints:
         """[placement] → bit set of its devices."""
-        return np.bitwise_or.reduce(1 << self.choices, axis=1)
+        return np.asarray(np.bitwise_or.reduce(1 << self.choices, axis=1))
 
     @property
     def last(self) -> Ints:

@@ -7,7 +7,14 @@ from collections.abc import Container
 
 from ortools.sat.python import cp_model
 
+from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
+
+WORKING = "working"
+"""Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
+
+_MOST_WORKING = 20_000
+"""Ops × devices up to which working sets are looked at: a row for each of them."""
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
 """What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
@@ -19,7 +26,7 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
     Parameters
     ----------
     without
-        Families to ignore.
+        Families to ignore, or `WORKING`.
     """
     model = cp_model.CpModel()
     devices = range(problem.device_count)
@@ -41,6 +48,8 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
             if capacity is not None and here:
                 used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size for size, _ in here])
                 model.add(used <= capacity)
+        if WORKING not in without and problem.options.memory == "live":
+            _leave_working_room(model, problem, place)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = seconds
@@ -50,6 +59,39 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status == cp_model.INFEASIBLE, None
     return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]
+
+
+def _leave_working_room(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
+    """While an op of some time runs, its device holds its block and all others there, its inputs, output and workspace.
+
+    An input counts as the original where its producer lies on the device, and as the copies sent where it does not.
+    """
+    if len(place) * problem.device_count > _MOST_WORKING:
+        return
+    held = {}
+    for device, capacity in enumerate(problem.capacity_bytes):
+        if capacity is not None:
+            held[device] = model.new_int_var(0, capacity, "")
+            here = [(problem.footprint_bytes[op], row[device]) for op, row in enumerate(place) if device in row]
+            model.add(held[device] == sum(size * there for size, there in here))
+    for op, row in enumerate(place):
+        inputs = input_bytes(problem, op)
+        for device, literal in row.items():
+            capacity = problem.capacity_bytes[device]
+            if capacity is None or not problem.duration[op][device]:
+                continue
+            sent = sum(copies for _, copies in inputs.values())
+            working = problem.output_bytes[op] + problem.workspace_bytes[op] + sent
+            together = []
+            for source, (original, copies) in inputs.items():
+                if device in place[source] and original != copies:
+                    both = model.new_bool_var("")
+                    model.add_bool_or([both, ~literal, ~place[source][device]])
+                    model.add_implication(both, literal)
+                    model.add_implication(both, place[source][device])
+                    together.append((original - copies) * both)
+            if working:
+                model.add(held[device] + working * literal + sum(together) <= capacity)
 
 
 def _keep_together(
