@@ -190,7 +190,7 @@ def test_it_never_exceeds_the_optimum_with_memory_over_time() -> None:
 
 
 def _parallel_layers(seed: int) -> tuple[OpGraph, Topology]:
-    """12 layers of three ops and one that joins them, with a residual, on three unequal devices that barely hold them."""
+    """Layers of three ops and one that joins them, with a residual, on three unequal devices that barely hold them."""
     random = Random(seed)
     speed = [1.0, random.uniform(0.3, 0.8), random.uniform(0.1, 0.3)]
     ops, edges, before = [], [], ""
