@@ -3,11 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 
+from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
 from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
-from dlplacer.solvers.decomposition.stages import build_stages, stashes
+from dlplacer.solvers.decomposition.stages import build_stages
 from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.common.ready_order import program_order
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks

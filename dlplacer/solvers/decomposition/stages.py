@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.problem import Problem
+from dlplacer.problem.live_memory import Stash
 from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.instance.instance import Delay, Instance
 
@@ -35,15 +35,6 @@ class StageParams:
 
 
 PARAMS = StageParams()
-
-
-@dataclass(frozen=True)
-class Stash:
-    """An output that one op keeps for another across the barrier: there it is alive, if both share a device."""
-
-    source: int
-    reader: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -93,30 +84,6 @@ class StageChain:
 
     stages: tuple[DecisionStage, ...]
     beside: tuple[int, ...]
-
-
-def stashes(problem: Problem) -> list[Stash]:
-    """What is alive when the barrier passes, where it stays on one device; empty under ``memory: sum``.
-
-    An output lives until the last reader on its device ends. At the barrier all forward ops have ended and the backward
-    ops that take time have not: so what one of these reads on the device of its producer is there.
-    """
-    behind = problem.behind_barrier
-    if problem.options.memory != "live" or not 0 < len(behind) < problem.op_count:
-        return []
-    readers: dict[tuple[int, int], list[int]] = {}
-    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
-        takes_time = arc.target in behind and all(ticks != 0 for ticks in problem.duration[arc.target])
-        if arc.source not in behind and takes_time:
-            readers.setdefault((arc.source, edge.output), []).append(arc.target)
-    found = []
-    for op in range(problem.op_count):
-        for part in problem.graph.output_parts.get(problem.graph.ops[op].id, ()):
-            here = [reader for output in part.outputs for reader in readers.get((op, output), ())]
-            if here and part.bytes:
-                nearest = min(here, key=lambda reader: (problem.group_of[reader] != problem.group_of[op], reader))
-                found.append(Stash(op, nearest, part.bytes))
-    return found
 
 
 def build_stages(instance: Instance, last: int, kept: Sequence[Stash], seconds: float) -> StageChain:
