@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, format_seconds, ticks

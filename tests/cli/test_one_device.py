@@ -3,7 +3,8 @@
 import pytest
 
 from dlplacer.cli.output.one_device import tell_one_device
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 

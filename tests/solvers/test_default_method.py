@@ -14,7 +14,8 @@ from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
 
 from dlplacer.core.errors import InternalError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers import default_method
