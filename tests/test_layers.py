@@ -67,7 +67,7 @@ INNER_ROOMS = {
         "torch_compile",
         "onnx",
     ),
-    "measure": ("fidelity", "splitting"),
+    "measure": ("fidelity", "selftest", "splitting"),
 }
 FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 """Rules are said twice, by the solvers and by `check`; neither may read the other's."""
