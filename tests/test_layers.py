@@ -36,6 +36,7 @@ INNER_ROOMS = {
         "heuristics",
         "local_search",
         "decomposition",
+        "starts",
         "restrictions",
         "default_method",
         "methods",

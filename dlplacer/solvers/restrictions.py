@@ -21,9 +21,7 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
-
-Start = Callable[[Problem, Instance], Schedule | None]
-"""A heuristic; None where it runs out of memory."""
+from dlplacer.solvers.starts import Start
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""
