@@ -7,7 +7,7 @@ from functools import partial
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.bounds.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
@@ -29,6 +29,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch, Start
 
 
@@ -63,8 +65,11 @@ class DefaultParams:
     anneal_share, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: its
         code compiles in 7 s, once for all on a machine.
-    compiled_from_s
-        Seconds left from which starts in machine code are worth their compilation.
+    compiled_from_s, loaded_from_s
+        Seconds left from which starts in machine code are worth their compilation, and their loading where the code is
+        kept from an earlier process.
+    first_share
+        For the first list schedule of a large graph without machine code, in place of `start_share`.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -87,6 +92,8 @@ class DefaultParams:
     anneal_share: float = 0.5
     compile_s: float = 8.0
     compiled_from_s: float = 30.0
+    loaded_from_s: float = 8.0
+    first_share: float = 0.5
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -122,15 +129,18 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     incumbent = Incumbent(budget, admission(problem, instance))
     begin(instance, incumbent)
     if not incumbent.closed:
-        _run_phases(problem, instance, incumbent, list(starts))
+        phases = partial(_run_phases, problem, instance, incumbent, list(starts))
+        within(lambda: incumbent.best is not None and not budget.left_s, phases)
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
 
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
-    _start_compiled(problem, instance, incumbent)
-    surrogate, left = _start(problem, instance, incumbent, starts)
+    incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
+    was_compiled = _start_compiled(problem, instance, incumbent)
+    first_share = PARAMS.start_share if was_compiled else PARAMS.first_share
+    surrogate, left = _start(problem, instance, incumbent, starts, first_share)
     surrogate = _start_within_memory(problem, instance, incumbent, starts) or surrogate
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
     if instance.traffic is not None:
@@ -190,36 +200,47 @@ def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> No
         incumbent.follow()
 
 
-def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> bool:
     """Large graphs with link contention: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
 
-    Also on parts of the machine, such as one host of a cluster, for which Python has no time there.
+    Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns whether
+    there was time.
     """
-    seconds = PARAMS.start_share * incumbent.budget.left_s
+    left_s = incumbent.budget.left_s
     worth = instance.traffic is not None and instance.op_count > PARAMS.timed_from and instance.device_count > 1
-    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s:
-        from dlplacer.solvers.local_search.greedy import offer_greedy
+    if not worth or left_s < (PARAMS.loaded_from_s if is_kept("greedy") else PARAMS.compiled_from_s):
+        return False
+    from dlplacer.solvers.local_search.greedy import offer_greedy
 
-        whole = tuple(range(instance.device_count))
-        offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), seconds)
+    whole = tuple(range(instance.device_count))
+    offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), PARAMS.start_share * left_s)
+    return True
 
 
 def _start(
-    problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]
+    problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]], first_share: float
 ) -> tuple[Instance, list[tuple[float, Start]]]:
     """Heuristics: most of a plan's quality comes within the first tenth.
 
     The instance that they do well to search on (where memory over time is short, the first surrogate with a schedule
     that keeps it), and those left out for want of time, each with the seconds that it may take.
+
+    Parameters
+    ----------
+    first_share
+        Of the time that is left, for the first list schedule where there is a plan already.
     """
     budget = incumbent.budget
+    first_until = time.monotonic() + first_share * budget.left_s
     start_until = time.monotonic() + PARAMS.start_share * budget.left_s
     for surrogate in (instance, *surrogates(problem)):
         _offer_single_device(surrogate, incumbent)
         pace, sure = 0.0, PARAMS.sure_starts
         if surrogate.op_count * surrogate.device_count > PARAMS.timed_from:
             began, sure = time.monotonic(), 0
-            incumbent.offer(list_schedule(choose_components(surrogate), by_rank(surrogate, upward_ranks(surrogate))))
+            priority = by_rank(surrogate, upward_ranks(surrogate))
+            first = partial(list_schedule, choose_components(surrogate), priority)
+            incumbent.offer(within(lambda: incumbent.best is not None and time.monotonic() > first_until, first))
             pace = len(DELAY_WEIGHTS) * (time.monotonic() - began)
         left: list[tuple[float, Start]] = []
         for number, (cost, start) in enumerate(starts):
@@ -242,7 +263,7 @@ def _start_late(problem: Problem, surrogate: Instance, incumbent: Incumbent, lef
     stop_at = time.monotonic() + PARAMS.late_share * incumbent.budget.left_s
     for seconds, start in left:
         if not incumbent.closed and time.monotonic() + seconds < stop_at:
-            incumbent.offer(start(problem, surrogate))
+            incumbent.offer(within(lambda: time.monotonic() > stop_at, partial(start, problem, surrogate)))
 
 
 def _start_within_memory(
