@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.bounds.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
@@ -24,6 +25,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
 from dlplacer.solvers.starts import Start, StartSearch
 
@@ -48,8 +51,11 @@ class DefaultParams:
     anneal_share, anneal_s, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: for
         its code to be loaded, or compiled, which takes 7 s, once for all on a machine.
-    compiled_from, compiled_from_s, compiled_share
-        Ops above which starts in machine code are worth their compilation, seconds left from which, and their share.
+    compiled_from, compiled_share
+        Ops above which heuristics in machine code come first, and their share.
+    compiled_from_s, loaded_from_s
+        Seconds left from which they are worth their compilation, and their loading where the code is kept from an
+        earlier process.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -70,6 +76,7 @@ class DefaultParams:
     compiled_from: int = 2000
     compiled_from_s: float = 30.0
     compiled_share: float = 0.1
+    loaded_from_s: float = 8.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -78,6 +85,9 @@ class DefaultParams:
 
 
 PARAMS = DefaultParams()
+
+_ANNEALING_CODE = ("moves.anneal", "greedy.greedy", "kernels.run_from", "kernels.take_over")
+"""Functions that annealing calls, in machine code."""
 
 
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]], begin: Begin) -> Outcome:
@@ -105,16 +115,18 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     incumbent = Incumbent(budget, admission(problem, instance))
     begin(instance, incumbent)
     if not incumbent.closed:
-        _run_phases(problem, instance, incumbent, list(starts))
+        phases = partial(_run_phases, problem, instance, incumbent, list(starts))
+        within(lambda: incumbent.best is not None and not budget.left_s, phases)
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
 
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
-    _start_compiled(problem, instance, incumbent)
+    incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
+    was_compiled = _start_compiled(problem, instance, incumbent)
     heuristics = StartSearch(problem, instance, incumbent, starts)
-    heuristics.run()
+    heuristics.run(hurry=was_compiled)
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
     if instance.traffic is not None:
         _search_elsewhere(elsewhere.run_ahead, incumbent)
@@ -176,18 +188,21 @@ def _search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> No
         incumbent.follow()
 
 
-def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> bool:
     """Large graphs with link contention: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
 
-    Also on parts of the machine, such as one host of a cluster, for which Python has no time there.
+    Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns whether
+    there was time.
     """
-    seconds = PARAMS.compiled_share * incumbent.budget.left_s
+    left_s = incumbent.budget.left_s
     worth = instance.traffic is not None and instance.op_count > PARAMS.compiled_from and instance.device_count > 1
-    if worth and incumbent.budget.left_s > PARAMS.compiled_from_s:
-        from dlplacer.solvers.local_search.greedy import offer_greedy
+    if not worth or left_s < (PARAMS.loaded_from_s if is_kept("greedy.greedy") else PARAMS.compiled_from_s):
+        return False
+    from dlplacer.solvers.local_search.greedy import offer_greedy
 
-        whole = tuple(range(instance.device_count))
-        offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), seconds)
+    whole = tuple(range(instance.device_count))
+    offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), PARAMS.compiled_share * left_s)
+    return True
 
 
 def _contract(
@@ -239,11 +254,11 @@ def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
 def _anneal(surrogate: Instance, incumbent: Incumbent, share: float) -> None:
     """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
     seconds = share * incumbent.budget.left_s
-    if surrogate.traffic is None or incumbent.closed or seconds <= PARAMS.anneal_s:
+    if surrogate.traffic is None or incumbent.closed:
         return
-    from dlplacer.solvers.local_search.anneal import anneal_schedule, compiles
+    if seconds > (PARAMS.anneal_s if is_kept(*_ANNEALING_CODE) else PARAMS.compile_s):
+        from dlplacer.solvers.local_search.anneal import anneal_schedule
 
-    if seconds > PARAMS.compile_s or not compiles():
         anneal_schedule(surrogate, incumbent, seconds)
 
 

@@ -15,6 +15,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import within
 
 Start = Callable[[Problem, Instance], Schedule | None]
 """A heuristic; None where it runs out of memory."""
@@ -28,6 +29,9 @@ class StartParams:
     ----------
     share
         For one schedule of each; they give 34 to 92 % of what the plan gains in all, and take 0.3 s on 200 ops.
+    first_share
+        For the first schedule, where any other plan is known: a list schedule of 10,000 ops on 32 devices takes half a
+        minute.
     memory_share
         For surrogates, where memory over time is short. All of them take 8 s for Inception's training step on two GPUs
         that barely hold it.
@@ -41,6 +45,7 @@ class StartParams:
     """
 
     share: float = 0.25
+    first_share: float = 0.5
     memory_share: float = 0.5
     late_share: float = 0.3
     timed_from: int = 2000
@@ -107,15 +112,21 @@ class StartSearch:
         # Nobody waits for a large graph's second heuristic, but no plan at all is worse than a late one.
         self._sure = _SURE if instance.op_count * instance.device_count <= PARAMS.timed_from else 1
 
-    def run(self) -> None:
-        """As many as the time allows; where there is no plan yet, until there is one."""
+    def run(self, hurry: bool = False) -> None:
+        """As many as the time allows; where there is no plan yet, until there is one.
+
+        Parameters
+        ----------
+        hurry
+            Whether list schedules are known already: then the first heuristic gets no more time than all of them.
+        """
         began, left_s = time.monotonic(), self._incumbent.budget.left_s
         self._offer_single_device()
         pace = 0.0
         for number, (cost, start) in enumerate(self._starts):
             run = _Run(number, attempts(self._problem, self._instance, partial(start, self._problem)), cost * pace)
             if number < self._sure:
-                self._ask(run)
+                self._ask(run, began + (PARAMS.share if hurry else PARAMS.first_share) * left_s)
                 # Later ones tell less: each loads a library of its own when it first runs.
                 pace = pace or run.spent_s / cost
             else:
@@ -145,15 +156,21 @@ class StartSearch:
             else:
                 may = time.monotonic() + run.expected_s < ends_at
             if may:
-                self._ask(run)
+                self._ask(run, max(until, memory_until))
             else:
                 late.append(run)
         self._waiting += late
 
-    def _ask(self, run: _Run) -> None:
-        """One schedule of a heuristic; it waits for its next turn unless that was its last."""
+    def _ask(self, run: _Run, until: float) -> None:
+        """One schedule of a heuristic; it waits for its next turn unless that was its last, or there was no time."""
         began, incumbent = time.monotonic(), self._incumbent
-        attempt = next(run.attempts, None)
+
+        def is_over() -> bool:
+            return incumbent.best is not None and time.monotonic() > until
+
+        attempt = within(is_over, partial(next, run.attempts, None))
+        run.seen, run.expected_s = True, time.monotonic() - began
+        run.spent_s += run.expected_s
         if attempt is None:
             if not run.found:
                 self._in_vain.append(run)
@@ -165,8 +182,6 @@ class StartSearch:
             # A refused one tells the incumbent that memory is short.
             if incumbent.offer(found):
                 self.surrogate = attempt.surrogate
-        run.seen, run.expected_s = True, time.monotonic() - began
-        run.spent_s += run.expected_s
         self._waiting.append(run)
 
     def _offer_single_device(self) -> None:
@@ -192,7 +207,9 @@ class StartSearch:
         placement = require_placement(self._problem, PARAMS.placement_share * incumbent.budget.left_s)
         if placement is None:
             return
-        blocks = {number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count}
+        blocks: dict[int, tuple[int, ...]] = {
+            number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count
+        }
         placed = self._instance.limited(blocks)
         for run in without:
             if incumbent.best is None or time.monotonic() + run.expected_s < until:

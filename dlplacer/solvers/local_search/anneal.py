@@ -13,7 +13,6 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.arrays import InstanceArrays, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.greedy import best_greedy_chain
-from dlplacer.solvers.local_search.machine_code import is_kept
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,6 @@ class LocalSearchParams:
 
 
 PARAMS = LocalSearchParams()
-
-
-def compiles() -> bool:
-    """Whether the first annealing on this machine is still to come, which takes the time to compile its code."""
-    return not is_kept("moves.anneal", "greedy.greedy", "kernels.run_from", "kernels.take_over")
 
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
