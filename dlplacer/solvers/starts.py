@@ -81,9 +81,9 @@ class _Run:
     behind: bool = False
 
     @property
-    def turn(self) -> tuple[bool, float, int]:
-        """Least comes first: who has promise, then who will have used least time."""
-        return self.behind, self.spent_s + self.expected_s, self.number
+    def turn(self) -> tuple[bool, bool, float, int]:
+        """Least comes first: who has promise, each once before any again, then who will have used least time."""
+        return self.behind, self.seen, self.spent_s + self.expected_s, self.number
 
 
 class StartSearch:

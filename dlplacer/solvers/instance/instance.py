@@ -9,7 +9,7 @@ The barrier at the loss is an op of no time after the problem's own: every forwa
 every op behind it, without delays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -193,7 +193,7 @@ class Instance:
             traffic=None,
         )
 
-    def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
+    def limited(self, block_devices: Mapping[int, tuple[int, ...]]) -> "Instance":
         """The same instance with some blocks allowed on fewer devices."""
         allowed = list(self.allowed)
         for block, devices in block_devices.items():
