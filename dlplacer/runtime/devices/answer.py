@@ -9,9 +9,9 @@ from dlplacer.runtime.devices.base import T
 class Answer(Future[T]):
     """A future whose result a Ctrl-C may interrupt anywhere.
 
-    `Future.result` takes a lock, in Python, that the other thread needs to give the result: interrupted while it enters,
-    it would leave the lock taken, and that thread waiting for ever. So who waits here touches that lock only once there
-    is a result, and who gives one does not touch it afterwards.
+    `Future.result` takes a lock, in Python, that the other thread needs to give the result: interrupted while it
+    enters, it would leave the lock taken, and that thread waiting for ever. So who waits here touches that lock only
+    once there is a result, and who gives one does not touch it afterwards.
     """
 
     def __init__(self) -> None:
