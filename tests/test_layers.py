@@ -48,6 +48,7 @@ INNER_ROOMS = {
         "placement_of_plan",
         "schedule_of_plan",
         "under_dispatch",
+        "by_processes",
         "warm_start",
         "place",
         "compare",
