@@ -16,12 +16,13 @@ and this is evaluated in integers at the multipliers that the program found.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import numpy as np
 
 from dlplacer.solvers.bounds.heads_tails import heads, tails
+from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _UNIT = 2**30
@@ -67,6 +68,7 @@ def memory_assignment_bound(instance: Instance, parameters: MemoryAssignmentPara
     if len(groups) * instance.device_count > parameters.most_variables:
         return 0
     everything = tuple(range(instance.device_count))
+    instance = replace(instance, capacity=tuple(reachable_capacity(instance.footprint, instance.capacity)))
     if instance.device_count > parameters.most_devices:
         return _bound(instance, groups, everything, 0)
     least, jumps = _least_crossings(instance, path)
