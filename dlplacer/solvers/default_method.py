@@ -92,7 +92,7 @@ class DefaultParams:
     anneal_share: float = 0.5
     compile_s: float = 8.0
     compiled_from_s: float = 30.0
-    loaded_from_s: float = 8.0
+    loaded_from_s: float = 3.0
     first_share: float = 0.5
     exact_up_to: int = 40
     whole_up_to: int = 600
