@@ -81,7 +81,7 @@ class DefaultParams:
     compiled_from: int = 2000
     compiled_from_s: float = 30.0
     compiled_share: float = 0.1
-    loaded_from_s: float = 8.0
+    loaded_from_s: float = 3.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
