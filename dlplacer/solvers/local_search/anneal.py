@@ -60,13 +60,18 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     built = build_arrays(instance)
     if best is None or built is None or incumbent.closed:
         return
-    random, began = Random(budget.seed), time.monotonic()
-    cycle_s = min(seconds, budget.left_s) / PARAMS.cycles
-    chains = _first_chains(instance, built, best, budget.workers, began + PARAMS.greedy_share * cycle_s)
+    random, seconds = Random(budget.seed), min(seconds, budget.left_s)
+    stop_at = time.monotonic() + seconds
+    listed_until = time.monotonic() + PARAMS.greedy_share * seconds / PARAMS.cycles
+    chains = _first_chains(instance, built, best, budget.workers, listed_until)
+    # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
+    chains[0].go_on(0, 0.0, 0)
+    began = time.monotonic()
+    cycle_s = (stop_at - began) / PARAMS.cycles
     trials, cycle, known, chunk_s = PARAMS.first_trials, 0, best.makespan, PARAMS.chunk_s
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
-        while incumbent.best is not None and budget.left_s and not incumbent.closed:
+        while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
             passed, done = divmod((time.monotonic() - began) / cycle_s, 1)
             if passed >= PARAMS.cycles:
                 return
