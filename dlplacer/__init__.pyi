@@ -29,10 +29,10 @@ from .core.errors import InternalError as InternalError
 from .core.errors import MismatchError as MismatchError
 from .core.errors import NoPlanError as NoPlanError
 from .core.errors import RunError as RunError
-from .core.graph import Edge as Edge
-from .core.graph import Op as Op
 from .core.graph import OpGraph as OpGraph
-from .core.graph import TensorSpec as TensorSpec
+from .core.op import Edge as Edge
+from .core.op import Op as Op
+from .core.op import TensorSpec as TensorSpec
 from .core.options import Options as Options
 from .core.plan import Plan as Plan
 from .core.result import Result as Result

@@ -15,10 +15,10 @@ from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, Out
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.plan_file import MemoryModel, PlanModel, ProblemModel, ScheduledModel, SegmentModel, TransferModel
 from dlplacer.files.topology_file import LinkModel, TopologyModel, TopologyNodeModel
-from dlplacer.measure.fidelity.check import Check
 from dlplacer.measure.fidelity.loss import Loss
 from dlplacer.measure.fidelity.run_report import DeviceUse, Figures, Offender, RunReport
-from dlplacer.measure.fidelity.self_checks import Selftest
+from dlplacer.measure.selftest.check import Check
+from dlplacer.measure.selftest.self_checks import Selftest
 from dlplacer.planning.compare import compare
 from dlplacer.planning.hybrid.epochs.epochs_file import EpochsFile, read_epochs
 from dlplacer.planning.place import place

@@ -36,6 +36,7 @@ INNER_ROOMS = {
         "heuristics",
         "local_search",
         "decomposition",
+        "starts",
         "restrictions",
         "default_method",
         "methods",
@@ -47,6 +48,7 @@ INNER_ROOMS = {
         "placement_of_plan",
         "schedule_of_plan",
         "under_dispatch",
+        "by_processes",
         "warm_start",
         "place",
         "compare",
@@ -67,7 +69,7 @@ INNER_ROOMS = {
         "torch_compile",
         "onnx",
     ),
-    "measure": ("fidelity", "splitting"),
+    "measure": ("fidelity", "selftest", "splitting"),
 }
 FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 """Rules are said twice, by the solvers and by `check`; neither may read the other's."""

@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from dlplacer.check.violation import Violation
-from dlplacer.core.graph import Edge
+from dlplacer.core.op import Edge
 from dlplacer.core.plan import Plan
 
 

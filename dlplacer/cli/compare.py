@@ -8,11 +8,11 @@ from dlplacer.cli.arguments.calibration_option import add_calibration_option, ca
 from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
-from dlplacer.cli.output.one_device import tell_one_device
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
+from dlplacer.cli.output.use_of_devices import tell_use_of_devices
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _print(comparison)
     best = comparison.rows[0].plan
     if best is not None:
-        tell_one_device(best)
+        tell_use_of_devices(best)
     return 0
 
 

@@ -11,8 +11,8 @@ from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
-    from dlplacer.measure.fidelity.device_checks import Build
-    from dlplacer.measure.fidelity.self_checks import Selftest
+    from dlplacer.measure.selftest.device_checks import Build
+    from dlplacer.measure.selftest.self_checks import Selftest
 
 HELP = "Try the runtime on devices of this machine: numbers, races, links, dispatch, CUDA graphs, predictions."
 EXAMPLES = (
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Try everything and print; exit code 5 if a check failed."""
-    from dlplacer.measure.fidelity.self_checks import selftest
+    from dlplacer.measure.selftest.self_checks import selftest
 
     if arguments.repeats < 1 or not arguments.largest_error > 0:
         raise InputError(

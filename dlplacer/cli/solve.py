@@ -19,10 +19,10 @@ from dlplacer.cli.arguments.problem_options import (
     share_option,
 )
 from dlplacer.cli.arguments.split_option import add_split_options, refuse_without_split, solve_with_splits
-from dlplacer.cli.output.one_device import tell_one_device
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import print_result
+from dlplacer.cli.output.use_of_devices import tell_use_of_devices
 from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import NoPlanError
 
@@ -112,7 +112,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:
         print_result(result)
-    tell_one_device(result.plan)
+    tell_use_of_devices(result.plan)
     if hint is not None and hint.is_faster:
         note(str(hint))
     return 0

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
 
-    from dlplacer.core.graph import Op, OpGraph
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.op import Op
     from dlplacer.core.plan import Plan
     from dlplacer.core.topology import Topology
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 
 _CYCLE_SHOWN = 12
 
 
-def tensor_mistakes(ops: "Iterable[Op]", edges: "Iterable[Edge]") -> Iterator[tuple[int, str, str]]:
+def tensor_mistakes(ops: Iterable[Op], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
     """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
 
     An edge reads an output that its source has (a source without `outputs` leaves this open), and edges of one tensor
@@ -38,7 +36,7 @@ def tensor_mistakes(ops: "Iterable[Op]", edges: "Iterable[Edge]") -> Iterator[tu
             )
 
 
-def cycle_mistake(edges: "Iterable[Edge]") -> str | None:
+def cycle_mistake(edges: Iterable[Edge]) -> str | None:
     """What is wrong if ops wait for each other in a circle: a text that shows the circle; None if none do."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for edge in edges:

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.expect import expect, expect_path
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.capture_fields import CaptureModel
 from dlplacer.files.fields import (
     AmountOfBytes,

@@ -28,6 +28,7 @@ from dlplacer.files.text import write_json
 
 KIND, VERSION = "topology", 1
 _DISPATCH_FIELDS = ("dispatch_s", "process", "asynchronous")
+_LINK_FIELDS = ("latency_s", "duplex", "count", "process_latency_s", "process_bytes_per_s")
 _DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", *_DISPATCH_FIELDS)
 
 
@@ -73,6 +74,8 @@ class LinkModel(FileModel):
     latency_s: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
     count: Annotated[int, Field(ge=1)] = 1
+    process_latency_s: Seconds | None = None
+    process_bytes_per_s: BytesPerSecond | None = None
     key: Any = None
     meta: Table
 
@@ -85,7 +88,17 @@ class LinkModel(FileModel):
         return self
 
     def to_link(self) -> Link:
-        return Link(self.source, self.target, self.bytes_per_s, self.latency_s, self.duplex, self.count, self.meta)
+        return Link(
+            self.source,
+            self.target,
+            self.bytes_per_s,
+            self.latency_s,
+            self.duplex,
+            self.count,
+            self.meta,
+            self.process_latency_s,
+            self.process_bytes_per_s,
+        )
 
 
 class TopologyModel(FileModel):
@@ -175,7 +188,7 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
 def _link_to_dict(link: Link) -> dict[str, Any]:
     entry: dict[str, Any] = {"source": link.source, "target": link.target, "bytes_per_s": link.bytes_per_s}
     default = Link(link.source, link.target, link.bytes_per_s)
-    for name in ("latency_s", "duplex", "count"):
+    for name in _LINK_FIELDS:
         if getattr(link, name) != getattr(default, name):
             entry[name] = getattr(link, name)
     return _with_meta(entry, link.meta)

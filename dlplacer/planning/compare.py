@@ -20,6 +20,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble
+from dlplacer.planning.by_processes import problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
 from dlplacer.problem.dispatch import dispatch_of
@@ -180,7 +181,9 @@ def compare(
     require_feasible(problem)
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
-    board = _Board(float(bound * problem.tick_s), on_progress)
+    # What bounds threads need not bound processes, which any plan may be for: each plan has a bound of its own.
+    either = problem_by_processes(problem) is not None
+    board = _Board(0.0 if either else float(bound * problem.tick_s), on_progress)
     delays = dispatch_of(topology).delays
     for method in (name for name in chosen if name in RULES and not delays):
         board.add(_heuristic(problem, instance, method, time_limit_s, bound))

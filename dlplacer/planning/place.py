@@ -1,5 +1,6 @@
 """The front door of planning: graph and topology in, checked plan with its bound and gap out."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -25,6 +26,8 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
+from dlplacer.planning.by_processes import PARAMS as PROCESS_PARAMS
+from dlplacer.planning.by_processes import beside, better, only_plans, problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.planning.under_dispatch import best_under_dispatch
@@ -109,14 +112,52 @@ def place(
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)
-    deadline = began + time_limit_s - _finish_s(problem, time.monotonic() - began, time_limit_s)
+    finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
+    budget = Budget(began + time_limit_s - finish_s, gap, seed, workers or len(usable_cores()), stop or Event())
+    solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
+    apart = problem_by_processes(problem)
+    found = solve(problem, on_progress) if apart is None else _in_both_ways(problem, apart, solve, on_progress)
+    return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
+
+
+def _in_both_ways(
+    problem: Problem, apart: Problem, solve: Callable[..., Result], on_progress: Callable[[Progress], None]
+) -> Result:
+    """The better of the plans for cores as threads that take turns and as processes of their own."""
+    processes = None
+    with contextlib.suppress(NoPlanError):
+        processes = solve(apart, only_plans(on_progress), share=PROCESS_PARAMS.share)
+    threads = None
+    try:
+        threads = solve(problem, beside(processes, on_progress))
+    except NoPlanError:
+        if processes is None:
+            raise
+    found = better(threads, processes)
+    assert found is not None
+    return found
+
+
+def _solved(
+    budget: Budget,
+    problem: Problem,
+    on_progress: Callable[[Progress], None],
+    *,
+    method: str,
+    warm_start: Plan | None,
+    began: float,
+    time_limit_s: float,
+    share: float = 1.0,
+) -> Result:
+    """The best plan for one machine, in a share of what is left until the deadline of the budget."""
+    now = time.monotonic()
     report = partial(_tell, on_progress, float(problem.tick_s), began)
-    budget = Budget(deadline, gap, seed, workers or len(usable_cores()), stop or Event(), report)
+    budget = replace(budget, deadline=now + share * (budget.deadline - now), report=report)
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
-    provenance = provenance_of(problem, seed=seed, workers=budget.workers)
-    planned = _under_dispatch if dispatch_of(topology).delays else _in_ticks
+    provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers)
+    planned = _under_dispatch if dispatch_of(problem.topology).delays else _in_ticks
     plan, outcome = planned(problem, method, None if warm is None else warm.begin, budget, time_limit_s)
-    plan = replace(plan, method=method, solve_s=time.monotonic() - began, provenance=provenance)
+    plan = replace(plan, method=method, provenance=provenance)
     if warm is not None:
         plan = replace(plan, provenance={**plan.provenance, "warm_start": warm.note})
         plan = warm.if_better(plan, outcome)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from dlplacer.check import violations
-from dlplacer.core.graph import Op
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import ticks
-from dlplacer.problem.routes import RoutesByPair, route_line
+from dlplacer.problem.routes import RoutesByPair, route_lines
 
 NOWHERE, HERE = -2, -1
 """Lines of pairs of devices that no route joins, and of a device with itself."""
@@ -61,12 +61,13 @@ def matrices(lines: Sequence[Lines], seconds: Sequence[tuple[Fraction, ...]], ti
 def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
     numbers: dict[tuple[Fraction, Fraction], int] = {}
     names = [device.id for device in topology.devices]
+    line_of = route_lines(topology, delay)
 
     def line(source: str, target: str) -> int:
         if source == target:
             return HERE
         route = table.get((source, target))
-        return NOWHERE if route is None else numbers.setdefault(route_line(topology, route, delay), len(numbers))
+        return NOWHERE if route is None else numbers.setdefault(line_of(route), len(numbers))
 
     between = tuple(tuple(line(source, target) for target in names) for source in names)
     return Lines(tuple(numbers), between)

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
@@ -255,10 +256,10 @@ def _in_ticks(
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
-    """What the times of all routes are sums of."""
-    for link in topology.links:
-        yield exact(link.latency_s)
-        yield from (size / (exact(link.bytes_per_s) * link.count) for size in sizes)
+    """What the times of all routes are sums of, each once: links of a large machine are of few kinds."""
+    yield from {exact(link.latency_s) for link in topology.links}
+    for bytes_per_s in {exact(link.bytes_per_s) * link.count for link in topology.links}:
+        yield from (size / bytes_per_s for size in sizes)
 
 
 def _horizon(

@@ -4,7 +4,7 @@ Without contention the route of one edge has no effect on any other decision, so
 the route of least delay for its bytes, and the routing variables C(e, l) need no place in the model.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -73,6 +73,24 @@ def route_line(topology: Topology, route: Route, delay: str = "store-and-forward
     return route_delay(topology, route, 1, delay) - latency_s, latency_s
 
 
+def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
+    """Route → `route_line`, computed once for all routes over links of the same kinds: a cluster has few."""
+    known: dict[tuple[object, ...], tuple[Fraction, Fraction]] = {}
+
+    def kinds(route: Route) -> Iterator[object]:
+        for hop in pairwise(route):
+            link = topology.link_between[hop]
+            yield link.bytes_per_s, link.count, link.latency_s, hop[1] in topology.device_index
+
+    def line(route: Route) -> tuple[Fraction, Fraction]:
+        key = tuple(kinds(route))
+        if key not in known:
+            known[key] = route_line(topology, route, delay)
+        return known[key]
+
+    return line
+
+
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
     """The route segments of a route between devices: where a device relays, one ends and the next begins."""
     begin = 0
@@ -105,6 +123,7 @@ def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fract
     import networkx as nx
 
     routes: dict[tuple[str, str], list[tuple[Fraction, Fraction, Route]]] = {}
+    line = route_lines(topology, "cut-through")
     for rate in sorted({_rate(link) for link in topology.links}):
         graph = nx.DiGraph()
         for (source, target), link in topology.link_between.items():
@@ -116,8 +135,7 @@ def _direct_routes(topology: Topology) -> dict[tuple[str, str], list[tuple[Fract
                 routers = graph.subgraph(set(graph).difference(others) | {other})
                 if nx.has_path(routers, device, other):
                     route = tuple(nx.shortest_path(routers, device, other, weight="latency_s"))
-                    line = route_line(topology, route, "cut-through")
-                    routes.setdefault((device, other), []).append((*line, route))
+                    routes.setdefault((device, other), []).append((*line(route), route))
     return routes
 
 

@@ -13,11 +13,12 @@ from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import exact
+from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.route_search import route_segments, routes_within
 from dlplacer.problem.routes import Route, route_delay, segments
 from dlplacer.problem.segment_timing import link_delay_s, link_spans
+from dlplacer.problem.unavoidable_links import UnavoidableLinks
 
 Hop = tuple[str, str]
 
@@ -160,6 +161,23 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
+    def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
+        """What a transfer holds whatever route it takes: the links that none avoids, one after another.
+
+        A relaxation of all routes: a link that lies on all of them is held for bytes ÷ B(l) + L(l) at least, no earlier
+        than the one before, and the tensor arrives when it has left the last. So of these segments each may start when
+        the one before does, and only the last takes time.
+        """
+        problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
+        hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
+        held = [
+            ticks(link_delay_s(problem.topology.link_between[hop], size_bytes, exact), problem.tick_s) for hop in hops
+        ]
+        return tuple(
+            RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
+            for hop, busy in zip(hops, held, strict=True)
+        ) or (RouteSegment((), target, 0, ()),)
+
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
         """The route over given links, in segments from device to device, for tensors of a size."""
         return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
@@ -218,6 +236,10 @@ class RouteTable:
         )
         least = delay(self._problem.routes[size][pair])
         return [route for route in routes if delay(route) == least]
+
+    @cached_property
+    def _unavoidable_links(self) -> UnavoidableLinks:
+        return UnavoidableLinks(self._problem.topology)
 
     @cached_property
     def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:

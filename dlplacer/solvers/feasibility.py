@@ -67,6 +67,22 @@ def has_room(problem: Problem) -> bool:
     return enough and all(build_instance(problem).allowed)
 
 
+def require_placement(problem: Problem, seconds: float) -> list[int] | None:
+    """[op] → device of a placement that all rules but time allow; None if none was found in time.
+
+    Raises
+    ------
+    InfeasibleError
+        If none exists.
+    """
+    from dlplacer.solvers.ilp.assignment import find_placement
+
+    decided, placement = find_placement(problem, seconds)
+    if decided and placement is None:
+        raise explain_infeasible(problem)
+    return placement
+
+
 def explain_infeasible(problem: Problem) -> InfeasibleError:
     """The error for a problem that the ILP proved infeasible: which family of constraints is to blame.
 

@@ -33,7 +33,7 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    starts = [(_cost(method, problem.device_count), partial(_start, method)) for method in _STARTS]
+    starts = [(_cost(method, problem.device_count), partial(start_named, method)) for method in _STARTS]
     return solve_ilp(problem, budget, starts, begin)
 
 
@@ -49,7 +49,7 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
     return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
-def _start(method: str, problem: Problem, instance: Instance) -> Schedule | None:
+def start_named(method: str, problem: Problem, instance: Instance) -> Schedule | None:
     try:
         return construct(_seen_by(method, problem, instance), RULES[method])
     except InputError:

@@ -21,9 +21,8 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import admission, first_admitted
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
-
-Start = Callable[[Problem, Instance], Schedule | None]
-"""A heuristic; None where it runs out of memory."""
+from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.starts import Start
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""
@@ -153,7 +152,7 @@ class _Entry:
         self._phases += 1
         inner = Incumbent(budget, admission(restricted.problem, restricted.instance), offer)
         inner.offer(self.best)
-        phase(inner)
+        within(lambda: outer.best is not None and not budget.left_s, partial(phase, inner))
 
 
 class RestrictionSearch:
@@ -268,7 +267,7 @@ class RestrictionSearch:
 
         def in_time(start: Start, surrogate: Instance) -> Schedule | None:
             # Where memory is short, a heuristic is asked many times.
-            return start(problem, surrogate) if time.monotonic() < until else None
+            return within(lambda: time.monotonic() > until, partial(start, problem, surrogate))
 
         def offer(inner: Incumbent) -> None:
             for start in starts:

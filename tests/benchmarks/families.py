@@ -22,7 +22,8 @@ from math import exp
 from random import Random
 from typing import Protocol
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 
 REFERENCE_BYTES_PER_S = 25_000_000_000
 MEAN_OP_S = 100e-6

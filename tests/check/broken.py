@@ -8,7 +8,8 @@ import pytest
 from check import plans
 from check.plans import sent
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import DeviceMemory, Plan
 from dlplacer.core.topology import Link
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from dlplacer.core.constraints import Constraints
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology

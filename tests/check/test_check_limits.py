@@ -13,7 +13,8 @@ from check.plans import changed, sent, with_op
 
 from dlplacer.check import violations
 from dlplacer.check.memory import live_bytes, used_bytes
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Link, Topology
 

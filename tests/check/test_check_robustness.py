@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from dlplacer.check import violations
 from dlplacer.check.memory import used_bytes
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Link

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.files import read_graph, write_graph
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import FileFormatError
-from dlplacer.core.graph import PHASES, Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Edge, Op, TensorSpec
 from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph, write_graph
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.files.text import render_json

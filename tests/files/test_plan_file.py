@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dlplacer.check import violations
 from dlplacer.core.errors import FileFormatError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 
 GRAPH = OpGraph(

@@ -61,6 +61,8 @@ def topologies(draw: st.DrawFn) -> Topology:
             draw(st.sampled_from(["full", "half"])),
             draw(st.integers(1, 12)),
             draw(META),
+            draw(st.none() | st.just(0.0) | st.floats(0, 1)),
+            draw(st.none() | POSITIVE),
         )
         for position, source in enumerate(names)
         for target in names[position + 1 :]
@@ -79,13 +81,21 @@ def test_topologies_round_trip(topology: Topology) -> None:
 
 
 def test_files_round_trip(tmp_path: Path) -> None:
-    topology = Topology((Device("a", "gpu", 100), Device("b")), (Router("r"),), (Link("a", "r", 4e9, count=2),), "tiny")
+    topology = Topology(
+        (Device("a", "gpu", 100), Device("b")),
+        (Router("r"),),
+        (Link("a", "r", 4e9, count=2, process_latency_s=5e-6),),
+        "tiny",
+    )
     write_topology(tmp_path / "it.json", topology)
     assert read_topology(tmp_path / "it.json") == topology
     lines = (tmp_path / "it.json").read_text().splitlines()
     assert '    {"id": "a", "kind": "device", "type": "gpu", "memory_bytes": 100},' in lines
     assert '    {"id": "r", "kind": "router"}' in lines
-    assert '    {"source": "a", "target": "r", "bytes_per_s": 4000000000.0, "count": 2}' in lines
+    assert (
+        '    {"source": "a", "target": "r", "bytes_per_s": 4000000000.0, "count": 2, "process_latency_s": 5e-06}'
+        in lines
+    )
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -4,7 +4,7 @@ from mutants.mutant import Mutant
 
 CORE = (
     Mutant(
-        "core/graph.py",
+        "core/op.py",
         "the footprint leaves out the optimizer's state",
         "return self.weight_bytes + self.gradient_bytes + self.state_bytes + self.output_bytes",
         "return self.weight_bytes + self.gradient_bytes + self.output_bytes",

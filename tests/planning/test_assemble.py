@@ -8,7 +8,8 @@ import pytest
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InternalError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology

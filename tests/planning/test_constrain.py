@@ -11,7 +11,8 @@ from solvers.random_problems import random_problem
 from dlplacer.check import violations
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.planning.coarsen import coarsen

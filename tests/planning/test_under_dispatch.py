@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dlplacer.check import violations
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.compare import compare

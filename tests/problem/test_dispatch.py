@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from runtime.random_graphs import random_graph, random_order
 from runtime.random_plans import machine, with_unit_times
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.problem.dispatch import dispatch_bound_s, issue_times, one_process
 from dlplacer.problem.problem import Problem, build_problem

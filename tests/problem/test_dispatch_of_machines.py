@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from problem.naive_dispatch import naive_ends
 
 from dlplacer.check import violations
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.live_memory import memory_use

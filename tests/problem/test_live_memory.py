@@ -1,7 +1,8 @@
 """Memory over time, in ticks and in seconds, against levels reckoned by hand."""
 
 from dlplacer.check.memory import used_bytes
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import MAX_TICKS

@@ -7,7 +7,8 @@ import pytest
 from solvers.random_problems import random_everything
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import Problem, build_problem

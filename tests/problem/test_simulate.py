@@ -11,7 +11,8 @@ from runtime.random_plans import machine, random_schedule, with_unit_times
 from dlplacer.check import violations
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology

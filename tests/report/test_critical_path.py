@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.check import violations
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device, Link, Topology

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dlplacer.cli.main import main
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology

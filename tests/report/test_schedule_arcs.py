@@ -4,7 +4,7 @@ import pytest
 from report.page.long_plans import long_plan, replayed
 from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
 
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.report.critical_path import critical_path

@@ -9,7 +9,7 @@ import pytest
 from report.plot.plans import diamond, one_moment, pair, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.check import live_bytes
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.trace import chrome_trace
 

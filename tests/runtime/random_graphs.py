@@ -3,7 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 
 DEVICES = ("d0", "d 1", 'd"2')
 """Names of devices, two of which need quotes in a program's text."""

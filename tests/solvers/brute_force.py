@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 
 

@@ -12,7 +12,8 @@ from itertools import pairwise, product
 
 from solvers.brute_force import placements
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 

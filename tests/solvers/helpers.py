@@ -3,7 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem

@@ -11,7 +11,8 @@ from typing import Any
 import networkx as nx
 from ortools.sat.python import cp_model
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 

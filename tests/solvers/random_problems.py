@@ -2,7 +2,8 @@
 
 from random import Random
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 

@@ -4,7 +4,8 @@ Forward ops at ATen granularity (convolution, batch norm, relu, pool, cat), para
 has input gradients and weight gradients apart, so weight gradients float.
 """
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 
 _FLOPS_PER_S = 8e12
 _BYTES_PER_S = 700e9

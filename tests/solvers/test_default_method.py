@@ -14,7 +14,8 @@ from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
 
 from dlplacer.core.errors import InternalError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers import default_method
@@ -179,27 +180,10 @@ def test_every_start_is_asked_on_every_surrogate_until_there_is_a_plan(number: i
         # No other schedule counts, so those that a placement by itself leads to do not end the search.
         incumbent.admits = lambda schedule: schedule is wanted
 
-    starts = [(10.0**which, partial(start, which)) for which in range(4)]
+    starts = [(1.0, partial(start, which)) for which in range(4)]
     outcome = solve_ilp(problem, one_worker(_FOREVER_S, gap=1.0), starts, begin)
     assert len(seen) == 6
     assert outcome.schedule is not None
     assert outcome.schedule.start == wanted.start
-    assert set(asked) == set(range(4))
-
-
-def test_starts_without_time_run_late() -> None:
-    problem = _hard()
-    instance, incumbent = build_instance(problem), Incumbent(one_worker(_FOREVER_S))
-    found: list[Schedule] = []
-
-    def late(problem: Problem, instance: Instance) -> Schedule | None:
-        found.append(in_sequence(instance, [0] * instance.op_count, instance.order))
-        return None
-
-    def first(problem: Problem, instance: Instance) -> Schedule | None:
-        return list_schedule(instance, by_rank(instance, upward_ranks(instance)))
-
-    surrogate, left = default_method._start(problem, instance, incumbent, [(1.0, first), (1.0, first), (1e15, late)])
-    assert not found
-    default_method._start_late(problem, surrogate, incumbent, [(0.0, start) for _, start in left])
-    assert len(found) == 1
+    # Each is asked once before any is asked again; what comes after the gap that is asked for is not asked.
+    assert set(asked) == set(range(4)) if number else {0, 1, position} <= set(asked)

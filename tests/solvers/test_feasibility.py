@@ -5,7 +5,8 @@ from solvers.helpers import make_graph, make_machine, make_problem, one_worker
 from solvers.random_problems import random_everything
 
 from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place

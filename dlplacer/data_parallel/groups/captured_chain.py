@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import required_time_s

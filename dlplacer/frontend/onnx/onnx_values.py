@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from dlplacer.core.errors import FileFormatError, first_line
-from dlplacer.core.graph import TensorSpec
+from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 
 _RANDOM = frozenset(

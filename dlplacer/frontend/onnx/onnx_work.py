@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from onnx import NodeProto
 
-from dlplacer.core.graph import TensorSpec
+from dlplacer.core.op import TensorSpec
 
 VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 """Ops that move no bytes in inference."""

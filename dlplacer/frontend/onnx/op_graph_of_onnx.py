@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of

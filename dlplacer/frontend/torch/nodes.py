@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.core.graph import TensorSpec
+from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.torch.executable import Value
 
 aten = torch.ops.aten

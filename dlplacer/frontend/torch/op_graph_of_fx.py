@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
 from dlplacer.frontend.torch.capture_failure import depends_on_values
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.frontend.torch.job import Optimizer
 from dlplacer.frontend.torch.tracing.hazards import write_after_read

@@ -12,7 +12,8 @@ from statistics import median
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op, TensorSpec
 from dlplacer.core.topology import Device, Link, Topology
 
 _SMALL_BYTES = 2**16

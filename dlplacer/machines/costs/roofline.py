@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32
 

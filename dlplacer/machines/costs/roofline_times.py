@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Device, Link
 from dlplacer.runtime.distributed.ranks import NETWORK, Ranks

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import linear_regression, mean, median
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.calibration import signature
 from dlplacer.runtime.profile.op_times import measured_types

@@ -6,7 +6,8 @@ from dataclasses import replace
 import networkx as nx
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.planning.coarsen.merged_footprint import joined_memory
 from dlplacer.planning.coarsen.merged_outputs import Outputs, joined_outputs
 

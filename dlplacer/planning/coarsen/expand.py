@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.planning.coarsen.contract import members_of
 from dlplacer.problem.simulate import in_order, replay_plan

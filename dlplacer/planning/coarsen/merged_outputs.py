@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.core.graph import OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import TensorSpec
 
 
 @dataclass(frozen=True)

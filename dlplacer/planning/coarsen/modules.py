@@ -1,6 +1,7 @@
 """Granularity by module path: the ops of one module and one phase belong together."""
 
-from dlplacer.core.graph import PHASES, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Op
 
 _LOOSE = frozenset({"input", "constant", "tangent"})
 _SUFFIX = {"backward": ".backward", "optimizer": ".update"}

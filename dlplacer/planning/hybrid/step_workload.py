@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.machines.costs.roofline_times import required_time_s

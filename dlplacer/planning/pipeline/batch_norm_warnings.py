@@ -1,6 +1,7 @@
 """Ops whose result depends on the whole batch: with micro-batches they compute something else."""
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 
 _ALWAYS_EVALUATES = "no_training"
 _TRAINING_ARGUMENT = 5

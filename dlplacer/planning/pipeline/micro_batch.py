@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.machines.costs.roofline_times import required_time_s

@@ -8,7 +8,8 @@ from functools import cached_property
 from dlplacer.check import violations
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InfeasibleError, InternalError, MismatchError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.runtime.devices.answer import Answer
 from dlplacer.runtime.devices.base import T
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
@@ -31,7 +32,7 @@ class Worker:
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        future = _Answer[T]()
+        future = Answer[T]()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
@@ -44,32 +45,6 @@ class Worker:
             self._finalizer()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-
-class _Answer(Future[T]):
-    """A future whose result a Ctrl-C may interrupt anywhere.
-
-    `Future.result` takes a lock, in Python, that the thread needs to give the result: interrupted while it enters, it
-    would leave the lock taken, and the thread waiting for ever.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pending = threading.Lock()
-        self._pending.acquire()
-
-    def result(self, timeout: float | None = None) -> T:
-        """The result, once it is there."""
-        with self._pending:
-            return super().result(timeout)
-
-    def set_result(self, result: T) -> None:
-        super().set_result(result)
-        self._pending.release()
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        super().set_exception(exception)
-        self._pending.release()
 
 
 def _work(tasks: "queue.SimpleQueue[_Task]") -> None:

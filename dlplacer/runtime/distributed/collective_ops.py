@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.capture import Captured

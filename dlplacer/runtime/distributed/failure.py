@@ -12,6 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from dlplacer.core.errors import RunError, first_line
+from dlplacer.runtime.devices.answer import Answer
 
 T = TypeVar("T")
 _POLL_S = 0.1
@@ -67,7 +68,7 @@ class Failure:
 
     def future(self) -> "Future[Any]":
         """A future that fails with the run."""
-        future: Future[Any] = Future()
+        future: Future[Any] = Answer()
         with self._lock:
             if self.error is not None:
                 future.set_exception(self.error)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta

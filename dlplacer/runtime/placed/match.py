@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.problem.simulate import in_order

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.process_choice import ProcessChoice, ProcessTrial
 from dlplacer.runtime.processes.process_executor import ProcessState, StepProcesses
+
+_REPLACED = "a parameter or buffer lies in other memory than when its processes were made (p.data = …)"
 
 
 @dataclass
@@ -29,6 +31,7 @@ class ChosenStep:
 
     def __init__(self, threads: Sequence[Executor], processes: StepProcesses, trial: ProcessTrial) -> None:
         self._threads, self._processes, self._trial = threads, processes, trial
+        self._fits = True
 
     @property
     def executors(self) -> tuple["ChosenExecutor", ...]:
@@ -42,8 +45,9 @@ class ChosenStep:
 
     @property
     def choice(self) -> ProcessChoice:
-        """What is chosen so far."""
-        return self._trial.choice
+        """What is chosen so far; threads for steps whose tensors the workers cannot see."""
+        chosen = self._trial.choice
+        return chosen if self._fits or chosen.used is False else replace(chosen, used=False, reason=_REPLACED)
 
     @property
     def by_turns(self) -> bool:
@@ -52,7 +56,8 @@ class ChosenStep:
 
     def start(self, inputs: StepInputs, record: bool) -> StepState:
         """The state with which a step begins, by threads or by processes."""
-        if self._trial.wants_processes and self._processes.fits(inputs):
+        self._fits = not self._trial.wants_processes or self._processes.fits(inputs)
+        if self._trial.wants_processes and self._fits:
             try:
                 return self._processes.start(inputs, record)
             except (RunError, OSError) as error:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.processes.shared_memory import SharedMemory
 from dlplacer.runtime.processes.slot import TensorSlot

@@ -1,11 +1,31 @@
 """Memory that this process shares with those that it forks."""
 
 import mmap
+import weakref
+from dataclasses import dataclass
 
 import torch
 
 _ALIGNMENT = 64
 """A cache line: two words that different cores write never share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Where a `SharedMemory` lies; it keeps nothing alive."""
+
+    begin: int
+    size_bytes: int
+    memory: "weakref.ref[mmap.mmap]"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a tensor or a view of its words still refers to it."""
+        return self.memory() is not None
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's elements are in this memory."""
+        return self.is_used and self.begin <= tensor.data_ptr() < self.begin + self.size_bytes
 
 
 class SharedMemory:
@@ -16,14 +36,17 @@ class SharedMemory:
 
     Attributes
     ----------
+    block
+        Where it lies.
     words
         The memory as 64-bit integers. Reading and writing one is one machine instruction.
     """
 
     def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = max(rounded_up(size_bytes), mmap.PAGESIZE)
-        self._map = mmap.mmap(-1, self._size_bytes)
-        self._begin = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+        size_bytes = max(rounded_up(size_bytes), mmap.PAGESIZE)
+        self._map = mmap.mmap(-1, size_bytes)
+        begin = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+        self.block = MemoryBlock(begin, size_bytes, weakref.ref(self._map))
         self._taken = 0
         self.words = memoryview(self._map).cast("q")
 
@@ -41,7 +64,7 @@ class SharedMemory:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's elements are in this memory."""
-        return self._begin <= tensor.data_ptr() < self._begin + self._size_bytes
+        return self.block.holds(tensor)
 
 
 def rounded_up(size_bytes: int) -> int:

@@ -1,18 +1,25 @@
 """A module's parameters and buffers in memory that worker processes see."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from dlplacer.runtime.processes.shared_memory import SharedMemory, rounded_up
+from dlplacer.runtime.processes.shared_memory import MemoryBlock, SharedMemory, rounded_up
+
+_LARGE_BYTES = 2**16
+"""From here on a storage gets memory of its own, which is given back when its tensors are gone. Smaller ones share
+theirs: memory begins with a page, and the first lines of all pages are in one set of a core's nearest cache."""
 
 
 class SharedTensors:
-    """Moves tensors into shared memory; the tensors stay the same objects, with storages of their own."""
+    """Moves tensors into shared memory; the tensors stay the same objects, with storages of their own.
+
+    The memory is theirs: it is gone when they are.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[SharedMemory] = []
+        self._blocks: list[MemoryBlock] = []
 
     def share(self, tensors: Iterable[torch.Tensor]) -> None:
         """Move those that are not there yet. Tensors that share a storage still do afterwards."""
@@ -20,12 +27,25 @@ class SharedTensors:
         for tensor in tensors:
             if tensor.numel() and not self._holds(tensor):
                 together[tensor.untyped_storage().data_ptr()].append(tensor)
-        if not together:
+        groups = list(together.values())
+        large = [found for found in groups if found[0].untyped_storage().nbytes() >= _LARGE_BYTES]
+        small = [found for found in groups if found[0].untyped_storage().nbytes() < _LARGE_BYTES]
+        for part in (*([found] for found in large), small):
+            self._move(part)
+
+    def words(self, count: int) -> memoryview:
+        """Shared 64-bit integers, zero at first."""
+        return SharedMemory(8 * count).words
+
+    def _move(self, groups: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Move tensors, those of one storage together, into memory of their own."""
+        if not groups:
             return
-        storages = [found[0].untyped_storage() for found in together.values()]
+        storages = [found[0].untyped_storage() for found in groups]
         memory = SharedMemory(sum(rounded_up(storage.nbytes()) for storage in storages))
-        self._parts.append(memory)
-        for storage, found in zip(storages, together.values(), strict=True):
+        self._blocks = [block for block in self._blocks if block.is_used]
+        self._blocks.append(memory.block)
+        for storage, found in zip(storages, groups, strict=True):
             home = memory.bytes_at(memory.take(storage.nbytes()), storage.nbytes()).untyped_storage()
             home.copy_(storage)
             for tensor in found:
@@ -34,11 +54,5 @@ class SharedTensors:
                     home, tensor.storage_offset(), tensor.shape, tensor.stride()
                 )
 
-    def words(self, count: int) -> memoryview:
-        """Shared 64-bit integers, zero at first."""
-        memory = SharedMemory(8 * count)
-        self._parts.append(memory)
-        return memory.words
-
     def _holds(self, tensor: torch.Tensor) -> bool:
-        return any(part.holds(tensor) for part in self._parts)
+        return any(block.holds(tensor) for block in self._blocks)

@@ -19,7 +19,8 @@ _ISSUED = 200
 _STEPS = 3
 _SIDE, _LENGTH = 48, 200
 """Side of the matrices of the chain of short ops, and how many pairs of ops it has: 4 us each on a core, alone."""
-_KERNELS = ("aten.mm", "aten.tanh")
+KERNELS = ("aten.mm", "aten.tanh")
+"""The kinds of its ops."""
 _WARM_STEPS, _TURN_STEPS = 3, 15
 """Now and then two threads get along for a step, in a quarter of the time: the median of 15 is not one of those."""
 
@@ -61,7 +62,7 @@ def turn_time_s(devices: Sequence[RuntimeDevice]) -> float:
     """
     if len(devices) < 2:
         return 0.0
-    job, captured = _short_chain()
+    job, captured = short_chain()
     profiler = Profiler(job, captured, devices)
     lengths = []
     for _ in range(_WARM_STEPS + _TURN_STEPS):
@@ -71,8 +72,8 @@ def turn_time_s(devices: Sequence[RuntimeDevice]) -> float:
 
 def launch_time_s(device: RuntimeDevice) -> float:
     """Seconds in which the process issues a short op to a device that runs it later: the launch overhead."""
-    job, captured = _short_chain()
-    return dispatch_time_s(job, captured, device, {op.id: float(op.kind in _KERNELS) for op in captured.graph.ops})
+    job, captured = short_chain()
+    return dispatch_time_s(job, captured, device, {op.id: float(op.kind in KERNELS) for op in captured.graph.ops})
 
 
 def dispatch_of_devices_s(devices: Sequence[RuntimeDevice]) -> float:
@@ -94,7 +95,8 @@ class _Chain(nn.Module):
         return x
 
 
-def _short_chain() -> tuple[Job, Captured]:
+def short_chain() -> tuple[Job, Captured]:
+    """Inference of a chain of short ops, which `KERNELS` names, and its capture."""
     job = Job(_Chain().eval(), args=(torch.zeros(_SIDE, _SIDE),), mode="infer")
     return job, capture_job(job, default_rewrites())
 

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dlplacer.core.graph import Edge, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge
 from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.program.program import Program
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.area import Ints, Prices
 from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 _COLUMNS = 256
 """Pivots per matrix product: bounds the memory of the product, and lets each leave out the ops after its columns."""
@@ -57,6 +58,7 @@ def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Inte
     above = np.unpackbits(before[pivots], axis=1, count=len(working)).astype(bool)
     between = np.full((len(pivots), len(pivots)), _UNREACHED, dtype=np.int64)
     for first in range(0, len(pivots), _COLUMNS):
+        ask_time()
         last = min(first + _COLUMNS, len(pivots))
         width = int(chosen[last - 1]) + 1
         area = (below[:last, :width] * cost[:width]) @ above[first:last, :width].T.astype(np.float64)
@@ -99,6 +101,7 @@ def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint
     bit[working] = np.arange(len(working))
     reach = np.zeros((instance.op_count, (len(working) + 7) // 8), dtype=np.uint8)
     for op in reversed(instance.order):
+        ask_time()
         row = reach[op]
         for target, _ in instance.successors[op]:
             row |= reach[target]

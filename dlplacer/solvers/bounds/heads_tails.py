@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
@@ -23,6 +24,7 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     """
     head = list(known) or [0] * instance.op_count
     for op in instance.order:
+        ask_time()
         entries = []
         for source, delay in instance.predecessors[op]:
             end = head[source] + instance.shortest[source]

@@ -48,20 +48,18 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
     """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
 
     Their best schedules that send little make up schedules of the whole, others in every round: it ends when several
-    rounds in a row have brought nothing. The bounds count only if no route that a transfer may take is left out.
+    rounds in a row have brought nothing. Where routes are many, series are bounded by what all of them hold.
     """
     contended, budget = chain.with_traffic(), incumbent.budget
-    complete = chain.instance.traffic is not None and chain.instance.traffic.routes.complete
     work, idle, number = PARAMS.work, 0, 0
     while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
         contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
-        if not number or (complete and contended.open):
+        if not number or contended.open:
             advance_until = now + PARAMS.advance_share * (stop_at - now)
             contended.advance(work, advance_until, partial(search_series, with_transfers=True))
-            if complete:
-                bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
-                incumbent.raise_bound(bounds.makespan)
+            bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
             for schedule in contended.candidates():
                 incumbent.offer(schedule)
         for slack in PARAMS.slacks:

@@ -39,12 +39,9 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
     InfeasibleError
         If no placement exists.
     """
-    from dlplacer.solvers.feasibility import explain_infeasible
-    from dlplacer.solvers.ilp.assignment import find_placement
+    from dlplacer.solvers.feasibility import require_placement
 
-    decided, placement = find_placement(problem, seconds)
-    if decided and placement is None:
-        raise explain_infeasible(problem)
+    placement = require_placement(problem, seconds)
     if placement is None:
         return None
     fixed = [placement[ops[0]] if ops[0] < problem.op_count else -1 for ops in instance.members]

@@ -10,6 +10,7 @@ from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def m_etf(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
@@ -68,6 +69,7 @@ class EarliestFirst:
             if not missing and not self.done[op]:
                 self.release(op)
         while self.left:
+            ask_time()
             choices = [
                 (start, key, reluctance, self.instance.duration[op][device], device, op)
                 for device in range(self.instance.device_count)

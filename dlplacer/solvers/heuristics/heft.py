@@ -8,6 +8,7 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.link_state import LinkState
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.time_limit import ask_time
 
 Choice = tuple[int, int, int, int]
 """End of an op on a device plus what is ahead of it there, its end, the device, its begin."""
@@ -41,6 +42,7 @@ class _Insertion:
 
     def run(self, ops: Iterable[int], ahead: Sequence[Sequence[int]] | None) -> Schedule | None:
         for op in ops:
+            ask_time()
             if op not in self.instance.sources:
                 choice = self._choose(op, ahead)
                 if choice is None or not self._book(op, choice):

@@ -10,6 +10,7 @@ from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Pr
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.link_state import LinkState
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 _NEVER = 2**62
 """Later than any tick."""
@@ -54,6 +55,7 @@ class _Desk:
             if not missing and not self.done[op]:
                 self._release(op)
         while self.left and not self.occupancy.overfull:
+            ask_time()
             if self.instant:
                 op, device = self.instant.pop()
                 if not self.done[op] and self.occupancy.admits(op, device):

@@ -8,6 +8,7 @@ from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 Table = npt.NDArray[np.int64]
 
@@ -37,6 +38,7 @@ def optimistic_costs(instance: Instance) -> Table:
     distinct = {id(delay): delay for arcs in instance.successors for _, delay in arcs}
     matrices = {key: np.array(delay, dtype=np.int64) for key, delay in distinct.items()}
     for op in reversed(instance.order):
+        ask_time()
         for target, delay in instance.successors[op]:
             cost = np.full(instance.device_count, FAR, dtype=np.int64)
             allowed = list(instance.allowed[target])

@@ -11,6 +11,7 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time, within
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,19 @@ def improve(
     the best schedule's placement and order are given up and decided anew by the rule, the rest is kept. Where a round
     finds something better, its ops are pushed late and early again.
     """
+    stop_at = time.monotonic() + seconds
+    within(lambda: time.monotonic() > stop_at, lambda: _improve(instance, incumbent, rounds, params))
+
+
+def _improve(instance: Instance, incumbent: Incumbent, rounds: int, params: RestartParams) -> None:
     random = Random(incumbent.budget.seed)
     limited = choose_components(instance)
     ranks = [upward_ranks(limited, weight) for weight in DELAY_WEIGHTS]
     current = incumbent.best
-    stop_at = time.monotonic() + seconds
     for number in range(rounds):
-        if current is None or incumbent.closed or not incumbent.budget.left_s or time.monotonic() > stop_at:
+        if current is None or incumbent.closed or not incumbent.budget.left_s:
             return
+        ask_time()
         if number % params.fresh_every == 0:
             noise, base = random.choice(params.noises), random.choice(ranks)
             perturbed = [rank * (1 + noise * random.gauss(0, 1)) for rank in base]
@@ -64,6 +70,7 @@ def improve(
         if found is not None and found.makespan <= current.makespan:
             # Ties are accepted, to drift; only true progress is worth two more list schedules.
             if found.makespan < current.makespan:
+                incumbent.offer(found)
                 found = justified(instance, found)
             current = found
             incumbent.offer(found)

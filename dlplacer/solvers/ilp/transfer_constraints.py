@@ -28,6 +28,7 @@ def add_transfers(
     bounds: Bounds,
     upper: int,
     every_route: bool = False,
+    relaxed: bool = False,
 ) -> None:
     """Eq. 8 to 11 with routes: a transfer request that a device reads and does not make takes one of its routes there.
 
@@ -41,7 +42,10 @@ def add_transfers(
     every_route
         Whether to look for all routes that a schedule of at most `upper` ticks may take, where the table does not know
         them: between the head of the producer and the tails of the readers.
+    relaxed
+        Whether transfers hold only the links that no route avoids: a relaxation, whatever routes there are.
     """
+    found = variables.relaxed_transfers if relaxed else variables.optional_transfers
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
         for target in _targets(instance, request):
@@ -50,8 +54,11 @@ def add_transfers(
             optional_transfers: list[OptionalTransfer] = []
             for source in variables.place[instance.block[request.source]]:
                 if _sends(instance, request, source, target):
-                    every = every_route and len(variables.optional_transfers) < _MOST_OPTIONAL_TRANSFERS
-                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
+                    every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
+                    if relaxed:
+                        routes, listed = (traffic.routes.unavoidable(request.size, source, target),), True
+                    else:
+                        routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
                     if not listed:
                         variables.left_out.add(number)
                     optional_transfers.extend(
@@ -65,7 +72,7 @@ def add_transfers(
                             (first, max(first, upper)),
                         )
                     )
-            variables.optional_transfers.extend(optional_transfers)
+            found.extend(optional_transfers)
             model.add_at_most_one(optional.used for optional in optional_transfers)
             producer = variables.place[instance.block[request.source]]
             elsewhere = {source: here for source, here in producer.items() if source != target}
@@ -79,7 +86,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
     """A link direction carries one transfer at a time; of link directions that always go together one is enough."""
     uses: dict[int, list[int]] = {}
     intervals: list[cp_model.IntervalVar] = []
-    for optional in variables.optional_transfers:
+    for optional in (*variables.optional_transfers, *variables.relaxed_transfers):
         for start, segment in zip(optional.start, optional.route, strict=True):
             same: dict[tuple[int, int], int] = {}
             for resource, offset, ticks in segment.holds:

@@ -9,10 +9,10 @@ The barrier at the loss is an op of no time after the problem's own: every forwa
 every op behind it, without delays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
@@ -193,7 +193,7 @@ class Instance:
             traffic=None,
         )
 
-    def limited(self, block_devices: dict[int, tuple[int, ...]]) -> "Instance":
+    def limited(self, block_devices: Mapping[int, tuple[int, ...]]) -> "Instance":
         """The same instance with some blocks allowed on fewer devices."""
         allowed = list(self.allowed)
         for block, devices in block_devices.items():
@@ -266,7 +266,11 @@ def _footprint(problem: Problem, op: int, activations: float) -> int:
 
 def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
     """[op] → its readers with delays; of parallel arcs the slowest."""
-    tables = list(map(_joined, problem.delay))
+    pairs = problem.device_count * (problem.device_count - 1)
+    tables = [
+        cast("Delay", table) if len(routes) == pairs else _joined(table)
+        for table, routes in zip(problem.delay, problem.routes, strict=True)
+    ]
     largest: dict[tuple[int, int], int] = {}
     for arc in problem.arcs:
         ends = arc.source, arc.target
@@ -278,9 +282,7 @@ def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:
 
 
 def _joined(table: tuple[tuple[int | None, ...], ...]) -> Delay:
-    if any(None in row for row in table):
-        return tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
-    return table  # type: ignore[return-value]
+    return tuple(tuple(FAR if ticks is None else ticks for ticks in row) for row in table)
 
 
 def _add_barrier(problem: Problem, successors: list[list[tuple[int, Delay]]]) -> None:

@@ -1,7 +1,7 @@
 """Which schedules keep to the memory over time; how heuristics, which count sums, can be led to one that does."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dlplacer.problem.live_memory import Stash, TensorLifetime, may_bind, peaks, stashes
 from dlplacer.problem.problem import Problem
@@ -37,25 +37,51 @@ def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[i
     return [0 if room is None else max(0, size - room) for size, room in rooms]
 
 
-def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
-    """The first schedule of a rule that keeps the memory at all times, with the surrogate that led to it; or None.
+@dataclass(frozen=True)
+class Attempt:
+    """What a rule made of a surrogate.
+
+    Attributes
+    ----------
+    schedule
+        None where it runs out of memory.
+    admitted
+        Whether the schedule keeps the memory at all times.
+    """
+
+    schedule: Schedule | None
+    surrogate: Instance
+    admitted: bool
+
+
+def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attempt]:
+    """What a rule makes of the instance, then of surrogates, one call of the rule after another, up to the first plan.
 
     A schedule that exceeds the memory of some devices tells by how much: there the surrogate may hold so much less than
     it did in that schedule, and the rule is asked again, since what is alive for a while, copies included, is about as
     large in the next schedule.
     """
     found = rule(instance)
-    if found is not None and not any(overflow(problem, instance, found)):
-        return found, instance
-    for surrogate in surrogates(problem):
+    admitted = found is not None and not any(overflow(problem, instance, found))
+    yield Attempt(found, instance, admitted)
+    for surrogate in () if admitted else surrogates(problem):
         for _ in range(_ROUNDS):
             found = rule(surrogate)
+            excess = [] if found is None else overflow(problem, instance, found)
+            admitted = found is not None and not any(excess)
+            yield Attempt(found, surrogate, admitted)
+            if admitted:
+                return
             if found is None:
                 break
-            excess = overflow(problem, instance, found)
-            if not any(excess):
-                return found, surrogate
             surrogate = _tightened(surrogate, found, excess)
+
+
+def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
+    """The first schedule of a rule that keeps the memory at all times, with the surrogate that led to it; or None."""
+    for attempt in attempts(problem, instance, rule):
+        if attempt.schedule is not None and attempt.admitted:
+            return attempt.schedule, attempt.surrogate
     return None
 
 

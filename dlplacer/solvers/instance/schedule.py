@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.link_state import LinkState
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     early, end = [0] * instance.op_count, [0] * instance.op_count
     free, every_op = [0] * instance.device_count, range(instance.op_count)
     for op in ops:
+        ask_time()
         here = device[op]
         begin = free[here]
         for source, delay in instance.predecessors[op]:

@@ -23,8 +23,9 @@ class LocalSearchParams:
     ----------
     warm, cool
         First and last temperature of a cycle, as shares of the makespan.
-    chunk_s
-        Seconds between looks at the clock.
+    chunk_s, least_chunk_s
+        Seconds between looks at the clock and at what was found; these become fewer, down to the least, while that is
+        refused for its memory over time, which the compiled code does not know.
     first_trials
         Moves before the first of them.
     cycles
@@ -36,6 +37,7 @@ class LocalSearchParams:
     warm: float = 3e-4
     cool: float = 1e-5
     chunk_s: float = 0.5
+    least_chunk_s: float = 0.02
     first_trials: int = 500
     cycles: int = 4
     greedy_share: float = 0.25
@@ -58,13 +60,18 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     built = build_arrays(instance)
     if best is None or built is None or incumbent.closed:
         return
-    random, began = Random(budget.seed), time.monotonic()
-    cycle_s = min(seconds, budget.left_s) / PARAMS.cycles
-    chains = _first_chains(instance, built, best, budget.workers, began + PARAMS.greedy_share * cycle_s)
-    trials, cycle, known = PARAMS.first_trials, 0, best.makespan
+    random, seconds = Random(budget.seed), min(seconds, budget.left_s)
+    stop_at = time.monotonic() + seconds
+    listed_until = time.monotonic() + PARAMS.greedy_share * seconds / PARAMS.cycles
+    chains = _first_chains(instance, built, best, budget.workers, listed_until)
+    # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
+    chains[0].go_on(0, 0.0, 0)
+    began = time.monotonic()
+    cycle_s = (stop_at - began) / PARAMS.cycles
+    trials, cycle, known, chunk_s = PARAMS.first_trials, 0, best.makespan, PARAMS.chunk_s
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
-        while incumbent.best is not None and budget.left_s and not incumbent.closed:
+        while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
             passed, done = divmod((time.monotonic() - began) / cycle_s, 1)
             if passed >= PARAMS.cycles:
                 return
@@ -76,11 +83,18 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
             temperature = best.makespan * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
             chunk_began = time.monotonic()
             tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
-            for chain, task in zip(chains, tasks, strict=True):
-                if task.result() and chain.makespan < incumbent.best.makespan:
-                    chain.keep(incumbent.offer(chain.schedule()))
+            better = [task.result() for task in tasks]
             pace = (time.monotonic() - chunk_began) / trials
-            trials = max(1, int(min(PARAMS.chunk_s, budget.left_s) / pace))
+            for chain, found in zip(chains, better, strict=True):
+                if found and chain.makespan < incumbent.best.makespan:
+                    offered = chain.schedule()
+                    kept = incumbent.offer(offered)
+                    chain.keep(kept)
+                    if kept:
+                        chunk_s = min(PARAMS.chunk_s, 1.5 * chunk_s)
+                    elif offered.makespan < incumbent.best.makespan:
+                        chunk_s = max(PARAMS.least_chunk_s, chunk_s / 2)
+            trials = max(1, int(min(chunk_s, budget.left_s) / pace))
 
 
 def _first_chains(

@@ -1,14 +1,14 @@
 """Functions in machine code, compiled once for all on a machine."""
 
 import contextlib
-import hashlib
-import os
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+
+from dlplacer.solvers.local_search.kept_code import code_folder
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
     """A function in machine code that leaves the interpreter's lock to others."""
     options = partial(numba.njit, nogil=True, error_model="numpy")
-    folder = _folder()
+    folder = code_folder()
     if folder is None:
         return cast("Callable[_P, _T]", options()(kernel))
     with _kept_in(folder):
@@ -27,23 +27,6 @@ def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
 def inlined(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
     """A function that is compiled into its callers."""
     return cast("Callable[_P, _T]", numba.njit(nogil=True, error_model="numpy", inline="always")(kernel))
-
-
-@cache
-def _folder() -> Path | None:
-    """Where this version of the code is kept in machine code; None if it cannot be.
-
-    A folder for each version: numba asks whether a function's own file has changed, not whether the columns that it
-    imports have, and stumbles over a class that is there no more.
-    """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer" / digest
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        return None
-    return folder if os.access(folder, os.W_OK) else None
 
 
 @contextlib.contextmanager

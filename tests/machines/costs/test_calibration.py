@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.calibration import (

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s

@@ -6,7 +6,8 @@ import pytest
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.roofline_times import with_roofline_times, with_times

@@ -10,7 +10,8 @@ from machines.importers.samples import DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE
 from dlplacer import place
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_topology

@@ -2,7 +2,8 @@
 
 import random
 
-from dlplacer.core.graph import PHASES, Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Edge, Op, TensorSpec
 
 
 def random_graph(seed: int, count: int = 12) -> OpGraph:

@@ -7,7 +7,8 @@ import pytest
 from planning.coarsen.random_graphs import random_graph, random_labels
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.machines.costs.roofline import Rates, roofline_s
 from dlplacer.planning.coarsen.contract import contract, members_of
 from dlplacer.planning.coarsen.op_groups import acyclic_groups

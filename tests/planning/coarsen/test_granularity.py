@@ -7,7 +7,8 @@ from runtime.random_plans import random_plan
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.coarsen import coarsen, expanded_order, expanded_plan
 from dlplacer.planning.coarsen.contract import contract, members_of

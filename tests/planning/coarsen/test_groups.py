@@ -4,7 +4,8 @@ import networkx as nx
 import pytest
 from planning.coarsen.random_graphs import random_graph, random_labels
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.planning.coarsen.op_groups import acyclic_groups
 
 

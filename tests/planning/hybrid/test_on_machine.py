@@ -6,7 +6,8 @@ from itertools import combinations
 import pytest
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges

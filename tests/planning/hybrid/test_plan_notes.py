@@ -3,7 +3,8 @@
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.gradient_exchange import exchanges

@@ -11,7 +11,8 @@ import pytest
 from planning.hybrid.sweep_tasks import Square
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, sub_topology
 from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings

@@ -4,7 +4,8 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.pipeline.stages.blocks import Blocks
 

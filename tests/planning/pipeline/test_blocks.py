@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from planning.pipeline.graphs import chain, dag, random_dag
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.roofline_times import with_times

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from planning.pipeline.graphs import chain, devices
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
 

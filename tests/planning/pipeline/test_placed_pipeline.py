@@ -7,7 +7,8 @@ from planning.pipeline.graphs import chain, devices
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.planning.pipeline.micro_batch_names import copy_id
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline

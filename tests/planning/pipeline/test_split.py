@@ -7,7 +7,8 @@ import pytest
 from planning.pipeline.graphs import all_splits, chain, devices, random_dag
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.pipeline.device_chains import chains_of

@@ -9,7 +9,8 @@ from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology

@@ -6,7 +6,8 @@ import pytest
 from runtime.random_plans import machine, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device
 from dlplacer.report.export import device_map

@@ -4,7 +4,8 @@ import random
 from collections.abc import Mapping
 from itertools import pairwise
 
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Topology

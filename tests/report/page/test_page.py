@@ -12,7 +12,7 @@ from report.page.reading import ReadPage, urls_in
 from report.plot.plans import diamond, one_moment, plan_of, through_a_router, two_at_once
 
 from dlplacer.check import live_bytes, live_tensors
-from dlplacer.core.graph import Edge, Op, TensorSpec
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import ASSUMPTIONS, Options
 from dlplacer.core.plan import Plan
 from dlplacer.report.link_use import link_uses

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology

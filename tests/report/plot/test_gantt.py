@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from report.plot.plans import diamond, one_moment, plan_of, sent, through_a_router, two_at_once
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.report.critical_path import critical_path

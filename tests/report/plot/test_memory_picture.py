@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from report.plot.plans import diamond, one_moment, plan_of
 
 from dlplacer.check import live_bytes
-from dlplacer.core.graph import Op
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology
 from dlplacer.report.plot import plot_memory, recommended_size, save_picture

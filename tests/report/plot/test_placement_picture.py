@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from report.plot.plans import diamond, one_moment, plan_of
 
-from dlplacer.core.graph import Edge, Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.plot import plot_placement, recommended_size, save_picture
 from dlplacer.report.plot.positions.module_tree import collapse

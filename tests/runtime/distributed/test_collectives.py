@@ -9,7 +9,8 @@ from runtime.random_plans import machine, random_plan
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.core.graph import Edge, Op, OpGraph, TensorSpec
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.plan_file import read_plan, write_plan

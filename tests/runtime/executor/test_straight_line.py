@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
 from dlplacer.core.errors import RunError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice

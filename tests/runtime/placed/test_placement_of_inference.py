@@ -9,7 +9,8 @@ from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
 from dlplacer.runtime.program.dry_run import dry_run

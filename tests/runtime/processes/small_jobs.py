@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.measure.fidelity.random_plan import random_plan
+from dlplacer.measure.selftest.random_plan import random_plan
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 

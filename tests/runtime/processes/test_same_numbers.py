@@ -89,9 +89,13 @@ def test_modes_alternate_within_one_training_and_optimizer():
         kept = module.left.weight.data
         module.left.weight.data = kept.clone()
         module.step(ROWS, LABELS)
+        if processes == "on":
+            assert module.processes.used is False
+            assert "p.data" in str(module.processes)
         kept.copy_(module.left.weight.data)
         module.left.weight.data = kept
         module.step(ROWS, LABELS)
+        assert module.processes.used is (processes == "on")
         results.append([*module.state_dict().values(), *states_of(module)])
         module.close()
     assert all(map(torch.equal, *results))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from runtime.random_graphs import random_graph, random_order
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import Order, lower_stages

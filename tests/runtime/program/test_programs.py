@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from runtime.random_graphs import random_graph, random_order
 
 from dlplacer.core.errors import InputError, InternalError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.actions import (
     Action,
     Compute,

@@ -3,7 +3,8 @@
 import pytest
 
 from dlplacer.core.errors import InternalError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.device_memory import DeviceMemorySpace
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import lower

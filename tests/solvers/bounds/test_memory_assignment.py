@@ -7,7 +7,8 @@ from solvers.brute_force import optimal_makespan
 from solvers.helpers import make_problem
 from solvers.random_problems import random_problem
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
 from dlplacer.solvers.instance.instance import build_instance

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 from solvers.helpers import broken_rules, make_instance, make_machine, no_bounds, one_worker
 
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.master import MasterProblem

@@ -13,7 +13,8 @@ from solvers.naive_model import naive_optimum
 from solvers.random_problems import random_everything, random_problem
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.live_memory import stashes

@@ -7,7 +7,8 @@ import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.fill_devices import by_module

@@ -12,7 +12,8 @@ from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem

@@ -6,7 +6,7 @@ from typing import Any
 import numba
 import pytest
 
-from dlplacer.solvers.local_search import machine_code
+from dlplacer.solvers.local_search import kept_code, machine_code
 from dlplacer.solvers.local_search.machine_code import compiled
 
 
@@ -16,7 +16,9 @@ def doubled(value: int) -> int:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_code, "_folder", machine_code._folder.__wrapped__)
+    uncached = kept_code.code_folder.__wrapped__
+    monkeypatch.setattr(kept_code, "code_folder", uncached)
+    monkeypatch.setattr(machine_code, "code_folder", uncached)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -29,11 +31,13 @@ def test_every_version_of_the_code_has_its_own(monkeypatch: pytest.MonkeyPatch, 
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     (first,) = kept(compiled(doubled))
     assert first.is_relative_to(tmp_path / "dlplacer")
+    assert kept_code.is_kept(f"{Path(__file__).stem}.doubled")
+    assert not kept_code.is_kept(f"{Path(__file__).stem}.double")
     assert before == numba.config.CACHE_DIR  # type: ignore[attr-defined]
     changed = tmp_path / "changed"
     changed.mkdir()
     (changed / "arrays.py").write_text("IS_SOURCE = 1")
-    monkeypatch.setattr(machine_code, "__file__", str(changed / "machine_code.py"))
+    monkeypatch.setattr(kept_code, "__file__", str(changed / "kept_code.py"))
     (second,) = kept(compiled(doubled))
     assert second.relative_to(tmp_path).parts[1] != first.relative_to(tmp_path).parts[1]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dlplacer.core.graph import Edge
+from dlplacer.core.op import Edge
 from dlplacer.frontend.torch.executable import OpCode
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 
 if TYPE_CHECKING:
     from networkx.utils import UnionFind

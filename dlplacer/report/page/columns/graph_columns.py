@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from dlplacer.core.graph import Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.page.columns.texts import Texts, visible
 from dlplacer.report.plot.positions.op_blocks import blocks_of
 
-_PHASES = (None, "forward", "backward", "optimizer")
+_PHASES = (None, *PHASES)
 
 
 def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from dlplacer.core.graph import PHASES, Op
+from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.plot.style.op_kinds import computes
 

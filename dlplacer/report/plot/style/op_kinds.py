@@ -1,6 +1,6 @@
 """Kinds of ops, as pictures speak of them."""
 
-from dlplacer.core.graph import Op
+from dlplacer.core.op import Op
 
 _STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
 _SHORT = {

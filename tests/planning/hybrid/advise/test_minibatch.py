@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph
 from dlplacer.planning.hybrid.advise.layer_alternatives import Alternative
 from dlplacer.planning.hybrid.advise.minibatch import plan_batches

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dlplacer.cli.output.one_device import tell_one_device
-from dlplacer.core.graph import Edge, Op, OpGraph
+from dlplacer.cli.output.use_of_devices import tell_use_of_devices
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 
@@ -12,7 +13,7 @@ CHAIN = OpGraph((Op("x", "test", 1e-3), Op("y", "test", 1e-3)), (Edge("x", "y", 
 
 def said(capsys: pytest.CaptureFixture[str], process: str) -> str:
     cores = tuple(Device(name, "core", None, None, None, {}, 2e-5, process, False) for name in "ab")
-    tell_one_device(place(CHAIN, Topology(cores, (), (Link("a", "b", 1e9, 1e-4),)), time_limit_s=5.0).plan)
+    tell_use_of_devices(place(CHAIN, Topology(cores, (), (Link("a", "b", 1e9, 1e-4),)), time_limit_s=5.0).plan)
     return capsys.readouterr().err
 
 
@@ -25,3 +26,13 @@ def test_cores_alone_in_their_processes_do_not(capsys: pytest.CaptureFixture[str
     assert "one device is best" in text
     assert "issuing" not in text
     assert "what its transfers take is more" in text
+
+
+def test_a_plan_for_processes_says_how_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    cores = tuple(Device(name, "core", None, None, None, {}, 1e-3, "host", False) for name in "ab")
+    link = Link("a", "b", 1e15, 1e-4, process_latency_s=1e-6, process_bytes_per_s=1e9)
+    pair = OpGraph((Op("x", "test", 1e-3), Op("y", "test", 1e-3)), ())
+    plan = place(pair, Topology(cores, (), (link,)), time_limit_s=5.0).plan
+    assert plan.makespan_s == pytest.approx(1e-3)
+    tell_use_of_devices(plan)
+    assert "processes of their own, as --processes auto tries" in capsys.readouterr().err

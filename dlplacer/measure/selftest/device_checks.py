@@ -9,7 +9,7 @@ import torch
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.check import Check, largest_difference
+from dlplacer.measure.selftest.check import Check, largest_difference
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.placed.placed_module import PlacedModule

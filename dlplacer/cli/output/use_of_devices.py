@@ -1,18 +1,21 @@
-"""Says where the best plan leaves all devices but one idle."""
+"""Says where the best plan leaves all devices but one idle, or makes processes of cores."""
 
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.verbosity import note
 from dlplacer.core.units import format_seconds
+from dlplacer.problem.as_processes import are_processes
 from dlplacer.problem.dispatch import dispatch_of
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
 
 
-def tell_one_device(plan: "Plan") -> None:
-    """Say on stderr that one device is best, if it is of several, and why more would not help."""
+def tell_use_of_devices(plan: "Plan") -> None:
+    """Say on stderr that one device is best, if it is of several, and why; or that the cores are to be processes."""
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
+    if len(working) > 1 and are_processes(plan.topology):
+        note("the plan is for cores as processes of their own, as --processes auto tries and on demands")
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return
     # Not what the topology names: a core alone in its process never waits for it.

@@ -14,12 +14,12 @@ from dlplacer.core.topology import Link, Topology
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.check import Check, largest_difference
-from dlplacer.measure.fidelity.device_checks import Build, dispatch_checks, graph_checks, results_of
 from dlplacer.measure.fidelity.eager import EagerStep
-from dlplacer.measure.fidelity.random_plan import random_plan
 from dlplacer.measure.fidelity.run_plan import run
-from dlplacer.measure.fidelity.selftest_report import environment_of
+from dlplacer.measure.selftest.check import Check, largest_difference
+from dlplacer.measure.selftest.device_checks import Build, dispatch_checks, graph_checks, results_of
+from dlplacer.measure.selftest.random_plan import random_plan
+from dlplacer.measure.selftest.selftest_report import environment_of
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice

@@ -15,9 +15,9 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
-from dlplacer.measure.fidelity.check import Check
-from dlplacer.measure.fidelity.random_plan import random_plan
-from dlplacer.measure.fidelity.self_checks import Selftest, selftest
+from dlplacer.measure.selftest.check import Check
+from dlplacer.measure.selftest.random_plan import random_plan
+from dlplacer.measure.selftest.self_checks import Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.kinds import KINDS
@@ -167,7 +167,7 @@ def test_the_command_ends_with_5_if_a_check_fails(
 
 def test_random_plans_are_valid_and_differ() -> None:
     from dlplacer.check import violations
-    from dlplacer.measure.fidelity.self_checks import _nominal
+    from dlplacer.measure.selftest.self_checks import _nominal
 
     devices = [CpuDevice(0), CpuDevice(1)]
     try:

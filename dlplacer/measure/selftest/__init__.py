@@ -1,0 +1,1 @@
+"""Whether the devices of this machine do what plans expect of them."""

@@ -1,0 +1,29 @@
+"""Links that no route between two devices avoids: what a transfer holds whatever route it takes."""
+
+from functools import cache
+from itertools import pairwise
+
+from dlplacer.core.topology import Topology
+from dlplacer.problem.routes import Route
+
+
+class UnavoidableLinks:
+    """The links of a machine without which some devices would be cut off: all of them on stars, trees and clusters."""
+
+    def __init__(self, topology: Topology) -> None:
+        import networkx as nx
+
+        self._graph = nx.Graph((link.source, link.target) for link in topology.links)
+        self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph)}
+        self.between = cache(self._between)
+
+    def _between(self, source: str, target: str) -> tuple[Route, ...]:
+        """The hops that every route from one device to another takes, in the order in which all of them take them.
+
+        Proof: a route that avoids a bridge would join what the bridge separates. A route visits no node twice, so it
+        crosses each bridge once; and behind a bridge lie the same other bridges for every route.
+        """
+        import networkx as nx
+
+        path = nx.shortest_path(self._graph, source, target)
+        return tuple(hop for hop in pairwise(path) if frozenset(hop) in self._bridges)

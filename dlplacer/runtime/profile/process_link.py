@@ -1,0 +1,85 @@
+"""What handing a tensor over takes where cores are processes of their own, as a plan feels it."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from torch.utils import _pytree as pytree
+
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.placed.variant import Variant, layouts_of
+from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepProcesses
+from dlplacer.runtime.processes.support import why_no_processes
+from dlplacer.runtime.profile.dispatch_time import KERNELS, short_chain
+from dlplacer.runtime.profile.op_times import copied_tensors
+from dlplacer.runtime.profile.slot_times import slot_times
+from dlplacer.runtime.profile.statistic import quartiles
+from dlplacer.runtime.program.lower import lower
+
+_WARM_STEPS, _STEPS = 5, 15
+
+
+def process_link(devices: Sequence[RuntimeDevice]) -> AlphaBeta | None:
+    """The line of a hand-over between two processes on the first two of these devices; None if they cannot be such.
+
+    A chain of short ops runs on two processes, once in halves and once with every op on the other core than the one
+    before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
+    waits, and an op's start in a cold core. Timed alone, writing and reading a tensor take a third of it. Steps that
+    were disturbed do not count: the first quartile of each stands for it.
+    """
+    cores = [device for device in devices[:2] if isinstance(device, CpuDevice)]
+    if why_no_processes(cores) is not None:
+        return None
+    job, captured = short_chain()
+    chained = [op.id for op in captured.graph.ops if op.kind in KERNELS]
+    away = [chained[len(chained) // 2 :], chained[1::2]]
+    steps = [_Step(job, captured, dict(zip("ab", cores, strict=True)), ops) for ops in away]
+    try:
+        rounds = [[step.seconds() for step in steps] for _ in range(_WARM_STEPS + _STEPS)]
+    finally:
+        for step in steps:
+            step.close()
+    halves_s, alternating_s = (quartiles(times)[0] for times in zip(*rounds[_WARM_STEPS:], strict=True))
+    longer_s = alternating_s - halves_s
+    rate, size = slot_times().write.s_per_byte, captured.graph.edges_from[chained[0]][0].bytes
+    return AlphaBeta(max(0.0, longer_s / (len(chained) - 2) - rate * size), rate)
+
+
+class _Step:
+    """An inference step on two processes.
+
+    Parameters
+    ----------
+    cores
+        Name → device; the ops run on the first.
+    away
+        Ops that run on the second.
+    """
+
+    def __init__(self, job: Job, captured: Captured, cores: Mapping[str, CpuDevice], away: Sequence[str]) -> None:
+        first, second = cores
+        elsewhere = set(away)
+        order = {first: [op.id for op in captured.graph.ops if op.id not in elsewhere], second: list(away)}
+        self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._tensors = copied_tensors(job, captured, cores[first])
+        updater = Updater(None)
+        self._variant = Variant(captured, order, cores, updater, layouts_of(self._leaves))
+        program = lower(captured.graph, order, captured.executable.returned)
+        made = ProcessPrograms(captured.graph, captured.executable, [program], cores, updater)
+        self._processes = StepProcesses(made)
+
+    def seconds(self) -> float:
+        """Take it, and how long that took."""
+        inputs = self._variant.bind(self._tensors, self._leaves, 0, 0)
+        begin = time.perf_counter()
+        state = self._processes.start(inputs, record=False)
+        state.step.run(0, state)
+        return time.perf_counter() - begin
+
+    def close(self) -> None:
+        """End the second process."""
+        self._processes.close()

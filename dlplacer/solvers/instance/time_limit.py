@@ -1,0 +1,50 @@
+"""Loops that end in time: whoever starts work says when it is over, and long loops ask.
+
+A list schedule of 10,000 ops on 32 devices takes half a minute, so a look at the clock between two of them is not
+enough; and it is called through layers that know nothing of time.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+_limits: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("limits", default=())
+
+
+class OutOfTimeError(Exception):
+    """Work that `ends_when` limits is over; who limited it goes on without."""
+
+
+@contextmanager
+def ends_when(is_over: Callable[[], bool]) -> Iterator[None]:
+    """Have loops inside that call `ask_time` end by `OutOfTimeError` as soon as `is_over` says so."""
+    token = _limits.set((*_limits.get(), is_over))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+def ask_time() -> None:
+    """Go on, unless time is up.
+
+    Raises
+    ------
+    OutOfTimeError
+        If any of the limits around is reached.
+    """
+    for is_over in _limits.get():
+        if is_over():
+            raise OutOfTimeError
+
+
+def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:
+    """What some work returns; None if it is over before."""
+    try:
+        with ends_when(is_over):
+            return work()
+    except OutOfTimeError:
+        return None

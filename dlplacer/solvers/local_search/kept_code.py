@@ -1,0 +1,49 @@
+"""Where machine code is kept from one process to the next; asked without loading the compiler."""
+
+import hashlib
+import os
+import platform
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+
+@cache
+def code_folder() -> Path | None:
+    """Where this version of the code is kept in machine code for this processor; None if it cannot be.
+
+    A folder for each version: numba asks whether a function's own file has changed, not whether the columns that it
+    imports have, and stumbles over a class that is there no more.
+    """
+    sources = [source.read_bytes() for source in sorted(Path(__file__).parent.glob("*.py"))]
+    here = repr((version("numba"), sys.version, platform.machine(), _processor()))
+    digest = hashlib.sha256(b"".join([*sources, here.encode()])).hexdigest()[:16]
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer" / digest
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def is_kept(*names: str) -> bool:
+    """Whether functions need not be compiled any more, so that a call takes a moment instead of seconds.
+
+    Parameters
+    ----------
+    names
+        Module of `dlplacer.solvers.local_search` and function, as in ``moves.anneal``.
+    """
+    folder = code_folder()
+    # Numba writes the index of a function last, when it has been compiled.
+    return folder is not None and all(any(folder.glob(f"*/{name}-*.nbi")) for name in names)
+
+
+def _processor() -> list[str]:
+    """What tells this processor from others, where the system says it: machine code of one need not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return [platform.processor()]
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))})

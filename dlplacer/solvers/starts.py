@@ -1,0 +1,216 @@
+"""The first schedules: every heuristic, where memory is short on surrogates too, whoever has used least time first.
+
+As methods by themselves they get the whole limit. So that the default method is behind none of them, they come before
+all that is slow, and one that takes long keeps no other from its turn.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.feasibility import require_placement
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.memory_admission import Attempt, attempts
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import within
+
+Start = Callable[[Problem, Instance], Schedule | None]
+"""A heuristic; None where it runs out of memory."""
+
+
+@dataclass(frozen=True)
+class StartParams:
+    """How long heuristics may take. Shares are of the time that is left when they begin.
+
+    Attributes
+    ----------
+    share
+        For one schedule of each; they give 34 to 92 % of what the plan gains in all, and take 0.3 s on 200 ops.
+    first_share
+        For the first schedule, where any other plan is known: a list schedule of 10,000 ops on 32 devices takes half a
+        minute.
+    memory_share
+        For surrogates, where memory over time is short. All of them take 8 s for Inception's training step on two GPUs
+        that barely hold it.
+    late_share
+        For those that had no time at the start.
+    timed_from
+        Ops × devices up to which the first two run whatever they take, as no plan at all is worse than a late one.
+        Above it a list schedule foretells all of them.
+    placement_share
+        For a placement by itself, where the heuristics find no room.
+    """
+
+    share: float = 0.25
+    first_share: float = 0.5
+    memory_share: float = 0.5
+    late_share: float = 0.3
+    timed_from: int = 2000
+    placement_share: float = 0.25
+
+
+PARAMS = StartParams()
+
+_SURE = 2
+"""Heuristics that run whatever they take on small problems."""
+
+
+@dataclass
+class _Run:
+    """A heuristic, how far it has come, and what its next schedule may take.
+
+    Attributes
+    ----------
+    spent_s, expected_s
+        What its schedules took so far, and what the next may take.
+    seen, found
+        Whether it has made a schedule, and one that is a plan.
+    behind
+        Whether its last schedule was no better than what was known: a tighter surrogate seldom gives a better one.
+    """
+
+    number: int
+    attempts: Iterator[Attempt]
+    expected_s: float
+    spent_s: float = 0.0
+    seen: bool = False
+    found: bool = False
+    behind: bool = False
+
+    @property
+    def turn(self) -> tuple[bool, bool, float, int]:
+        """Least comes first: who has promise, each once before any again, then who will have used least time."""
+        return self.behind, self.seen, self.spent_s + self.expected_s, self.number
+
+
+class StartSearch:
+    """All heuristics on a problem, to be stopped and gone on with.
+
+    Parameters
+    ----------
+    incumbent
+        Of the problem.
+    starts
+        The heuristics, a quick one first that foretells the others, each with its cost relative to the others.
+
+    Attributes
+    ----------
+    surrogate
+        The instance that led to the best schedule: where memory over time is short, it does well to search on.
+    """
+
+    def __init__(
+        self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[tuple[float, Start]]
+    ) -> None:
+        self._problem, self._instance, self._incumbent, self._starts = problem, instance, incumbent, starts
+        self.surrogate = instance
+        self._waiting: list[_Run] = []
+        self._in_vain: list[_Run] = []
+        # Nobody waits for a large graph's second heuristic, but no plan at all is worse than a late one.
+        self._sure = _SURE if instance.op_count * instance.device_count <= PARAMS.timed_from else 1
+
+    def run(self, hurry: bool = False) -> None:
+        """As many as the time allows; where there is no plan yet, until there is one.
+
+        Parameters
+        ----------
+        hurry
+            Whether list schedules are known already: then the first heuristic gets no more time than all of them.
+        """
+        began, left_s = time.monotonic(), self._incumbent.budget.left_s
+        self._offer_single_device()
+        pace = 0.0
+        for number, (cost, start) in enumerate(self._starts):
+            run = _Run(number, attempts(self._problem, self._instance, partial(start, self._problem)), cost * pace)
+            if number < self._sure:
+                self._ask(run, began + (PARAMS.share if hurry else PARAMS.first_share) * left_s)
+                # Later ones tell less: each loads a library of its own when it first runs.
+                pace = pace or run.spent_s / cost
+            else:
+                self._waiting.append(run)
+        self._go_on(began + PARAMS.share * left_s, began + PARAMS.memory_share * left_s)
+        if self._incumbent.best is None:
+            self._on_placement(self._incumbent.budget.deadline)
+        if self._incumbent.best is None:
+            self._go_on(self._incumbent.budget.deadline, self._incumbent.budget.deadline)
+
+    def go_on(self) -> None:
+        """Those that there was no time for, and those that found no room, on a placement that has it."""
+        until = time.monotonic() + PARAMS.late_share * self._incumbent.budget.left_s
+        self._go_on(until, until)
+        if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
+            self._on_placement(until)
+
+    def _go_on(self, until: float, memory_until: float) -> None:
+        """Let those run that end in time; without a plan whatever they take, while there is time for surrogates."""
+        incumbent, late = self._incumbent, list[_Run]()
+        while self._waiting and not incumbent.closed and not incumbent.budget.stop.is_set():
+            run = min(self._waiting, key=lambda run: run.turn)
+            self._waiting.remove(run)
+            ends_at = memory_until if run.seen else until
+            if incumbent.best is None:
+                may = run.number < self._sure or time.monotonic() < memory_until
+            else:
+                may = time.monotonic() + run.expected_s < ends_at
+            if may:
+                self._ask(run, max(until, memory_until))
+            else:
+                late.append(run)
+        self._waiting += late
+
+    def _ask(self, run: _Run, until: float) -> None:
+        """One schedule of a heuristic; it waits for its next turn unless that was its last, or there was no time."""
+        began, incumbent = time.monotonic(), self._incumbent
+
+        def is_over() -> bool:
+            return incumbent.best is not None and time.monotonic() > until
+
+        attempt = within(is_over, partial(next, run.attempts, None))
+        run.seen, run.expected_s = True, time.monotonic() - began
+        run.spent_s += run.expected_s
+        if attempt is None:
+            if not run.found:
+                self._in_vain.append(run)
+            return
+        found = attempt.schedule
+        if found is not None:
+            run.behind = incumbent.best is not None and found.makespan >= incumbent.best.makespan
+            run.found |= attempt.admitted
+            # A refused one tells the incumbent that memory is short.
+            if incumbent.offer(found):
+                self.surrogate = attempt.surrogate
+        self._waiting.append(run)
+
+    def _offer_single_device(self) -> None:
+        """All ops on the device that takes least time for them and has the memory: no plan should be worse."""
+        instance = self._instance
+        devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
+        for device in sorted(devices, key=lambda device: sum(row[device] for row in instance.duration)):
+            alone = in_sequence(instance, [device] * instance.op_count, instance.order)
+            if keeps_blocks_and_memory(instance, alone) and self._incumbent.offer(alone):
+                return
+
+    def _on_placement(self, until: float) -> None:
+        """Those that found no plan, on a placement that a search for room alone finds.
+
+        Raises
+        ------
+        InfeasibleError
+            If no placement exists.
+        """
+        incumbent, count = self._incumbent, self._problem.op_count
+        without = [*self._in_vain, *(run for run in self._waiting if not run.found)]
+        self._in_vain = []
+        placement = require_placement(self._problem, PARAMS.placement_share * incumbent.budget.left_s)
+        if placement is None:
+            return
+        blocks: dict[int, tuple[int, ...]] = {
+            number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count
+        }
+        placed = self._instance.limited(blocks)
+        for run in without:
+            if incumbent.best is None or time.monotonic() + run.expected_s < until:
+                incumbent.offer(self._starts[run.number][1](self._problem, placed))

@@ -1,0 +1,86 @@
+"""A Ctrl-C while one waits for another thread leaves that thread able to answer, and the next question."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+
+import pytest
+from runtime.signal_injection import interrupted_at, places
+
+from dlplacer.runtime.devices.answer import Answer
+from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.distributed.failure import Failure
+from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
+
+WAITING = r"/(devices/answer|concurrent/futures/_base|threading|distributed/failure)\.py$"
+
+
+def late() -> str:
+    """An answer for which one has to wait."""
+    time.sleep(2e-3)
+    return "answer"
+
+
+def by_device() -> Callable[[], str]:
+    worker = Worker("device", lambda: None)
+    return lambda: worker.submit(late).result()
+
+
+def by_channel() -> Callable[[], str]:
+    """As processes of a run exchange settings and tensors: `RankGroup.call`."""
+    failure = Failure(0, None, timeout_s=5.0)
+    thread = ChannelThread("channel", failure)
+    return lambda: failure.wait(thread.submit("a question", late), "a question")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", [by_device, by_channel])
+def test_a_ctrl_c_anywhere_leaves_the_other_thread_free(kind: Callable[[], Callable[[], str]]) -> None:
+    asked = kind()
+    found = places(asked, WAITING)
+    struck = 0
+    for number in found:
+        try:
+            interrupted_at(number, asked)
+        except KeyboardInterrupt:
+            struck += 1
+        assert asked() == "answer"
+    assert struck >= len(found) - 2 > 2
+
+
+def test_an_answer_that_does_not_come_is_waited_for_until_the_limit() -> None:
+    answer = Answer[int]()
+    with pytest.raises(TimeoutError):
+        answer.result(0.01)
+    threading.Timer(0.01, answer.set_result, [3]).start()
+    assert answer.result(5) == answer.result() == 3
+
+
+def test_only_the_first_answer_counts_also_while_the_lock_of_the_future_is_taken() -> None:
+    """A second one must not even ask for the lock: who was interrupted behind the first may have left it taken."""
+    answer = Answer[int]()
+    answer.set_exception(OSError("first"))
+    assert isinstance(answer, Future)
+    with answer._condition, pytest.raises(InvalidStateError):
+        threaded(lambda: answer.set_result(3))
+    with pytest.raises(OSError, match="first"):
+        answer.result()
+
+
+def threaded(work: Callable[[], object]) -> None:
+    """Run it in another thread, and raise here what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive(), "it waits for the lock"
+    if raised:
+        raise raised[0]

@@ -1,0 +1,131 @@
+"""The heuristics come first, all of them, and none keeps another from its turn."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import star
+from solvers.helpers import make_machine, one_worker
+
+import dlplacer as dp
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission, overflow
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence
+from dlplacer.solvers.methods import METHODS, RULES, run_rule, start_named
+from dlplacer.solvers.starts import StartSearch
+
+_FOREVER_S = 1e6
+
+
+def _begun(problem: Problem, seconds: float = _FOREVER_S) -> tuple[Instance, Incumbent]:
+    instance = build_instance(problem)
+    return instance, Incumbent(one_worker(seconds), admission(problem, instance))
+
+
+def _tight(seed: int, room: float) -> Problem:
+    """Memory over time is short: outputs live beside the weights, which leave hardly any room."""
+    graph = FAMILIES["layered"](40, seed, 1.0)
+    ops = tuple(replace(op, weight_bytes=10, output_bytes=3) for op in graph.ops)
+    graph = replace(graph, ops=ops, edges=tuple(replace(edge, bytes=3) for edge in graph.edges))
+    machine, share = star(3), round(room * sum(op.weight_bytes for op in ops) / 3)
+    machine = replace(machine, devices=tuple(replace(device, memory_bytes=share) for device in machine.devices))
+    return build_problem(graph, machine, dp.Options())
+
+
+def test_no_heuristic_is_better_than_the_starts_where_memory_is_short() -> None:
+    short = 0
+    for seed in range(4):
+        for room in (1.38, 1.42, 1.5):
+            problem = _tight(seed, room)
+            instance, incumbent = _begun(problem)
+            search = StartSearch(problem, instance, incumbent, [(1.0, partial(start_named, name)) for name in RULES])
+            search.run()
+            search.go_on()
+            own = {name: run_rule(problem, instance, name, 5.0) for name in RULES}
+            found = {name: schedule.makespan for name, schedule in own.items() if schedule is not None}
+            short += incumbent.refused and bool(found)
+            if found:
+                assert incumbent.best is not None
+                assert incumbent.best.makespan <= min(found.values()), (seed, room)
+                assert not any(overflow(problem, instance, incumbent.best))
+    assert short >= 3
+
+
+def test_a_slow_heuristic_keeps_no_other_from_its_turn() -> None:
+    ops = tuple(dp.Op(name, "t", 1.0, weight_bytes=4, output_bytes=8) for name in "abcdef")
+    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 8) for a, b in pairwise("abcdef")))
+    problem = build_problem(graph, make_machine(2, memory=39), dp.Options())
+    instance, incumbent = _begun(problem, 4.0)
+    asked: list[str] = []
+
+    def start(name: str, problem: Problem, surrogate: Instance) -> Schedule | None:
+        asked.append(name)
+        time.sleep(0.4 if name == "slow" else 0.0)
+        # All on one device takes less time, but more memory than there is, on every surrogate.
+        devices = [0, 0, 0, 1, 1, 1] if name == "first" else [0] * 6
+        return in_sequence(instance, devices, instance.order)
+
+    names = ["first", "slow", "quick", "quicker"]
+    StartSearch(problem, instance, incumbent, [(1.0, partial(start, name)) for name in names]).run()
+    assert incumbent.best is not None
+    assert asked[:2] == names[:2]
+    assert sorted(asked[:4]) == sorted(names)
+    assert asked.count("quick") == asked.count("quicker") > 2
+    last = max(place for place, name in enumerate(asked) if name.startswith("quick"))
+    assert asked[:last].count("slow") == 1
+
+
+def test_heuristics_without_time_go_on_later() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        asked.append(number)
+        return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
+
+    costs = [1.0, 1.0, 1e15, 1.0]
+    search = StartSearch(problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate(costs)])
+    search.run()
+    assert set(asked) == {0, 1, 3}
+    incumbent.budget = replace(incumbent.budget, deadline=time.monotonic() + 1e16)
+    search.go_on()
+    assert set(asked) == {0, 1, 2, 3}
+
+
+def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Bin packing alone: 6 + 5 + 4 and 5 + 5 + 5 fill two devices of 15, which worst fit decreasing misses.
+    sizes = (6, 5, 5, 5, 5, 4)
+    ops = tuple(dp.Op(name, "t", 1.0, weight_bytes=size) for name, size in zip("abcdef", sizes, strict=True))
+    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 8) for a, b in pairwise("abcdef")))
+    problem = build_problem(graph, make_machine(2, memory=15), dp.Options(memory="sum"))
+    instance, incumbent = _begun(problem)
+    asked: list[Instance] = []
+
+    def lost(problem: Problem, surrogate: Instance) -> Schedule | None:
+        asked.append(surrogate)
+        devices = [allowed[0] for allowed in surrogate.allowed]
+        single = all(len(allowed) == 1 for allowed in surrogate.allowed)
+        return in_sequence(surrogate, devices, surrogate.order) if single else None
+
+    StartSearch(problem, instance, incumbent, [(1.0, lost)]).run()
+    assert len(asked) == 2
+    assert incumbent.best is not None
+    used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]
+    assert max(used) == 15
+
+
+def test_the_default_method_is_behind_no_heuristic_in_a_moment() -> None:
+    for seed in range(3):
+        problem = _tight(seed, 1.5)
+        outcome = METHODS["ilp"](problem, one_worker(2.0))
+        for name in RULES:
+            own = run_rule(problem, build_instance(problem), name, 1.0)
+            if own is not None:
+                assert outcome.schedule is not None, (seed, name)
+                assert outcome.schedule.makespan <= own.makespan, (seed, name)
