@@ -6,9 +6,11 @@ stage before, where the first cut op of a segment lies. Where forward and backwa
 segments belong to the stages of the forward ones.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +95,15 @@ def build_stages(instance: Instance, last: int, kept: Sequence[Stash], seconds: 
     ----------
     kept
         Outputs that take memory beside the footprints.
+    seconds
+        When they are up, the segments that are left count as nothing, and their blocks lie beside the stages.
     """
-    plan = _Plan(instance)
-    for segment in find_segments(instance, last, seconds):
-        plan.add(segment)
+    plan, stop_at = _Plan(instance), time.monotonic() + seconds
+    for segment in find_segments(instance, last, seconds / 2):
+        if time.monotonic() < stop_at:
+            plan.add(segment)
     plan.end(last)
-    stages = tuple(plan.stages(kept))
+    stages = tuple(takewhile(lambda _: time.monotonic() < stop_at + seconds, plan.stages(kept)))
     placed = {block for stage in stages for block in stage.blocks}
     beside = tuple(block for block in range(len(instance.members)) if block not in placed)
     return StageChain(stages, beside)
