@@ -21,7 +21,7 @@ from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import first_admitted
+from dlplacer.solvers.instance.memory_admission import best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 
@@ -150,7 +150,7 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
         found = construct(_seen_by(method, problem, surrogate), RULES[method])
         return found or construct_on_placement(problem, surrogate, RULES[method], seconds)
 
-    admitted = first_admitted(problem, instance, rule)
+    admitted = best_admitted(problem, instance, rule)
     return None if admitted is None else admitted[0]
 
 

@@ -18,7 +18,7 @@ from dlplacer.solvers.feasibility import has_room
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.memory_admission import admission, first_admitted
+from dlplacer.solvers.instance.memory_admission import admission, best_admitted
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
@@ -271,7 +271,7 @@ class RestrictionSearch:
 
         def offer(inner: Incumbent) -> None:
             for start in starts:
-                admitted = first_admitted(problem, instance, partial(in_time, start))
+                admitted = best_admitted(problem, instance, partial(in_time, start))
                 inner.offer(None if admitted is None else admitted[0])
 
         entry.work(until, offer)

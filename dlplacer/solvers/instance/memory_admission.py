@@ -1,9 +1,9 @@
 """Which schedules keep to the memory over time; how heuristics, which count sums, can be led to one that does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.problem.live_memory import Stash, TensorLifetime, may_bind, peaks, stashes
+from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks, stashes
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -57,17 +57,28 @@ class Attempt:
 def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attempt]:
     """What a rule makes of the instance, then of surrogates, one call of the rule after another, up to the first plan.
 
-    A schedule that exceeds the memory of some devices tells by how much: there the surrogate may hold so much less than
-    it did in that schedule, and the rule is asked again, since what is alive for a while, copies included, is about as
-    large in the next schedule.
+    Then once more up to a plan on the surrogate that counts what is kept for the backward pass, which led to shorter
+    plans of layers on unequal devices and to longer ones of Inception-V3.
     """
     found = rule(instance)
     admitted = found is not None and not any(overflow(problem, instance, found))
     yield Attempt(found, instance, admitted)
-    for surrogate in () if admitted else surrogates(problem):
+    if not admitted:
+        yield from _up_to_a_plan(problem, rule, surrogates(problem))
+        yield from _up_to_a_plan(problem, rule, keeping_surrogates(problem))
+
+
+def _up_to_a_plan(problem: Problem, rule: Rule, several: Iterable[Instance]) -> Iterator[Attempt]:
+    """The rule on one surrogate after another until a schedule keeps the memory at all times.
+
+    A schedule that exceeds the memory of some devices tells by how much: there the surrogate may hold so much less than
+    it did in that schedule, and the rule is asked again, since what is alive for a while, copies included, is about as
+    large in the next schedule.
+    """
+    for surrogate in several:
         for _ in range(_ROUNDS):
             found = rule(surrogate)
-            excess = [] if found is None else overflow(problem, instance, found)
+            excess = [] if found is None else overflow(problem, surrogate, found)
             admitted = found is not None and not any(excess)
             yield Attempt(found, surrogate, admitted)
             if admitted:
@@ -77,12 +88,14 @@ def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attem
             surrogate = _tightened(surrogate, found, excess)
 
 
-def first_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
-    """The first schedule of a rule that keeps the memory at all times, with the surrogate that led to it; or None."""
-    for attempt in attempts(problem, instance, rule):
-        if attempt.schedule is not None and attempt.admitted:
-            return attempt.schedule, attempt.surrogate
-    return None
+def best_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
+    """The best schedule of `attempts` that keeps the memory at all times, with its surrogate; or None."""
+    found = [
+        (attempt.schedule, attempt.surrogate)
+        for attempt in attempts(problem, instance, rule)
+        if attempt.schedule is not None and attempt.admitted
+    ]
+    return min(found, key=lambda pair: pair[0].makespan, default=None)
 
 
 def _tightened(surrogate: Instance, schedule: Schedule, excess: Sequence[int]) -> Instance:
@@ -117,26 +130,26 @@ def live_peaks(problem: Problem, traffic: Traffic, schedule: Schedule) -> list[i
     return peaks(problem, device, start, end, lifetimes)
 
 
-def _with_kept(instance: Instance, kept: Sequence[Stash]) -> Instance:
-    footprint = list(instance.footprint)
-    for stash in kept:
-        footprint[instance.block[stash.source]] += stash.size
-    return replace(instance, footprint=tuple(footprint))
+def keeping_surrogates(problem: Problem) -> Iterator[Instance]:
+    """The surrogate that counts with each op what is kept of its outputs for the backward pass; none without barrier.
+
+    In a training step that is nearly all that is alive at the peak.
+    """
+    kept = stashes(problem) if may_bind(problem) else []
+    if kept:
+        instance = build_instance(problem)
+        footprint = list(instance.footprint)
+        for stash in kept:
+            footprint[instance.block[stash.source]] += stash.size
+        yield replace(instance, footprint=tuple(footprint))
 
 
 def surrogates(problem: Problem) -> Iterator[Instance]:
     """Surrogates: instances whose footprints count shares of what is alive for a while only.
 
-    They are no relaxations: their schedules are offered to the problem itself. The first counts with each op what is
-    kept of its outputs for the backward pass: in a training step nearly all that is alive at the peak. With shares of
-    all outputs in its place, 48 layers on four unequal devices left room for two more layers on the faster ones.
+    They are no relaxations: their schedules are offered to the problem itself.
     """
-    if not may_bind(problem):
-        return
-    kept = stashes(problem)
-    if kept:
-        yield _with_kept(build_instance(problem), kept)
-    if None in problem.capacity_bytes:
+    if not may_bind(problem) or None in problem.capacity_bytes:
         return
     room = sum(size or 0 for size in problem.capacity_bytes) - sum(problem.resident_bytes)
     most = sum(problem.output_bytes) + sum(problem.workspace_bytes)
