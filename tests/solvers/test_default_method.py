@@ -199,7 +199,8 @@ def test_starts_without_time_run_late() -> None:
     def first(problem: Problem, instance: Instance) -> Schedule | None:
         return list_schedule(instance, by_rank(instance, upward_ranks(instance)))
 
-    surrogate, left = default_method._start(problem, instance, incumbent, [(1.0, first), (1.0, first), (1e15, late)])
+    starts = [(1.0, first), (1.0, first), (1e15, late)]
+    surrogate, left = default_method._start(problem, instance, incumbent, starts, first_share=0.1)
     assert not found
     default_method._start_late(problem, surrogate, incumbent, [(0.0, start) for _, start in left])
     assert len(found) == 1
