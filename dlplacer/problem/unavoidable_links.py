@@ -4,7 +4,6 @@ from functools import cache
 from itertools import pairwise
 
 from dlplacer.core.topology import Topology
-from dlplacer.problem.routes import Route
 
 
 class UnavoidableLinks:
@@ -17,7 +16,7 @@ class UnavoidableLinks:
         self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph)}
         self.between = cache(self._between)
 
-    def _between(self, source: str, target: str) -> tuple[Route, ...]:
+    def _between(self, source: str, target: str) -> tuple[tuple[str, str], ...]:
         """The hops that every route from one device to another takes, in the order in which all of them take them.
 
         Proof: a route that avoids a bridge would join what the bridge separates. A route visits no node twice, so it

@@ -55,10 +55,7 @@ def add_transfers(
             for source in variables.place[instance.block[request.source]]:
                 if _sends(instance, request, source, target):
                     every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
-                    if relaxed:
-                        routes, listed = (traffic.routes.unavoidable(request.size, source, target),), True
-                    else:
-                        routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
+                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every, relaxed)
                     if not listed:
                         variables.left_out.add(number)
                     optional_transfers.extend(
@@ -132,10 +129,17 @@ def _sends(instance: Instance, request: TransferRequest, source: int, target: in
 
 
 def _routes(
-    traffic: Traffic, request: TransferRequest, pair: tuple[int, int], most_ticks: int, every_route: bool
+    traffic: Traffic,
+    request: TransferRequest,
+    pair: tuple[int, int],
+    most_ticks: int,
+    every_route: bool,
+    relaxed: bool,
 ) -> tuple[tuple[TimedRoute, ...], bool]:
-    """The routes to model, and whether they are all that take at most some ticks."""
+    """The routes to model, and whether they are all that take at most some ticks, or relax all of them."""
     table = traffic.routes
+    if relaxed:
+        return (table.unavoidable(request.size, *pair),), True
     if table.complete:
         return table.between(request.size, *pair), True
     listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None

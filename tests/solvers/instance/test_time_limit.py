@@ -1,0 +1,54 @@
+"""Loops end when whoever limits them says so, and only then."""
+
+import pytest
+from solvers.helpers import make_graph, make_instance, make_machine
+
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.etf import etf
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, within
+
+
+class Clock:
+    """Says that time is up when it has been asked so often."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def is_over(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_nobody_limits_what_is_not_inside() -> None:
+    ask_time()
+    with ends_when(lambda: True):
+        pass
+    ask_time()
+
+
+def test_the_inner_and_the_outer_limit_both_count() -> None:
+    with ends_when(lambda: True), ends_when(lambda: False), pytest.raises(OutOfTimeError):
+        ask_time()
+    with ends_when(lambda: False), ends_when(lambda: True), pytest.raises(OutOfTimeError):
+        ask_time()
+    assert within(lambda: False, lambda: 7) == 7
+    assert within(lambda: True, ask_time) is None
+
+
+@pytest.mark.parametrize("rule", [list_schedule, heft, etf, peft])
+def test_heuristics_end_in_the_middle(rule: object) -> None:
+    assert callable(rule)
+    names = [f"op{number}" for number in range(30)]
+    graph = make_graph(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in zip(names, names[3:], strict=False)])
+    instance = make_instance(graph, make_machine(3))
+    priority = by_rank(instance, upward_ranks(instance))
+    asked = Clock(10**6)
+    assert within(asked.is_over, lambda: rule(instance, priority)) is not None
+    needed = 10**6 - asked.left
+    assert needed >= len(names) - 1
+    clock = Clock(needed // 2)
+    assert within(clock.is_over, lambda: rule(instance, priority)) is None
+    assert clock.left == -1
