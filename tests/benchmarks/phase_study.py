@@ -143,9 +143,11 @@ def study(case: Case, seconds: float, seed: int) -> Study:
 
     def watched_single(heuristics: Any) -> None:
         offer_single(heuristics)
-        known = outer[0].best
-        if known is not None:
-            single.append(known.makespan)
+        known = outer[0]
+        # What is known before any phase are the simplest of the bounds.
+        higher["bounds"] += known.bound
+        if known.best is not None:
+            single.append(known.best.makespan)
 
     def with_outer(problem: Any, instance: Any, incumbent: Incumbent, starts: Any) -> None:
         outer.append(incumbent)
