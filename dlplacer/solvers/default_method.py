@@ -131,7 +131,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
     was_compiled = _start_compiled(problem, instance, incumbent)
     heuristics = StartSearch(problem, instance, incumbent, starts)
-    heuristics.run(hurry=was_compiled)
+    _start(heuristics, was_compiled)
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
     if instance.traffic is not None:
         _search_elsewhere(elsewhere.run_ahead, incumbent)
@@ -208,6 +208,17 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
     whole = tuple(range(instance.device_count))
     offer_greedy(instance, incumbent, (whole, *device_subsets(problem, instance)), PARAMS.compiled_share * left_s)
     return True
+
+
+def _start(heuristics: StartSearch, hurry: bool) -> None:
+    """Heuristics: most of a plan's quality comes within the first tenth."""
+    _offer_single_device(heuristics)
+    heuristics.run(hurry)
+
+
+def _offer_single_device(heuristics: StartSearch) -> None:
+    """All ops on one device: no plan should be worse."""
+    heuristics.offer_single_device()
 
 
 def _contract(

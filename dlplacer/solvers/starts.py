@@ -44,9 +44,9 @@ class StartParams:
         For a placement by itself, where the heuristics find no room.
     """
 
-    share: float = 0.25
+    share: float = 0.4
     first_share: float = 0.5
-    memory_share: float = 0.5
+    memory_share: float = 0.6
     late_share: float = 0.3
     timed_from: int = 2000
     placement_share: float = 0.25
@@ -121,7 +121,6 @@ class StartSearch:
             Whether list schedules are known already: then the first heuristic gets no more time than all of them.
         """
         began, left_s = time.monotonic(), self._incumbent.budget.left_s
-        self._offer_single_device()
         pace = 0.0
         for number, (cost, start) in enumerate(self._starts):
             run = _Run(number, attempts(self._problem, self._instance, partial(start, self._problem)), cost * pace)
@@ -184,7 +183,7 @@ class StartSearch:
                 self.surrogate = attempt.surrogate
         self._waiting.append(run)
 
-    def _offer_single_device(self) -> None:
+    def offer_single_device(self) -> None:
         """All ops on the device that takes least time for them and has the memory: no plan should be worse."""
         instance = self._instance
         devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]

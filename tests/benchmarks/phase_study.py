@@ -38,7 +38,6 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 PHASES: Mapping[str, str] = {
     "_start_compiled": "compiled starts",
     "_start": "starts",
-    "_start_within_memory": "starts under memory",
     "_search_elsewhere": "parts, options",
     "_bound": "bounds",
     "_solve_segments": "segments",
@@ -142,10 +141,13 @@ def study(case: Case, seconds: float, seed: int) -> Study:
 
         return run
 
-    def watched_single(instance: Any, incumbent: Incumbent) -> None:
-        offer_single(instance, incumbent)
-        if incumbent.best is not None and not single:
-            single.append(incumbent.best.makespan)
+    def watched_single(heuristics: Any) -> None:
+        offer_single(heuristics)
+        known = outer[0]
+        # What is known before any phase are the simplest of the bounds.
+        higher["bounds"] += known.bound
+        if known.best is not None:
+            single.append(known.best.makespan)
 
     def with_outer(problem: Any, instance: Any, incumbent: Incumbent, starts: Any) -> None:
         outer.append(incumbent)

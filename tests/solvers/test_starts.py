@@ -16,7 +16,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
-from dlplacer.solvers.methods import METHODS, RULES, run_rule, start_named
+from dlplacer.solvers.methods import RULES, run_rule, start_named
 from dlplacer.solvers.starts import StartSearch
 
 _FOREVER_S = 1e6
@@ -118,14 +118,3 @@ def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch
     assert incumbent.best is not None
     used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]
     assert max(used) == 15
-
-
-def test_the_default_method_is_behind_no_heuristic_in_a_moment() -> None:
-    for seed in range(3):
-        problem = _tight(seed, 1.5)
-        outcome = METHODS["ilp"](problem, one_worker(2.0))
-        for name in RULES:
-            own = run_rule(problem, build_instance(problem), name, 1.0)
-            if own is not None:
-                assert outcome.schedule is not None, (seed, name)
-                assert outcome.schedule.makespan <= own.makespan, (seed, name)
