@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,24 +37,25 @@ _PINNING = (
 )
 
 
-def _pins(item: pytest.Item) -> bool:
-    return any((_HERE / place) in (item.path, *item.path.parents) for place in _PINNING)
+@cache
+def _pins(path: Path) -> bool:
+    return any((_HERE / place) in (path, *path.parents) for place in _PINNING)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the tests that pin first, as one group: its worker starts at once and the other takes what is left."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if _pins(item):
+            if _pins(item.path):
                 item.add_marker(pytest.mark.xdist_group("pinning"))
         if config.getoption("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ:
-            items.sort(key=lambda item: not _pins(item))
+            items.sort(key=lambda item: not _pins(item.path))
 
 
 @pytest.fixture(autouse=True)
 def _other_tests_pin_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test outside `_PINNING` that pins a thread fails."""
-    if not _pins(request.node) and hasattr(os, "sched_setaffinity"):
+    if not _pins(request.node.path) and hasattr(os, "sched_setaffinity"):
 
         def refuse(*_: object) -> None:
             raise AssertionError(f"{request.node.nodeid} pins a thread to a core: name its file in tests/conftest.py")
