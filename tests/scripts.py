@@ -33,7 +33,8 @@ class Started:
     """
 
     def __init__(self, path: Path, *arguments: object, folder: Path, environment: Mapping[str, str]) -> None:
-        self._printed = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        # Closed by `ended`.
+        self._printed = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         words = [str(path), *map(str, arguments)]
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_script, args=(words, folder, dict(environment), *self._printed))

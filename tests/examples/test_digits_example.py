@@ -29,8 +29,7 @@ def run(*options: str) -> str:
 
 def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None:
     # Processes that are started anew import torch each: those of the first asynchronous method are, the others forked.
-    methods = iter(["spawn", "fork", "fork"])
-    with mock.patch.object(asynchronous_run, "_start_method", lambda train: next(methods)):
+    with mock.patch.object(asynchronous_run, "_start_method", side_effect=["spawn", "fork", "fork"]):
         ranks = run_as_ranks(2, SCRIPT, "--epochs", "1", "--output", tmp_path / "digits.png")
     assert [(done.returncode, bool(done.stdout)) for done in ranks] == [(0, True), (0, False)], ranks
     assert [line.split()[0] for line in ranks[0].stdout.splitlines()] == [
