@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-versions bench mutants lint graphs docs clean
+.PHONY: demo test test-slow test-versions bench mutants lint graphs docs pages clean
 
 demo: $(READY)
 	$(BIN)/python examples/01_main_job.py --output demo
@@ -43,9 +43,12 @@ graphs: $(READY)
 		-o graphs/inception_v3-train-colocated.json
 
 # The pages of docs/ as HTML in docs/_build/html. A warning is an error; examples must print what they say, commands parse.
-docs: $(READY)
-	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+docs: pages
 	$(BIN)/pytest -q tests/test_docs.py
+
+# Without the examples and commands, which are among the tests too.
+pages: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 
 clean:
 	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from dlplacer.machines.usable_cores import usable_cores
 
@@ -18,7 +19,7 @@ if not (ROOT / "examples").is_dir():
 
 def test_main_job_leaves_its_results(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "01_main_job.py"), "--model", "dlplacer.models:branches"]
-    options = ["--batch-size", "4", "--steps", "2", "--time-limit", "2", "--search", "2"]
+    options = ["--batch-size", "4", "--steps", "2", "--time-limit", "1", "--search", "1"]
     options += ["--output", str(tmp_path / "demo")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,14 +42,14 @@ def test_main_job_leaves_its_results(tmp_path: Path) -> None:
 
 
 def test_main_job_on_one_core_says_so(tmp_path: Path) -> None:
-    script = (
+    script = tmp_path / "one_core.py"
+    script.write_text(
         "import os, runpy, sys\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        f"sys.argv = ['01_main_job.py', '--model', 'dlplacer.models:branches', '--batch-size', '4', '--steps', '1',"
-        f" '--time-limit', '1', '--output', {str(tmp_path / 'demo')!r}]\n"
         f"runpy.run_path({str(ROOT / 'examples' / '01_main_job.py')!r}, run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    options = ["--model", "dlplacer.models:branches", "--batch-size", "4", "--steps", "1", "--time-limit", "1"]
+    done = run_script(script, *options, "--output", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert "This machine has one core" in done.stdout
     assert json.loads((tmp_path / "demo" / "run.json").read_text())["devices"] == ["cpu:0"]
@@ -66,11 +67,13 @@ def test_chip_partition_trains_the_same_in_any_number_of_parts() -> None:
     assert all(row["difference"] < 1e-5 for row in found["parts"])
 
 
-def test_readme_code_prints_what_it_says() -> None:
+def test_readme_code_prints_what_it_says(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     code = blocks[0].replace("time_limit_s=20", "time_limit_s=2")
     assert code != blocks[0]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    script = tmp_path / "readme.py"
+    script.write_text(code)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     # How much a search of some seconds finds depends on how busy the machine is; heuristics alone find more than 1.2.
     found = re.search(r"\d+ ops, \d+ edges\n(?:optimal|feasible): .* ms, gap .*, speedup (\d\.\d+)x", done.stdout)

@@ -1,11 +1,10 @@
 """Every number that a paper's text determines comes out of the scripts, through what users call."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,8 +44,7 @@ BASES = {"stated", "follows", "assumed"}
 
 @pytest.mark.parametrize("script", EXPECTED)
 def test_numbers_of_a_paper(script: str) -> None:
-    command = [sys.executable, str(ROOT / "examples" / script), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_script(ROOT / "examples" / script, "--json")
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert all(number.keys() == KEYS for number in numbers)
@@ -76,8 +74,7 @@ def test_no_number_stands_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_figures_of_the_placement_paper(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "paper_003_figures.py"), "--short", "--json"]
-    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run_script(ROOT / "examples" / "paper_003_figures.py", "--short", "--json", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [row["paper"] for row in rows] == [1.32, 1.15, 1.22]

@@ -1,34 +1,23 @@
 """The README's snippets of training on many devices run as printed, each in processes of its own."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import Ended, run_as_ranks
 
 _README = Path(__file__).parent.parent / "README.md"
-_LIMIT_S = 150
 _SNIPPETS = re.findall(r"```python\n(.*?)```", _README.read_text().split("## Training on many devices")[1], re.S)
 
 
-def _run(snippet: str, folder: Path, *launcher: str) -> str:
+def _run(snippet: str, folder: Path, ranks: int = 1) -> list[str]:
+    """What every rank prints."""
     script = folder / "train.py"
     script.write_text(snippet)
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if launcher else alone)}
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    found: list[Ended] = run_as_ranks(ranks, script, folder=folder)
+    assert [done.returncode for done in found] == [0] * ranks, found
+    return [done.stdout for done in found]
 
 
 def test_there_is_one_for_each_method() -> None:
@@ -39,10 +28,8 @@ def test_there_is_one_for_each_method() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="gloo's loopback is tried on Linux")
 def test_ternary_gradients(tmp_path: Path) -> None:
-    said = _run(_SNIPPETS[0], tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ratios = [float(text) for text in re.findall(r"([\d.]+) times fewer bytes", said)]
-    assert len(ratios) == 2
-    assert min(ratios) > 10
+    ratios = [re.fullmatch(r"([\d.]+) times fewer bytes\n", said) for said in _run(_SNIPPETS[0], tmp_path, 2)]
+    assert all(ratio is not None and float(ratio[1]) > 10 for ratio in ratios)
 
 
 def test_elastic_averaging(tmp_path: Path) -> None:
@@ -50,12 +37,16 @@ def test_elastic_averaging(tmp_path: Path) -> None:
 
 
 def test_asynchronous_workers(tmp_path: Path) -> None:
-    assert "weight" in _run(_SNIPPETS[2], tmp_path)
+    # Every worker imports torch anew: two say what four do.
+    two = _SNIPPETS[2].replace("workers=4", "workers=2")
+    assert two != _SNIPPETS[2]
+    (said,) = _run(two, tmp_path)
+    assert "weight" in said
     assert (tmp_path / "events.json").exists()
 
 
 def test_planned_groups(tmp_path: Path) -> None:
-    said = _run(_SNIPPETS[3], tmp_path)
+    (said,) = _run(_SNIPPETS[3], tmp_path)
     promised = re.search(r"# (\[.*\])", _SNIPPETS[3])
     assert promised is not None
     assert said.strip() == promised[1]

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
+from unittest import mock
 
 import pytest
+from scripts import run_as_ranks
+
+from dlplacer.data_parallel.elastic import asynchronous_run
 
 pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -15,18 +19,20 @@ if not SCRIPT.is_file():
     pytest.skip("the examples are in the checkout only", allow_module_level=True)
 
 
-def run(*options: str, launcher: tuple[str, ...] = ()) -> str:
+def run(*options: str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), str(SCRIPT.parent)])}
-    command = [sys.executable, *launcher, str(SCRIPT), *options]
+    command = [sys.executable, str(SCRIPT), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    printed = run("--epochs", "1", "--output", str(tmp_path / "digits.png"), launcher=launcher)
-    assert [line.split()[0] for line in printed.splitlines()] == [
+    # Processes that are started anew import torch each: those of the first asynchronous method are, the others forked.
+    with mock.patch.object(asynchronous_run, "_start_method", side_effect=["spawn", "fork", "fork"]):
+        ranks = run_as_ranks(2, SCRIPT, "--epochs", "1", "--output", tmp_path / "digits.png")
+    assert [(done.returncode, bool(done.stdout)) for done in ranks] == [(0, True), (0, False)], ranks
+    assert [line.split()[0] for line in ranks[0].stdout.splitlines()] == [
         "method",
         *("fp32", "fp16", "PowerSGD", "ternary"),
         *("easgd", "local_sgd", "diloco", "async", "round_robin", "hogwild"),

@@ -1,22 +1,21 @@
 """Every number that the text of the paper determines comes out of its script."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 ROOT = Path(__file__).parents[3]
 
 if not (ROOT / "examples").is_dir():
     pytest.skip("the examples are in the checkout only", allow_module_level=True)
 
-SCRIPT = [sys.executable, str(ROOT / "examples" / "paper_003_dlplacer.py")]
+SCRIPT = ROOT / "examples" / "paper_003_dlplacer.py"
 
 
 def test_numbers_of_the_paper() -> None:
-    done = subprocess.run([*SCRIPT, "--json"], capture_output=True, text=True, check=False)
+    done = run_script(SCRIPT, "--json")
     assert done.returncode == 0, done.stderr
     numbers = {entry["name"]: entry for entry in json.loads(done.stdout)}
     stated = {name: entry for name, entry in numbers.items() if entry["basis"] == "stated"}
@@ -36,7 +35,7 @@ def test_numbers_of_the_paper() -> None:
 
 
 def test_the_table_states_the_caveats() -> None:
-    done = subprocess.run(SCRIPT, capture_output=True, text=True, check=False)
+    done = run_script(SCRIPT)
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "compares with data parallelism on 16 GPUs" in text

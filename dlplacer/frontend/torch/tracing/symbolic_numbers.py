@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
@@ -62,6 +61,8 @@ def _mode(shapes: ShapeEnv) -> FakeTensorMode:
 
 
 def _symbol(value: float, name: str, shapes: ShapeEnv) -> Any:
+    from torch._dynamo.source import ConstantSource  # Importing Dynamo takes as long as importing torch.
+
     source = ConstantSource(name)
     symbol = shapes.create_unspecified_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
     create: Any = shapes.create_symfloatnode if isinstance(value, float) else shapes.create_symintnode
