@@ -150,7 +150,6 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     if not names:
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.devices.open import open_devices
     from dlplacer.runtime.profile.op_times import with_measured_times
     from dlplacer.runtime.profile.short_ops import times_for_planning
@@ -158,7 +157,6 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     opened = open_devices(names)
     try:
         captured = capture_job(job, default_rewrites())
-        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
         return with_measured_times(captured.graph, times_for_planning(job, captured, opened, steps, warmup))
     finally:
         for device in opened:

@@ -53,7 +53,6 @@ def execute(arguments: argparse.Namespace) -> int:
     """Profile, write the graph, and print the serial time."""
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices import open_devices
-    from dlplacer.runtime.devices.allocator import reserve_heap
     from dlplacer.runtime.profile.calibrate import calibrate
     from dlplacer.runtime.profile.op_times import with_measured_times
     from dlplacer.runtime.profile.short_ops import times_for_planning
@@ -75,7 +74,6 @@ def execute(arguments: argparse.Namespace) -> int:
             show("capturing")
             job = build_job(arguments)
             captured = capture_of(arguments, job)
-            reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
             times = times_for_planning(job, captured, devices, arguments.steps, arguments.warmup, show)
         if arguments.calibration is not None:
             calibrate(arguments.calibration, captured.graph, times, devices)

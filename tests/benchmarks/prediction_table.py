@@ -31,7 +31,6 @@ from dlplacer.measure.fidelity.prediction import used_devices
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
-from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import with_measured_times
@@ -115,7 +114,6 @@ def measured_row(name: str, plan: Plan, arguments: argparse.Namespace) -> dict[s
 def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEFAULT_METHOD) -> Plan:
     """The best plan found for the devices as they were just measured."""
     captured = capture_job(job, default_rewrites())
-    reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     opened = open_devices(devices)
     try:
         graph = with_measured_times(captured.graph, times_for_planning(job, captured, opened))

@@ -163,7 +163,7 @@ class Predictor:
 
     @property
     def _are_processes(self) -> bool:
-        return self._group.slots is not None and bool(self._placed.processes.used)
+        return bool(self._placed.processes.used) and self._group.slots is not None
 
     @property
     def _slot_s(self) -> float:
@@ -172,11 +172,17 @@ class Predictor:
         return 0.0 if slots is None else (slots.write.latency_s + slots.read_s) / 2
 
     def _linked_by_slots(self) -> Topology:
-        """The devices of this process as processes, which copy tensors into memory that they share."""
+        """The devices of this process as processes, which copy tensors into memory that they share.
+
+        Writing and reading keep a core busy (`_slot_s`); for the rest of a hand-over it may do other things.
+        """
         slots, topology = self._group.slots, self._group.topology
-        if slots is None or not slots.write.s_per_byte:
-            return topology
-        links = [replace(link, latency_s=0.0, bytes_per_s=1 / slots.write.s_per_byte) for link in topology.links]
+        assert slots is not None
+        s_per_byte = slots.write.s_per_byte
+        links = [
+            replace(link, latency_s=slots.wait_s, bytes_per_s=1 / s_per_byte if s_per_byte else link.bytes_per_s)
+            for link in topology.links
+        ]
         return replace(topology, links=tuple(links))
 
     def _turns(self) -> list[int | None]:

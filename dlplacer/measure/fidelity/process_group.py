@@ -1,6 +1,7 @@
 """The processes of a run: one process is a group of one, whose exchanges return what was put in."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from dlplacer.core.graph import OpGraph
@@ -9,15 +10,15 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.side_by_side import Names, names_of, side_by_side
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.clocks import clock_offsets_ns
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_machine
 from dlplacer.runtime.distributed.network_topology import with_network
 from dlplacer.runtime.distributed.replicate import with_exchange_times
 from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
+from dlplacer.runtime.profile.process_link import process_link
 from dlplacer.runtime.profile.remote_reads import RemoteReads, remote_reads
-from dlplacer.runtime.profile.slot_times import slot_times
+from dlplacer.runtime.profile.slot_times import SlotTimes
 
 
 class OneProcess:
@@ -41,8 +42,6 @@ class OneProcess:
         As in `dlplacer.problem.simulate.replay_plan`.
     reads
         What an op pays for a tensor that another device has made.
-    slots
-        What handing tensors over takes where the devices of this process are processes of their own.
     """
 
     count = replicas = 1
@@ -56,7 +55,12 @@ class OneProcess:
         self.topology: Topology = measured_topology(devices)
         self.handover_s = handover_time_s(devices)
         self.reads = remote_reads(devices)
-        self.slots = slot_times() if len(devices) > 1 and in_host_memory(devices) else None
+        self._opened: Sequence[RuntimeDevice] = devices
+
+    @cached_property
+    def slots(self) -> SlotTimes | None:
+        """What handing over takes where the devices of this process are processes; timed when first asked for."""
+        return process_link(self._opened)
 
     def gathered(self, value: Any) -> list[Any]:
         """[rank] → what it gives; every process gets there before any goes on."""
@@ -95,7 +99,8 @@ class SeveralProcesses(OneProcess):
         self._group, self.all_reduce = group, all_reduce
         self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
         # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
-        self.handover_s, self.reads, self.slots = 0.0, RemoteReads(), None
+        self.handover_s, self.reads = 0.0, RemoteReads()
+        self._opened: Sequence[RuntimeDevice] = ()  # of which none is a process of its own: ranks are
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
         self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)

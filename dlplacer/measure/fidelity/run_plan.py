@@ -16,11 +16,20 @@ from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
-from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
+from dlplacer.runtime.placed.apply import (
+    apply,
+    capture_as_planned,
+    device_names,
+    of_captured_ops,
+    require_captured,
+)
 from dlplacer.runtime.placed.settle import settle
 
 
@@ -82,6 +91,7 @@ def run(
     As `dlplacer.apply` and `PlacedModule.step` do.
     """
     _require_steps(steps, warmup)
+    _reserve(plan, devices, 1 + len(beside or {}))
     reference = copy.deepcopy(job.module)
     with ExitStack() as stack:
 
@@ -97,6 +107,17 @@ def run(
         main = placed(job, plan)
         done = measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
         return replace(done, report=replace(done.report, processes=asdict(main.placed.processes)))
+
+
+def _reserve(plan: Plan, devices: Mapping[str, str] | Sequence[str], plans: int) -> None:
+    """Grow the heap for the steps of so many plans, of every device that predicts them, and of plain PyTorch.
+
+    Where the tensors of one lay in the large pages of what is reserved, and those of another in small ones, their steps
+    would differ by that: for VGG-19 by a third.
+    """
+    names = [DeviceName.parse(name) for name in device_names(plan, devices).values()]
+    if all(KINDS[name.kind].in_host_memory for name in names):
+        reserve_heap(plans * (1 + len(names)) * sum(op.footprint_bytes for op in plan.graph.ops))
 
 
 def run_over_ranks(

@@ -21,10 +21,8 @@ from dlplacer.measure.selftest.device_checks import Build, dispatch_checks, grap
 from dlplacer.measure.selftest.random_plan import random_plan
 from dlplacer.measure.selftest.selftest_report import environment_of
 from dlplacer.planning.place import place
-from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
@@ -166,8 +164,6 @@ def _links(topology: Topology) -> Iterator[Check]:
 
 def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
-    if in_host_memory(devices):
-        reserve_heap(sum(op.footprint_bytes for op in captured.graph.ops))
     graph = with_measured_times(captured.graph, times_for_planning(job, captured, devices))
     return place(graph, topology, method="heft", time_limit_s=30).plan
 

@@ -9,7 +9,7 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.host import CORE
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.runtime.devices.allocator import keep_heap
+from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.host_device import HostDevice
 
@@ -29,7 +29,7 @@ class CpuDevice(HostDevice):
         self.core = cores[index]
         keep_heap()
         threads = torch.get_num_threads()
-        super().__init__(f"cpu:{index}", CORE, self._prepare)
+        super().__init__(f"cpu:{index}", CORE, self._prepare, on_kept_heap)
         torch.set_num_threads(threads)
 
     def _prepare(self) -> None:

@@ -25,15 +25,21 @@ class HostDevice(HostClock, Worker):
 
     Parameters
     ----------
-    prepare
-        Runs first on the thread.
+    prepare, suits
+        As for `Worker`.
     """
 
-    def __init__(self, name: str, type: str, prepare: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        prepare: Callable[[], None] = lambda: None,
+        suits: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.name = name
         self.type = type
         self.torch_device = HOST_DEVICE
-        super().__init__(name, prepare)
+        super().__init__(name, prepare, suits)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         """The tensor itself to a device of the same memory; a copy to any other, which may be under way."""

@@ -14,14 +14,24 @@ from dlplacer.runtime.devices.base import T
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
 
-class Worker:
-    """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more."""
+_MOST_TRIES = 64
+"""Of threads, for one that suits: glibc has 8 arenas for each core at most, which it deals out in turn."""
 
-    def __init__(self, name: str, prepare: Callable[[], None]) -> None:
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+
+class Worker:
+    """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
+
+    Parameters
+    ----------
+    prepare
+        Runs first on the thread.
+    suits
+        Called on new threads until it says that one will do.
+    """
+
+    def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
         self._closing = threading.Lock()
-        self._thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
-        self._thread.start()
+        self._tasks, self._thread = _started(name, suits)
         # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
@@ -45,6 +55,28 @@ class Worker:
             self._finalizer()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
+    """The queue of a new thread and the thread: the first that suits, else the last that is tried.
+
+    The others are there until it is found: what a thread leaves behind, the next one gets.
+    """
+    tried = []
+    try:
+        while True:
+            tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+            thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
+            tried.append(tasks)
+            thread.start()
+            answer = Answer[bool]()
+            tasks.put((answer, suits))
+            if answer.result() or len(tried) == _MOST_TRIES:
+                tried.pop()
+                return tasks, thread
+    finally:
+        for other in tried:
+            other.put(None)
 
 
 def _work(tasks: "queue.SimpleQueue[_Task]") -> None:

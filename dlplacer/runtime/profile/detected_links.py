@@ -55,9 +55,10 @@ def with_timed_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> 
 
 def _with_process_links(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
     """The machine whose links say what they take where its cores are processes of their own, if they can be."""
-    line = process_link(opened)
-    if line is None or not line.s_per_byte:
+    handed = process_link(opened)
+    if handed is None or not handed.line.s_per_byte:
         return topology
+    line = handed.line
     # Through a router a hand-over takes two links. Three digits, as for the issue.
     hops = 2 if topology.routers else 1
     latency_s, rate = float(f"{line.latency_s / hops:.3g}"), float(f"{1 / line.s_per_byte:.3g}")

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -16,15 +16,15 @@ from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepPro
 from dlplacer.runtime.processes.support import why_no_processes
 from dlplacer.runtime.profile.dispatch_time import KERNELS, short_chain
 from dlplacer.runtime.profile.op_times import copied_tensors
-from dlplacer.runtime.profile.slot_times import slot_times
+from dlplacer.runtime.profile.slot_times import SlotTimes, slot_times
 from dlplacer.runtime.profile.statistic import quartiles
 from dlplacer.runtime.program.lower import lower
 
 _WARM_STEPS, _STEPS = 5, 15
 
 
-def process_link(devices: Sequence[RuntimeDevice]) -> AlphaBeta | None:
-    """The line of a hand-over between two processes on the first two of these devices; None if they cannot be such.
+def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
+    """A hand-over between two processes on the first two of these devices; None if they cannot be such.
 
     A chain of short ops runs on two processes, once in halves and once with every op on the other core than the one
     before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
@@ -45,8 +45,9 @@ def process_link(devices: Sequence[RuntimeDevice]) -> AlphaBeta | None:
             step.close()
     halves_s, alternating_s = (quartiles(times)[0] for times in zip(*rounds[_WARM_STEPS:], strict=True))
     longer_s = alternating_s - halves_s
-    rate, size = slot_times().write.s_per_byte, captured.graph.edges_from[chained[0]][0].bytes
-    return AlphaBeta(max(0.0, longer_s / (len(chained) - 2) - rate * size), rate)
+    slots, size = slot_times(), captured.graph.edges_from[chained[0]][0].bytes
+    wait_s = longer_s / (len(chained) - 2) - slots.line.time_s(size)
+    return replace(slots, wait_s=max(0.0, wait_s))
 
 
 class _Step:

@@ -25,10 +25,18 @@ class SlotTimes:
         The line of writing a tensor, which copies it.
     read_s
         Looking at one that is there.
+    wait_s
+        What else a hand-over takes in a step: `dlplacer.runtime.profile.process_link`.
     """
 
     write: AlphaBeta
     read_s: float
+    wait_s: float = 0.0
+
+    @property
+    def line(self) -> AlphaBeta:
+        """The line of a hand-over from the end of one op to the start of another."""
+        return AlphaBeta(self.write.latency_s + self.read_s + self.wait_s, self.write.s_per_byte)
 
 
 def slot_times() -> SlotTimes:

@@ -132,6 +132,8 @@ def test_short_ops_of_processes_do_not_wait_for_an_interpreter(monkeypatch: pyte
         assert predictor.predict(4).step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25)
         group.slots = SlotTimes(AlphaBeta(1e-3, 0.0), 1e-3)
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-3
+        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, wait_s=2e-3)
+        assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 2e-3 - 1e-9
 
 
 def test_who_takes_turns_overlaps_nothing() -> None:
