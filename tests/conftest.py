@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare the collector what lasts until the end: 800,000 objects of torch and of the tests, half a second a time."""
+    """Spare the collector what lasts until the end: 800,000 objects, most of them torch's, half a second a time."""
     gc.freeze()
 
 
