@@ -38,7 +38,7 @@ _PINNING = (
     "data_parallel/elastic",
 )
 
-# What each worker begins with. The local search is compiled once for all in half a minute; meanwhile the worker of those
+# What each worker begins with. The local search is compiled once for all in half a minute; meanwhile the worker of tests
 # that pin, which would compile it too, does what needs none of it.
 _BEGINNING = ("data_parallel/elastic", "data_parallel/ternary", "solvers/local_search")
 
