@@ -38,8 +38,8 @@ _PINNING = (
     "data_parallel/elastic",
 )
 
-# What each worker begins with. The local search is compiled once for all in half a minute; meanwhile the worker of tests
-# that pin, which would compile it too, does what needs none of it.
+# What each worker begins with. The local search is compiled once for all in half a minute; the worker of tests that pin
+# meanwhile does what needs none of it, or it would compile it too.
 _BEGINNING = ("data_parallel/elastic", "data_parallel/ternary", "solvers/local_search")
 
 
