@@ -38,8 +38,8 @@ _PINNING = (
     "data_parallel/elastic",
 )
 
-# What each worker begins with. The local search is compiled once for all in half a minute; meanwhile the worker of
-# those that pin, which would compile it too, does what needs none of it.
+# What each worker begins with. The local search is compiled once for all in half a minute; the worker of tests that pin
+# meanwhile does what needs none of it, or it would compile it too.
 _BEGINNING = ("data_parallel/elastic", "data_parallel/ternary", "solvers/local_search")
 
 
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare the collector what lasts until the end: 800,000 objects of torch and of the tests, half a second a time."""
+    """Spare the collector what lasts until the end: 800,000 objects, most of them torch's, half a second a time."""
     gc.freeze()
 
 
