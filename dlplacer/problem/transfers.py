@@ -161,18 +161,21 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
+    @property
+    def share_links(self) -> bool:
+        """Whether there are links that no route between some devices avoids."""
+        return bool(self._directions) and self._unavoidable_links.any
+
     def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
         """What a transfer holds whatever route it takes: the links that none avoids, one after another.
 
-        A relaxation of all routes: a link that lies on all of them is held for bytes ÷ B(l) + L(l) at least, no earlier
-        than the one before, and the tensor arrives when it has left the last. So of these segments each may start when
-        the one before does, and only the last takes time.
+        A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
+        the tensor arrives when it has left the last. So each segment may start with the one before; the last takes time.
         """
         problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
         hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
-        held = [
-            ticks(link_delay_s(problem.topology.link_between[hop], size_bytes, exact), problem.tick_s) for hop in hops
-        ]
+        links = (problem.topology.link_between[hop] for hop in hops)
+        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
         return tuple(
             RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
             for hop, busy in zip(hops, held, strict=True)

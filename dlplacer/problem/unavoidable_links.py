@@ -16,6 +16,11 @@ class UnavoidableLinks:
         self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph)}
         self.between = cache(self._between)
 
+    @property
+    def any(self) -> bool:
+        """Whether there is one; in rings, and where all devices are joined to all, there is none."""
+        return bool(self._bridges)
+
     def _between(self, source: str, target: str) -> tuple[tuple[str, str], ...]:
         """The hops that every route from one device to another takes, in the order in which all of them take them.
 

@@ -7,6 +7,7 @@ from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.instance.incumbent import Incumbent
 
 _RESTARTS = 30
 """Randomized restarts before CP-SAT, which gains from a good hint. Never tuned."""
@@ -44,8 +45,9 @@ def search_series(
         incumbent.raise_bound(upper + 1)
         return
     hint = best if upper == best.makespan else None
+    routes = instance.traffic.routes if with_transfers and instance.traffic is not None else None
     # Where routes are too many to list them, what all of them hold bounds the series.
-    relaxed = with_transfers and instance.traffic is not None and not instance.traffic.routes.complete
+    relaxed = routes is not None and not routes.complete and routes.share_links
     model, variables = build_model(instance, bounds, upper, hint, with_transfers, relaxed=relaxed)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
@@ -53,7 +55,12 @@ def search_series(
             # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
             last = variables.start[offset + len(segment.ops) - 1]
             model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
-    if search(model, variables, instance, incumbent, incumbent.budget.left_s, work):
+    bounding = routes is None or routes.complete or relaxed
+    # With routes left out, the model's bound is none of the series: keep it apart.
+    known = incumbent if bounding else Incumbent(incumbent.budget)
+    solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    incumbent.offer(known.best)
+    if solvable or not bounding:
         return
     if upper < best.makespan:
         incumbent.raise_bound(upper + 1)

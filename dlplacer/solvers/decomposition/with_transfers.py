@@ -48,18 +48,22 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
     """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
 
     Their best schedules that send little make up schedules of the whole, others in every round: it ends when several
-    rounds in a row have brought nothing. Where routes are many, series are bounded by what all of them hold.
+    rounds in a row have brought nothing. Where routes are many, series are bounded by what all of them hold, if they
+    share any link; else the bounds are those without contention.
     """
     contended, budget = chain.with_traffic(), incumbent.budget
+    traffic = chain.instance.traffic
+    bounding = traffic is not None and (traffic.routes.complete or traffic.routes.share_links)
     work, idle, number = PARAMS.work, 0, 0
     while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
         contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
-        if not number or contended.open:
+        if not number or (bounding and contended.open):
             advance_until = now + PARAMS.advance_share * (stop_at - now)
             contended.advance(work, advance_until, partial(search_series, with_transfers=True))
-            bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
-            incumbent.raise_bound(bounds.makespan)
+            if bounding:
+                bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
+                incumbent.raise_bound(bounds.makespan)
             for schedule in contended.candidates():
                 incumbent.offer(schedule)
         for slack in PARAMS.slacks:

@@ -42,7 +42,9 @@ def ask_time() -> None:
 
 
 def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:
-    """What some work returns; None if it is over before."""
+    """What some work returns; None if it is over before, or before it begins."""
+    if is_over():
+        return None
     try:
         with ends_when(is_over):
             return work()
