@@ -170,7 +170,7 @@ class RouteTable:
         """What a transfer holds whatever route it takes: the links that none avoids, one after another.
 
         A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
-        the tensor arrives when it has left the last. So each segment may start with the one before; the last takes time.
+        the tensor arrives when it has left the last. So segments may start together, and the last takes time.
         """
         problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
         hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()

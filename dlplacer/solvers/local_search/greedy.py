@@ -40,7 +40,7 @@ from dlplacer.solvers.local_search.kernels import (
     receive,
     segment_start,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inlined
+from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def greedy_chain(
     return chain if chain.begin(build) else None
 
 
-@inlined
+@inner
 def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> tuple[int, int]:
     """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone.
 

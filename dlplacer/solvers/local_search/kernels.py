@@ -18,7 +18,7 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inlined
+from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END = range(7)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), ticks from its start to the end of the
@@ -71,12 +71,12 @@ class Solution(NamedTuple):
     counts: Ints
 
 
-@inlined
+@inner
 def line(lines: Floats, row: int, column: int, size: float) -> int:
     return int(lines[row, column] + lines[row, column + 1] * size)
 
 
-@inlined
+@inner
 def _touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     """Make the trial's view of a link direction: what legs before `base` do there."""
     if links[link, USES_EPOCH] == epoch:
@@ -91,7 +91,7 @@ def _touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     links[link, TRIAL_USES], links[link, USES_EPOCH] = kept, epoch
 
 
-@inlined
+@inner
 def _after(busy: Ints, which: int, link: int, count: int, column: int, tick: int) -> int:
     """The first use of a link direction whose column is above a tick, or `count`."""
     low, high = 0, count
@@ -104,7 +104,7 @@ def _after(busy: Ints, which: int, link: int, count: int, column: int, tick: int
     return low
 
 
-@inlined
+@inner
 def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
     """Enter a use of a link direction; whether there was room in the table."""
     place = links[link, TRIAL_USES]
@@ -121,7 +121,7 @@ def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) ->
     return True
 
 
-@inlined
+@inner
 def segment_start(
     segments: Floats,
     holds: Floats,
@@ -153,7 +153,7 @@ def segment_start(
     return ready
 
 
-@inlined
+@inner
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
     """Send a request by the route on which it arrives first; when that is."""
     segments, holds, busy, links, counts = arrays.segments, arrays.holds, solution.busy, solution.links, solution.counts
@@ -196,7 +196,7 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
     return time
 
 
-@inlined
+@inner
 def _base(legs: Ints, count: int, first: int) -> int:
     """The first leg that an op from place `first` on asks for."""
     low, high = 0, count
@@ -209,7 +209,7 @@ def _base(legs: Ints, count: int, first: int) -> int:
     return low
 
 
-@inlined
+@inner
 def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
     ops, arrivals, lists = solution.ops, solution.arrivals, arrays.lists

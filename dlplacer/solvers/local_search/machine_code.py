@@ -24,9 +24,9 @@ def compiled(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
         return cast("Callable[_P, _T]", options(cache=True)(kernel))
 
 
-def inlined(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function that is compiled into its callers."""
-    return cast("Callable[_P, _T]", numba.njit(nogil=True, error_model="numpy", inline="always")(kernel))
+def inner(kernel: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function that only others in machine code call: it is compiled and kept with them."""
+    return cast("Callable[_P, _T]", numba.njit(nogil=True, error_model="numpy")(kernel))
 
 
 @contextlib.contextmanager
