@@ -17,6 +17,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.local_search import anneal
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
+from dlplacer.solvers.local_search.greedy import best_greedy_chain
 
 _FOREVER_S = 1e6
 
@@ -24,15 +25,13 @@ _FOREVER_S = 1e6
 def _begun() -> tuple[Instance, Incumbent]:
     """A list schedule that annealing makes a tenth shorter, and code that is compiled."""
     instance = build_instance(build_problem(FAMILIES["layered"](150, 0, 3.0), star(4), Options()))
-    incumbent, found, built = (
-        Incumbent(one_worker(_FOREVER_S)),
-        list_schedule(instance, instance.order),
-        build_arrays(instance),
-    )
+    incumbent = Incumbent(one_worker(_FOREVER_S))
+    found, built = list_schedule(instance, instance.order), build_arrays(instance)
     assert incumbent.offer(found)
     assert found is not None
     assert built is not None
     Chain.of(instance, *built, found).go_on(0, 0.0, 0)
+    best_greedy_chain(instance, *built, [range(4)], time.monotonic() + _FOREVER_S)
     return instance, incumbent
 
 
