@@ -89,10 +89,11 @@ def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.M
     monkeypatch.setattr(short_ops, "profile_ops", profiled)
     monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
     cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"))] * 2)
+    captured = cast(Any, SimpleNamespace(graph=SimpleNamespace(ops=())))
     heard: list[tuple[str, float]] = []
-    found = times_for_planning(cast(Any, None), cast(Any, None), cores, 3, 1, lambda *told: heard.append(told))
+    found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
     assert found == {"cpu-core": {"short": 4e-6, "long": 50e-6}}
     assert asked == [(2, 3, 1), (1, 3, 1)]
     assert heard == [("step 1 of 2", 0.0), ("one device alone", 0.0)]
-    assert times_for_planning(cast(Any, None), cast(Any, None), cores[:1])["cpu-core"]["short"] == 4e-6
+    assert times_for_planning(cast(Any, None), captured, cores[:1])["cpu-core"]["short"] == 4e-6
     assert len(asked) == 3
