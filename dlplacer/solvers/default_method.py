@@ -27,6 +27,7 @@ from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.local_search.critical_swaps import swap_critical
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
 from dlplacer.solvers.starts import Start, StartSearch
@@ -52,6 +53,9 @@ class DefaultParams:
         For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
+    swap_share
+        For orders on devices and links where links are contended: a second at 2,000 ops, and it took Inception on four
+        GPUs from a gap of 1.0 % to 0.3.
     anneal_share, anneal_s, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: for
         its code to be loaded, or compiled, which takes 18 s, once for all on a machine.
@@ -75,6 +79,7 @@ class DefaultParams:
     master_share: float = 0.6
     restart_share: float = 0.1
     restarts: int = 150
+    swap_share: float = 0.1
     anneal_share: float = 0.5
     anneal_s: float = 0.3
     compile_s: float = 20.0
@@ -160,6 +165,7 @@ def _search(
         _anneal(surrogate, incumbent, PARAMS.anneal_share)
     bounds, chain = _solve_segments(instance, bounds, incumbent)
     _reconcile_segments(chain, bounds, incumbent)
+    swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
     if working > PARAMS.exact_up_to:
         _anneal(surrogate, incumbent, PARAMS.anneal_share)
         _search_elsewhere(elsewhere, incumbent)
@@ -174,6 +180,7 @@ def _search(
     if surrogate.traffic is not None and working > PARAMS.exact_up_to:
         _search_windows(instance, surrogate, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
         _anneal(surrogate, incumbent, 1.0)
+        swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
     # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
     _search_windows(instance, surrogate, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
 

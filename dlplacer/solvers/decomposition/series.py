@@ -42,6 +42,8 @@ class SegmentChain:
         Bounds of the segments' and series' instances.
     incumbents
         What is known of the series' instances.
+    exhausted
+        Instances of series whose model is solved, although it bounds nothing: another search would find the same.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SegmentChain:
         self.instance, self.segments, self.series, self.bounds = instance, segments, series, bounds
         self.alone: list[Series] = []
         self.incumbents: dict[Instance, Incumbent] = {}
+        self.exhausted: set[Instance] = set()
         self.budget = Budget(0.0)
 
     @classmethod
@@ -233,7 +236,11 @@ class SegmentChain:
 
     def _unproven(self, several: Sequence[Series]) -> list[Series]:
         distinct = {series.instance: series for series in several if series.instance.op_count <= _LARGEST_SEARCH}
-        unproven = [series for series in distinct.values() if not self.incumbents[series.instance].closed]
+        unproven = [
+            series
+            for part, series in distinct.items()
+            if part not in self.exhausted and not self.incumbents[part].closed
+        ]
         return sorted(unproven, key=lambda series: -self._width(series))
 
     def _width(self, series: Series) -> int:

@@ -60,6 +60,8 @@ def search_series(
     known = incumbent if bounding else Incumbent(incumbent.budget)
     solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)
+    if not bounding and known.closed:
+        chain.exhausted.add(instance)
     if solvable or not bounding:
         return
     if upper < best.makespan:

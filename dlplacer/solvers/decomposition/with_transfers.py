@@ -58,17 +58,19 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
     while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
         contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
-        if not number or (bounding and contended.open):
-            advance_until = now + PARAMS.advance_share * (stop_at - now)
+        advance_until = now + PARAMS.advance_share * (stop_at - now)
+        while contended.open and time.monotonic() < advance_until and budget.left_s:
+            # A series that takes longer with its traffic costs the whole as much, so they come before combinations.
             contended.advance(work, advance_until, partial(search_series, with_transfers=True))
-            if bounding:
-                bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
-                incumbent.raise_bound(bounds.makespan)
-            for schedule in contended.candidates():
-                incumbent.offer(schedule)
+            work *= PARAMS.growth
+        if bounding:
+            bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
+        for schedule in contended.candidates():
+            incumbent.offer(schedule)
         for slack in PARAMS.slacks:
             for schedule in low_traffic(contended, slack, PARAMS.low_traffic_work, budget.seed + number):
                 incumbent.offer(schedule)
         idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
-        work, number = work * PARAMS.growth, number + 1
+        number += 1
     return bounds
