@@ -122,13 +122,13 @@ class StartSearch:
             Whether list schedules are known already: then the first heuristic gets no more time than all of them.
         """
         began, left_s = time.monotonic(), self._incumbent.budget.left_s
-        pace = 0.0
+        pace = float("inf")
         for number, (cost, start) in enumerate(self._starts):
             run = _Run(number, attempts(self._problem, self._instance, partial(start, self._problem)), cost * pace)
             if number < self._sure:
                 self._ask(run, began + (PARAMS.share if hurry else PARAMS.first_share) * left_s)
-                # Later ones tell less: each loads a library of its own when it first runs.
-                pace = pace or run.spent_s / cost
+                # The first may load libraries; a pace too slow leaves out what there is time for.
+                pace = min(pace, run.spent_s / cost)
             else:
                 self._waiting.append(run)
         self._go_on(began + PARAMS.share * left_s, began + PARAMS.memory_share * left_s)

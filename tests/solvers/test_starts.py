@@ -80,6 +80,23 @@ def test_a_slow_heuristic_keeps_no_other_from_its_turn() -> None:
     assert asked[:last].count("slow") == 1
 
 
+def test_a_first_heuristic_that_loads_libraries_keeps_no_other_from_its_turn() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 4.0)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        # As on a loaded machine: what the first one takes is no pace for the third.
+        time.sleep(0.0 if asked else 0.3)
+        asked.append(number)
+        return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
+
+    StartSearch(
+        problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate((1.0, 2.0, 4.0))]
+    ).run()
+    assert set(asked) == {0, 1, 2}
+
+
 def test_heuristics_without_time_go_on_later() -> None:
     problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
     instance, incumbent = _begun(problem)
