@@ -135,3 +135,21 @@ def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch
     assert incumbent.best is not None
     used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]
     assert max(used) == 15
+
+
+def test_copies_alone_that_exceed_the_memory_tighten_the_problem() -> None:
+    # Ops keep 4 bytes and say nothing of outputs. Four on the faster d1 take 16 bytes and a copy of 3 of its 18; three
+    # leave room, and d0 holds the other five.
+    rates = {"slow": 2.0, "fast": 1.0}
+    ops = tuple(
+        dp.Op(name, "t", rates, weight_bytes=4, devices=("d0",) if name == "a" else None) for name in "abcdefgh"
+    )
+    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 3) for a, b in pairwise("abcdefgh")))
+    devices = (dp.Device("d0", "slow", memory_bytes=20), dp.Device("d1", "fast", memory_bytes=18))
+    machine = dp.Topology(devices, (), (dp.Link("d0", "d1", 100.0),))
+    problem = build_problem(graph, machine, dp.Options())
+    instance = build_instance(problem)
+    found = run_rule(problem, instance, "contiguous", 5.0)
+    assert found is not None
+    assert not any(overflow(problem, instance, found))
+    assert found.device == (0,) * 5 + (1,) * 3
