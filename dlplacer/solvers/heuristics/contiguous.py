@@ -145,11 +145,11 @@ def _best_runs(
         for device in range(devices):
             free = np.array([used for used in sets if not used >> device & 1])
             entry, last = _entries(best[free], crossing[: count + 1, :, device].T, begins=not used_count)
-            value, cut = _window(entry - ahead[:, device], first[device])
+            value, cuts = _window(entry - ahead[:, device], first[device])
             after = free | 1 << device
             best[after, device] = value + ahead[:, device]
-            cut_of[after, device] = cut
-            last_of[after, device] = np.take_along_axis(last, np.maximum(cut, 0), axis=1)
+            cut_of[after, device] = cuts
+            last_of[after, device] = np.take_along_axis(last, np.maximum(cuts, 0), axis=1)
     used, device = divmod(int(best[:, :, count].argmin()), devices)
     if not np.isfinite(best[used, device, count]):
         return None
