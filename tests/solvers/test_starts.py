@@ -12,10 +12,12 @@ from solvers.helpers import make_machine, one_worker
 
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
+from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
 from dlplacer.solvers.starts import StartSearch
 
@@ -153,3 +155,43 @@ def test_copies_alone_that_exceed_the_memory_tighten_the_problem() -> None:
     assert found is not None
     assert not any(overflow(problem, instance, found))
     assert found.device == (0,) * 5 + (1,) * 3
+
+
+def test_the_first_heuristic_gets_most_of_the_time_where_one_device_is_all_that_is_known() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 1.0)
+
+    def start(problem: Problem, instance: Instance) -> Schedule | None:
+        until = time.monotonic() + 0.65
+        while time.monotonic() < until:
+            ask_time()
+        return start_named("list", problem, instance)
+
+    search = StartSearch(problem, instance, incumbent, [(1.0, start)])
+    search.offer_single_device()
+    assert incumbent.best is not None
+    alone = incumbent.best.makespan
+    search.run()
+    assert incumbent.best.makespan < alone
+
+
+def test_a_schedule_for_one_rank_is_kept_where_there_is_no_time_for_the_next() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance = build_instance(problem)
+    asked = 0
+
+    def asked_often(most: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > most
+
+    def found_within(most: float) -> Schedule | None:
+        nonlocal asked
+        asked = 0
+        return within(partial(asked_often, most), partial(construct, instance, RULES["list"]))
+
+    assert found_within(1e9) is not None
+    in_all = asked
+    # Three ranks, each of which asks as often.
+    assert found_within(0.5 * in_all) is not None
+    assert found_within(0.2 * in_all) is None
