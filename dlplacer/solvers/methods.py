@@ -104,8 +104,11 @@ A list schedule comes first, as the others are foretold by it; then what finds m
 contended links a min-cut partition is 5 to 20 % better than both list schedule and HEFT.
 """
 
-_CONTIGUOUS_ON_EIGHT = 12.0
-"""Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices."""
+_CONTIGUOUS_ON_EIGHT = 4.0
+"""Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices.
+
+2 to 3 on layered graphs, 3 to 20 on chains, whose list schedules take 0.01 to 0.06 s.
+"""
 
 DEFAULT_METHOD = "ilp"
 

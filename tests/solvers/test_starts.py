@@ -12,10 +12,12 @@ from solvers.helpers import make_machine, one_worker
 
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
+from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
 from dlplacer.solvers.starts import StartSearch
 
@@ -80,6 +82,23 @@ def test_a_slow_heuristic_keeps_no_other_from_its_turn() -> None:
     assert asked[:last].count("slow") == 1
 
 
+def test_a_first_heuristic_that_loads_libraries_keeps_no_other_from_its_turn() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 4.0)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        # As on a loaded machine: what the first one takes is no pace for the third.
+        time.sleep(0.0 if asked else 0.3)
+        asked.append(number)
+        return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
+
+    StartSearch(
+        problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate((1.0, 2.0, 4.0))]
+    ).run()
+    assert set(asked) == {0, 1, 2}
+
+
 def test_heuristics_without_time_go_on_later() -> None:
     problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
     instance, incumbent = _begun(problem)
@@ -118,3 +137,61 @@ def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch
     assert incumbent.best is not None
     used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]
     assert max(used) == 15
+
+
+def test_copies_alone_that_exceed_the_memory_tighten_the_problem() -> None:
+    # Ops keep 4 bytes and say nothing of outputs. Four on the faster d1 take 16 bytes and a copy of 3 of its 18; three
+    # leave room, and d0 holds the other five.
+    rates = {"slow": 2.0, "fast": 1.0}
+    ops = tuple(
+        dp.Op(name, "t", rates, weight_bytes=4, devices=("d0",) if name == "a" else None) for name in "abcdefgh"
+    )
+    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 3) for a, b in pairwise("abcdefgh")))
+    devices = (dp.Device("d0", "slow", memory_bytes=20), dp.Device("d1", "fast", memory_bytes=18))
+    machine = dp.Topology(devices, (), (dp.Link("d0", "d1", 100.0),))
+    problem = build_problem(graph, machine, dp.Options())
+    instance = build_instance(problem)
+    found = run_rule(problem, instance, "contiguous", 5.0)
+    assert found is not None
+    assert not any(overflow(problem, instance, found))
+    assert found.device == (0,) * 5 + (1,) * 3
+
+
+def test_the_first_heuristic_gets_most_of_the_time_where_one_device_is_all_that_is_known() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 1.0)
+
+    def start(problem: Problem, instance: Instance) -> Schedule | None:
+        until = time.monotonic() + 0.65
+        while time.monotonic() < until:
+            ask_time()
+        return start_named("list", problem, instance)
+
+    search = StartSearch(problem, instance, incumbent, [(1.0, start)])
+    search.offer_single_device()
+    assert incumbent.best is not None
+    alone = incumbent.best.makespan
+    search.run()
+    assert incumbent.best.makespan < alone
+
+
+def test_a_schedule_for_one_rank_is_kept_where_there_is_no_time_for_the_next() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance = build_instance(problem)
+    asked = 0
+
+    def asked_often(most: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > most
+
+    def found_within(most: float) -> Schedule | None:
+        nonlocal asked
+        asked = 0
+        return within(partial(asked_often, most), partial(construct, instance, RULES["list"]))
+
+    assert found_within(1e9) is not None
+    in_all = asked
+    # Three ranks, each of which asks as often.
+    assert found_within(0.5 * in_all) is not None
+    assert found_within(0.2 * in_all) is None

@@ -8,6 +8,7 @@ from dlplacer.solvers.heuristics.common.pack import choose_components, pack
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import OutOfTimeError
 
 Rule = Callable[[Instance, Priority, Fixed], Schedule | None]
 """A heuristic; None if an op fits on no device that it may use."""
@@ -49,5 +50,16 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
 
 
 def _best(instance: Instance, rule: Rule, fixed: Fixed) -> Schedule | None:
-    found = [rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed) for weight in DELAY_WEIGHTS]
-    return min((one for one in found if one is not None), key=lambda one: one.makespan, default=None)
+    """Over all ranks, or those that there is time for if that is one."""
+    found: list[Schedule] = []
+    for weight in DELAY_WEIGHTS:
+        try:
+            one = rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed)
+        except OutOfTimeError:
+            # On 6,000 ops a list schedule takes a second: one that is there is not thrown away for the next.
+            if not found:
+                raise
+            break
+        if one is not None:
+            found.append(one)
+    return min(found, key=lambda one: one.makespan, default=None)

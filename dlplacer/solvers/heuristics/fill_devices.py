@@ -58,11 +58,14 @@ def by_module(problem: Problem, instance: Instance) -> Instance:
 
 
 def with_sizes(instance: Instance) -> Instance:
-    """The instance itself, or where its ops have no footprints one in which they count by their mean durations."""
+    """The instance itself, or where its ops have no footprints one in which they count by their mean durations.
+
+    There memory is unlimited: it holds any number of ops without footprints, and has nothing to do with durations.
+    """
     if any(instance.footprint):
         return instance
     sizes = (int(sum(instance.mean_duration[op] for op in ops)) for ops in instance.members)
-    return replace(instance, footprint=tuple(sizes))
+    return replace(instance, footprint=tuple(sizes), capacity=(None,) * instance.device_count)
 
 
 def _filled(instance: Instance, fixed: Fixed) -> list[int] | None:

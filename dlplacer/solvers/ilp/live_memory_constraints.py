@@ -11,6 +11,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.ilp.variables import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 Shelf = list[tuple[cp_model.IntervalVar, int]]
 """What may be on a device: intervals, and bytes while they last."""
@@ -25,8 +26,10 @@ def fit_into_memory_at_all_times(
         for device, here in variables.place[block].items():
             store.put(device, size, 0, upper, here)
     for op in range(problem.op_count):
+        ask_time()
         store.op(op, traffic)
     for optional in variables.optional_transfers:
+        ask_time()
         store.optional(optional, traffic)
     for shelf, capacity in zip(store.shelves, instance.capacity, strict=True):
         sizes = [size for _, size in shelf]

@@ -12,6 +12,7 @@ from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp.variables import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 _MOST_ROUTES = 64
 """Routes from device to device that a proof lists for one request; a guess."""
@@ -49,6 +50,8 @@ def add_transfers(
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
         for target in _targets(instance, request):
+            # The routes of 8 ops on 8 devices take seconds to list.
+            ask_time()
             here = [op for op in request.readers if target in instance.allowed[op]]
             most_ticks = upper - first - min(instance.shortest[op] + bounds.tail[op] for op in here)
             optional_transfers: list[OptionalTransfer] = []
@@ -84,6 +87,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
     uses: dict[int, list[int]] = {}
     intervals: list[cp_model.IntervalVar] = []
     for optional in (*variables.optional_transfers, *variables.relaxed_transfers):
+        ask_time()
         for start, segment in zip(optional.start, optional.route, strict=True):
             same: dict[tuple[int, int], int] = {}
             for resource, offset, ticks in segment.holds:

@@ -147,13 +147,17 @@ def keeping_surrogates(problem: Problem) -> Iterator[Instance]:
 def surrogates(problem: Problem) -> Iterator[Instance]:
     """Surrogates: instances whose footprints count shares of what is alive for a while only.
 
-    They are no relaxations: their schedules are offered to the problem itself.
+    They are no relaxations: their schedules are offered to the problem itself. Where only copies on other devices are
+    alive for a while, it is the instance itself, to be tightened.
     """
     if not may_bind(problem) or None in problem.capacity_bytes:
         return
     room = sum(size or 0 for size in problem.capacity_bytes) - sum(problem.resident_bytes)
     most = sum(problem.output_bytes) + sum(problem.workspace_bytes)
+    if not most:
+        yield build_instance(problem)
+        return
     for fill in _FILLS:
-        share = min(1.5, fill * room / most) if most else 0.0
+        share = min(1.5, fill * room / most)
         if share > 0:
             yield build_instance(problem, share)

@@ -14,10 +14,11 @@ def code_folder() -> Path | None:
     """Where this version of the code is kept in machine code for this processor; None if it cannot be.
 
     A folder for each version: numba asks whether a function's own file has changed, not whether the columns that it
-    imports have, and stumbles over a class that is there no more.
+    imports have, and stumbles over a class that is there no more. And for each place where it is installed: numba
+    looks no function up that was compiled from another path.
     """
     sources = [source.read_bytes() for source in sorted(Path(__file__).parent.glob("*.py"))]
-    here = repr((version("numba"), sys.version, platform.machine(), _processor()))
+    here = repr((str(Path(__file__).parent), version("numba"), sys.version, platform.machine(), _processor()))
     digest = hashlib.sha256(b"".join([*sources, here.encode()])).hexdigest()[:16]
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer" / digest

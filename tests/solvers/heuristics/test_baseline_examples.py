@@ -164,6 +164,13 @@ def test_m_topo_shares_by_time_without_footprints() -> None:
     assert _run("m-topo", make_instance(graph, make_machine(2))).device == (0, 0, 0, 0, 1, 1)
 
 
+@pytest.mark.parametrize("method", ["m-topo", "sequential"])
+def test_no_memory_is_too_small_for_ops_without_footprints(method: str) -> None:
+    # Durations stand in for footprints, and ticks are no bytes.
+    graph = make_graph(dict.fromkeys("abcd", 1.0), [(a, b, 1) for a, b in pairwise("abcd")])
+    assert set(_run(method, make_instance(graph, make_machine(2, memory=1))).device) == {0, 1}
+
+
 def test_a_pinned_op_does_not_end_a_device_that_is_being_filled() -> None:
     names = ["a", "b", "c", "d"]
     graph = make_graph(dict.fromkeys(names, 1), output_bytes=dict.fromkeys(names, 2), devices={"b": ("d1",)})

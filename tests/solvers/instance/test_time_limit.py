@@ -1,13 +1,20 @@
 """Loops end when whoever limits them says so, and only then."""
 
+from dataclasses import replace
+
 import pytest
 from solvers.helpers import make_graph, make_instance, make_machine
 
+from dlplacer.core.options import Options
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.etf import etf
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.ilp.ilp_model import build_exact_model
+from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, within
 
 
@@ -51,4 +58,26 @@ def test_heuristics_end_in_the_middle(rule: object) -> None:
     assert needed >= len(names) - 1
     clock = Clock(needed // 2)
     assert within(clock.is_over, lambda: rule(instance, priority)) is None
+    assert clock.left == -1
+
+
+@pytest.mark.parametrize("memory", [None, 30])
+def test_building_the_exact_model_ends_in_the_middle(memory: int | None) -> None:
+    # 38 ops on 6 devices with all their routes take 3 s to write down, 2 s more than a limit of 5 s allowed.
+    names = [f"op{number}" for number in range(8)]
+    edges = [(a, b, 1) for a, b in zip(names, names[2:], strict=False)]
+    graph = make_graph(dict.fromkeys(names, 1.0), edges, output_bytes=dict.fromkeys(names, 8))
+    problem = build_problem(graph, make_machine(4, memory), Options())
+    instance = replace(build_instance(problem), sources=frozenset(), sinks=frozenset())
+    bounds = lower_bounds(instance, 1.0)
+
+    def build() -> object:
+        return build_exact_model(problem, instance, bounds, 8, None, every_route=True)
+
+    asked = Clock(10**6)
+    assert within(asked.is_over, build) is not None
+    needed = 10**6 - asked.left
+    assert needed > 6 * 4 + len(names)
+    clock = Clock(needed // 2)
+    assert within(clock.is_over, build) is None
     assert clock.left == -1

@@ -42,6 +42,17 @@ def test_every_version_of_the_code_has_its_own(monkeypatch: pytest.MonkeyPatch, 
     assert second.relative_to(tmp_path).parts[1] != first.relative_to(tmp_path).parts[1]
 
 
+def test_the_same_version_at_another_place_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Numba keeps code by the path of its source: what one installation compiled, another compiles again, for 18 s.
+    folders = set()
+    for place in ("one", "other"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "arrays.py").write_text("IS_SOURCE = 1")
+        monkeypatch.setattr(kept_code, "__file__", str(tmp_path / place / "kept_code.py"))
+        folders.add(kept_code.code_folder())
+    assert len(folders) == 2
+
+
 def test_without_a_folder_it_is_compiled_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
