@@ -3,6 +3,7 @@
 This module imports nothing of ours: it is the first that runs.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -30,6 +31,9 @@ def end_on_interrupt() -> None:
             os._exit(INTERRUPTED)
 
         signal.signal(signal.SIGINT, end)
+        # Then Python takes its modules apart, which with torch takes a good part of a second, and puts the system's
+        # handler in the place of ours, but not of this one: a command that is done has succeeded.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def _say(text: bytes) -> None:

@@ -118,6 +118,24 @@ def test_ctrl_c_where_python_would_drop_an_exception(tmp_path: Path) -> None:
     assert interrupted(process, tmp_path / "mark") == (130, "dlplacer: interrupted\n")
 
 
+ENDS = """
+import os, signal, sys
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+late = Late()
+sys.argv = ["dlplacer", "--version"]
+from dlplacer.__main__ import main
+raise SystemExit(main())
+"""
+
+
+def test_ctrl_c_while_python_takes_its_modules_apart_does_not_undo_what_is_done() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("dlplacer ")
+
+
 STOPS = """
 import sys, time, threading
 from dlplacer.cli.interruption import end_on_interrupt

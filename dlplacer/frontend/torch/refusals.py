@@ -12,7 +12,12 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job
-from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks, has_backward_hooks
+from dlplacer.frontend.torch.tracing.hooks import (
+    accumulation_hooks,
+    global_backward_hook,
+    gradient_hooks,
+    has_backward_hooks,
+)
 
 _PLAIN_VALUES = (bool, int, float, str)
 
@@ -44,6 +49,11 @@ def require_traceable(job: Job, input_names: Sequence[str]) -> None:
                 "step one of torch.optim"
             )
     trains = job.mode == "train"
+    if trains and (registered := global_backward_hook()) is not None:
+        raise CaptureError(
+            f"torch.nn.modules.module.{registered} has registered a hook for every module, which the engine would "
+            "call; remove it (handle.remove()), or hook the parameters"
+        )
     for path, module in job.module.named_modules():
         reason = _reason(module, trains=trains and (module.training or not job.module.training))
         if reason is not None:

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -17,10 +18,10 @@ _SUSPICIOUS = 16
 class Editions:
     """Recognises the state that the modules are in, by a number for each; 0 is the state at `apply`."""
 
-    def __init__(self, roots: Mapping[str, nn.Module]) -> None:
-        self._roots = roots
+    def __init__(self, roots: Mapping[str, nn.Module], owners: Mapping[str, Any]) -> None:
+        self._roots, self._owners = roots, owners
         self._lock = threading.Lock()
-        self._known = [(0, ModuleSnapshot(roots))]
+        self._known = [(0, ModuleSnapshot(roots, owners))]
         self._count = 1
         self._in_a_row = 0
 
@@ -50,7 +51,7 @@ class Editions:
 
     def _new(self) -> tuple[int, ModuleSnapshot]:
         last = self._known[0][1]
-        made = self._count, ModuleSnapshot(self._roots)
+        made = self._count, ModuleSnapshot(self._roots, self._owners)
         self._count += 1
         self._in_a_row += 1
         if self._in_a_row == _SUSPICIOUS:

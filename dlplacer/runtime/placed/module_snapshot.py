@@ -4,28 +4,31 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
-from types import FunctionType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-_TENSOR_TABLES = ("_parameters", "_buffers")
-Traits = tuple[torch.Size, torch.dtype, bool]
-"""Shape, dtype and ``requires_grad`` of a tensor."""
-_NO_STATE = (type, FunctionType, ModuleType, torch.Tensor, nn.Module)
+from dlplacer.runtime.placed.snapshot_tables import TENSOR_TABLES, joined, tables_of
+
+Traits = tuple[torch.Size, tuple[int, ...], torch.dtype, bool]
+"""Shape, strides, dtype and ``requires_grad`` of a tensor."""
+_TRAITS = ("", ".strides", ".dtype", ".requires_grad")
 
 
 class ModuleSnapshot:
-    """Sub-modules, attributes, hooks, and names, shapes, dtypes and ``requires_grad`` of tensors, as they were.
+    """Sub-modules, classes, attributes, hooks, and names and `Traits` of tensors, as they were.
 
-    Attributes are compared by value; lists, sets, dicts and plain objects in them one level deep. A call of a placed
-    module asks `holds` every time, so that is a few comparisons in C of lists that were laid out in advance.
+    Attributes are compared by value, tensors among them by identity: what is in a tensor, a step reads anew. A call of
+    a placed module asks `holds` every time, so that is a few comparisons in C of lists that were laid out in advance.
 
     Parameters
     ----------
     roots
         Prefix of names → module, as for a job's module and its loss.
+    owners
+        Prefix of names → object that is no module and decides what is traced, as a loss may be.
 
     Attributes
     ----------
@@ -33,19 +36,21 @@ class ModuleSnapshot:
         Parameters and buffers by name, a tied one under each of its names.
     """
 
-    def __init__(self, roots: Mapping[str, nn.Module]) -> None:
-        named = [(_joined(prefix, path), module) for prefix, root in roots.items() for path, module in _modules(root)]
+    def __init__(self, roots: Mapping[str, nn.Module], owners: Mapping[str, Any] = MappingProxyType({})) -> None:
+        named = [(joined(prefix, path), module) for prefix, root in roots.items() for path, module in _modules(root)]
         self._paths = [path for path, _ in named]
         self._modules = [module for _, module in named]
         self._kinds = [*map(type, self._modules)]
-        tables = _distinct(table for path, module in named for table in _tables(path, module))
-        self._names = [name for name, _ in tables]
-        self._live = [table for _, table in tables]
-        self._copies = [table.copy() for table in self._live]
-        self._tensor_tables = [vars(module)[table] for module in self._modules for table in _TENSOR_TABLES]
+        tables = tables_of(named, owners)
+        self._names = [name for name, _, _ in tables]
+        self._live = [live for _, live, _ in tables]
+        self._copies = [copied for _, _, copied in tables]
+        self._held = [*chain.from_iterable(map(_tensors_in, self._live, self._copies))]
+        self._held_ids = _ids_at(self._held)
+        self._tensor_tables = [vars(module)[table] for module in self._modules for table in TENSOR_TABLES]
         self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
-        owners = ((path, name) for path, module in named for table in _TENSOR_TABLES for name in vars(module)[table])
-        self._full_names = [_joined(path, name) for path, name in owners]
+        places = ((path, name) for path, module in named for table in TENSOR_TABLES for name in vars(module)[table])
+        self._full_names = [joined(path, name) for path, name in places]
         found = self._found()
         self._adopt(found, [*map(id, found)])
         self._traits = _traits(found)
@@ -59,6 +64,7 @@ class ModuleSnapshot:
         """Whether everything is as it was."""
         try:
             same = self._live == self._copies and [*map(type, self._modules)] == self._kinds
+            same = same and _ids_at(self._held) == self._held_ids
         except Exception:  # a comparison of arrays has no truth value: something was replaced
             return False
         return same and self._tensors_hold()
@@ -87,10 +93,10 @@ class ModuleSnapshot:
         found: dict[str, Any] = {f"the type of {path or 'the module'}": kind for path, kind in self._kinds_by_path}
         for name, traits in zip(self._full_names, self._traits, strict=True):
             if traits is not None:
-                found.update(zip((name, f"{name}.dtype", f"{name}.requires_grad"), traits, strict=True))
+                found.update(zip((name + what for what in _TRAITS), traits, strict=True))
         for path, table in zip(self._names, self._copies, strict=True):
             entries = table.items() if isinstance(table, dict) else [("", table)]
-            found.update({_joined(path, str(key)): value for key, value in entries if key not in _TENSOR_TABLES})
+            found.update({joined(path, str(key)): value for key, value in entries if key not in TENSOR_TABLES})
         return found
 
     def _tensors_hold(self) -> bool:
@@ -117,7 +123,7 @@ class ModuleSnapshot:
 
 
 def _traits(found: list[torch.Tensor | None]) -> list[Traits | None]:
-    return [None if one is None else (one.shape, one.dtype, one.requires_grad) for one in found]
+    return [None if one is None else (one.shape, one.stride(), one.dtype, one.requires_grad) for one in found]
 
 
 def _ties(ids: list[int]) -> list[int]:
@@ -130,28 +136,14 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from root.named_modules(remove_duplicate=False)
 
 
-def _tables(path: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The attributes of a module, and those of its attributes that hold several values themselves."""
-    yield path, vars(module)
-    for name, value in vars(module).items():
-        if name in _TENSOR_TABLES:
-            continue
-        if isinstance(value, (dict, list, set)):
-            yield _joined(path, name), value
-        elif hasattr(value, "__dict__") and not isinstance(value, _NO_STATE):
-            yield _joined(path, name), vars(value)
+def _tensors_in(live: Any, copied: Any) -> list[tuple[Any, Any]]:
+    """Where a table holds tensors: equal ones may be others."""
+    entries = copied.items() if isinstance(copied, dict) else enumerate(copied) if isinstance(copied, list) else ()
+    return [(live, key) for key, value in entries if isinstance(value, torch.Tensor)]
 
 
-def _distinct(tables: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Without those that come again: a configuration object that all modules share, a module under two names."""
-    first: dict[int, tuple[str, Any]] = {}
-    for path, table in tables:
-        first.setdefault(id(table), (path, table))
-    return list(first.values())
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name
+def _ids_at(places: list[tuple[Any, Any]]) -> list[int]:
+    return [id(table[key]) for table, key in places]
 
 
 def _differ(one: Any, other: Any) -> bool:

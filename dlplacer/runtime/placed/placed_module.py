@@ -103,8 +103,8 @@ class PlacedModule(nn.Module):
             self.train(job.mode == "train")
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         self._primary = self._variant_of(captured, plan.order, layouts_of(leaves))
-        loss = {"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {}
-        self._editions = Editions({"": job.module, **loss})
+        roots = {"": job.module, **({"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {})}
+        self._editions = Editions(roots, {} if isinstance(job.loss, nn.Module) else {"(loss)": job.loss})
         edition, snapshot = self._editions.current()
         self._variants = Variants(lambda job: self._capture(job), self._built)
         self._variants.add(edition, job, self._primary)

@@ -110,6 +110,7 @@ class ProcessVariant(Variant):
             self.use.runs_on_one_device()
             return tuple(threads)
         graph, executable = self.captured.graph, self.captured.executable
+        self.use.tensors.share(code.constant for code in executable.of_role("constant"))
         here = ProcessPrograms(graph, executable, programs, devices, updater)
         trial = ProcessTrial(self.use.wanted, self._most_calls(programs))
         step = ChosenStep(threads, StepProcesses(here), trial)

@@ -13,6 +13,7 @@ from frontend.torch.small_models import CLASSES, build_with, dropout
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 from torch.nn.utils import parametrizations, parametrize
 
 from dlplacer.core.errors import CaptureError, InputError
@@ -32,10 +33,11 @@ class Layers(nn.Module):
         super().__init__()
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, CLASSES)
         self.scale, self.sizes, self.config = 2.0, [1.0, 3.0], SimpleNamespace(shift=0.5)
+        self.nested, self.gain = {"deep": [1.0]}, torch.tensor(1.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = functional.relu(self.first(x)) * self.scale + self.sizes[-1]
-        return self.last(hidden + self.config.shift)
+        return self.last(hidden * self.nested["deep"][0] + self.config.shift) * self.gain
 
 
 def layers() -> Job:
@@ -100,6 +102,22 @@ def entry_of_a_configuration(module: Any) -> None:
     module.config.shift = 11.0
 
 
+def nested_entry(module: Any) -> None:
+    module.nested["deep"][0] = 3.0
+
+
+def tensor_attribute(module: Any) -> None:
+    module.gain.mul_(3)
+
+
+def tensor_attribute_replaced(module: Any) -> None:
+    module.gain = torch.ones(())
+
+
+def other_layout(module: Any) -> None:
+    module.first.weight.data = module.first.weight.data.t().contiguous().t()
+
+
 def other_forward(module: Any) -> None:
     module.first.forward = lambda x: x * 2
 
@@ -128,12 +146,15 @@ EDITS: dict[str, list[Callable[[Any], None]]] = {
     "number": [number],
     "entry of a list": [entry_of_a_list],
     "entry of a configuration": [entry_of_a_configuration],
+    "nested entry": [nested_entry],
+    "tensor attribute": [tensor_attribute, tensor_attribute_replaced, tensor_attribute],
+    "other layout": [other_layout],
     "forward of an instance": [other_forward],
     "tied": [tied],
 }
 
 
-_FAST = ("freeze, unfreeze", "swap", "new parameter", "forward hook", "weight norm", "number", "tied")
+_FAST = ("freeze, unfreeze", "swap", "new parameter", "forward hook", "weight norm", "number", "nested entry", "tied")
 
 
 @pytest.mark.parametrize(
@@ -201,6 +222,28 @@ def test_a_backward_hook_is_refused_by_the_name_of_its_module() -> None:
             placed.step(*job.args, *job.targets)
         handle.remove()
         placed.step(*job.args, *job.targets)
+
+
+def test_a_hook_for_every_module_is_called_or_refused() -> None:
+    def doubled(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor | None:
+        return output * 2 if isinstance(module, nn.Linear) else None
+
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        handle = register_module_forward_hook(doubled)
+        try:
+            torch.testing.assert_close(
+                placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT
+            )
+        finally:
+            handle.remove()
+        handle = register_module_full_backward_hook(lambda module, inputs, outputs: None)
+        try:
+            with pytest.raises(CaptureError, match="register_module_full_backward_hook has registered a hook"):
+                placed.step(*job.args, *job.targets)
+        finally:
+            handle.remove()
+        torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT)
 
 
 def test_hooks_of_the_placed_module_itself_are_called_or_refused() -> None:

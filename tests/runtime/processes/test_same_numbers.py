@@ -1,5 +1,6 @@
 """Devices as processes compute what threads compute, to the last bit, and the caller sees all of it."""
 
+import contextlib
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -240,3 +241,26 @@ def test_several_threads_may_call_one_module():
     assert torch.equal(module(ROWS), expected[1])
     module.close()
     threads.close()
+
+
+class Gained(nn.Module):
+    """Two branches, of which each reads a tensor that is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.gains = [torch.ones(8), torch.ones(8)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.one(x) * self.gains[0]).square().mean() + (self.other(x) * self.gains[1]).square().mean()
+
+
+def test_workers_see_what_is_written_into_a_tensor_that_is_no_buffer():
+    module = Gained()
+    job = dp.Job(module, (torch.randn(4, 8),), loss=lambda loss: loss)
+    with contextlib.closing(placed(job, "on", seed=3)) as by_processes:
+        for gain in (1.0, 3.0, 0.5):
+            for tensor in module.gains:
+                tensor.fill_(gain)
+            assert torch.equal(by_processes.step(*job.args), module(*job.args))
+        assert by_processes.processes.used
