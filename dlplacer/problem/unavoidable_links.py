@@ -13,13 +13,21 @@ class UnavoidableLinks:
         import networkx as nx
 
         self._graph = nx.Graph((link.source, link.target) for link in topology.links)
-        self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph)}
+        self._devices = {device.id for device in topology.devices}
+        self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph) if self._parts_devices(ends)}
         self.between = cache(self._between)
 
     @property
     def any(self) -> bool:
         """Whether there is one; in rings, and where all devices are joined to all, there is none."""
         return bool(self._bridges)
+
+    def _parts_devices(self, ends: tuple[str, str]) -> bool:
+        """Whether there are devices on both sides of a bridge: routers alone may be left over on a part of a machine."""
+        import networkx as nx
+
+        rest = nx.restricted_view(self._graph, (), [ends])
+        return all(self._devices & nx.node_connected_component(rest, end) for end in ends)
 
     def _between(self, source: str, target: str) -> tuple[tuple[str, str], ...]:
         """The hops that every route from one device to another takes, in the order in which all of them take them.

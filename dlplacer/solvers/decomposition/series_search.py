@@ -60,7 +60,7 @@ def search_series(
     known = incumbent if bounding else Incumbent(incumbent.budget)
     solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)
-    if not bounding and known.closed:
+    if not bounding and (known.closed or not solvable):
         chain.exhausted.add(instance)
     if solvable or not bounding:
         return
