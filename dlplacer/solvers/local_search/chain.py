@@ -15,6 +15,7 @@ from dlplacer.solvers.local_search.kernels import (
     DEVICE,
     NEVER,
     OVERFLOW,
+    PATH_BEFORE,
     PLACE,
     REQUEST,
     SEGMENT,
@@ -146,7 +147,7 @@ class Chain:
 def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints, width: int) -> Solution:
     """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
     requests, resources = len(arrays.requests), instance.traffic.routes.resource_count if instance.traffic else 0
-    table = np.zeros((instance.op_count, 7), np.int64)
+    table = np.zeros((instance.op_count, PATH_BEFORE + 1), np.int64)
     table[:, DEVICE], table[:, PLACE] = devices, -1
     table[ops, PLACE] = np.arange(len(ops))
     used = np.zeros(instance.device_count, np.int64)

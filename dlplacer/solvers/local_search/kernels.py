@@ -3,6 +3,8 @@
 A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
 starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
 links of the route on which they arrive first. All times are ticks.
+
+What is compiled here copies element by element: numba takes a second or more for each slice that is assigned to.
 """
 
 from typing import NamedTuple
@@ -20,9 +22,9 @@ from dlplacer.solvers.local_search.arrays import (
 )
 from dlplacer.solvers.local_search.machine_code import compiled, inner
 
-DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END = range(7)
+DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END, PATH_BEFORE = range(8)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), ticks from its start to the end of the
-schedule along the longest path, its times, and its times in the trial."""
+schedule along the longest path, its times, its times in the trial, and its path before it was moved."""
 
 ARRIVAL, ARRIVAL_LEG, TRIAL_ARRIVAL, TRIAL_LEG, TRIAL_EPOCH = range(5)
 """`Solution.arrivals`: when a request is on a device and its first leg (-1: never), and the same of the trial in which
@@ -245,7 +247,8 @@ def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) 
     base = _base(solution.legs, counts[LEGS], first)
     counts[TRIAL_LEGS] = base
     makespan = 0
-    free[:] = 0
+    for here in range(free.shape[0]):
+        free[here] = 0
     for at in range(first):
         op = sequence[at]
         free[ops[op, DEVICE]] = ops[op, END]
@@ -269,18 +272,23 @@ def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) 
 def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: int) -> None:
     """Make the trial, complete from place `first` on, the solution."""
     ops, arrivals, legs, links, counts = solution.ops, solution.arrivals, solution.legs, solution.links, solution.counts
+    busy = solution.busy
     base = _base(legs, counts[LEGS], first)
     for leg in range(base, counts[LEGS]):
         arrivals[legs[0, leg, REQUEST], legs[0, leg, TARGET], ARRIVAL_LEG] = -1
     for link in range(links.shape[0]):
-        _touch(solution.busy, links, link, base, counts[EPOCH])
+        _touch(busy, links, link, base, counts[EPOCH])
         count = links[link, TRIAL_USES]
         links[link, USES] = count
-        solution.busy[0, link, :count] = solution.busy[1, link, :count]
+        for use in range(count):
+            for column in range(busy.shape[3]):
+                busy[0, link, use, column] = busy[1, link, use, column]
     for leg in range(base, counts[TRIAL_LEGS]):
-        legs[0, leg] = legs[1, leg]
-        arrival = arrivals[legs[1, leg, REQUEST], legs[1, leg, TARGET]]
-        arrival[ARRIVAL], arrival[ARRIVAL_LEG] = arrival[TRIAL_ARRIVAL], arrival[TRIAL_LEG]
+        for column in range(legs.shape[2]):
+            legs[0, leg, column] = legs[1, leg, column]
+        request, target = legs[1, leg, REQUEST], legs[1, leg, TARGET]
+        arrivals[request, target, ARRIVAL] = arrivals[request, target, TRIAL_ARRIVAL]
+        arrivals[request, target, ARRIVAL_LEG] = arrivals[request, target, TRIAL_LEG]
     counts[LEGS] = counts[TRIAL_LEGS]
     for at in range(first, solution.sequence.shape[0]):
         op = solution.sequence[at]
@@ -289,7 +297,7 @@ def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: 
     _find_paths(arrays, solution)
 
 
-@compiled
+@inner
 def _find_paths(arrays: InstanceArrays, solution: Solution) -> None:
     """Paths to the end of the schedule, and the ops on critical ones: also readers and writers of what is sent there.
 
@@ -299,9 +307,12 @@ def _find_paths(arrays: InstanceArrays, solution: Solution) -> None:
     ops, legs, counts, after = solution.ops, solution.legs, solution.counts, solution.free
     segments, holds, lists = arrays.segments, arrays.holds, arrays.lists
     makespan, leg, critical = counts[MAKESPAN], counts[LEGS] - 1, 0
-    after[:] = 0
-    ops[:, PATH] = 0
-    legs[0, : leg + 1, LEG_PATH] = 0
+    for here in range(after.shape[0]):
+        after[here] = 0
+    for op in range(ops.shape[0]):
+        ops[op, PATH] = 0
+    for earlier in range(leg + 1):
+        legs[0, earlier, LEG_PATH] = 0
     for at in range(solution.sequence.shape[0] - 1, -1, -1):
         op = solution.sequence[at]
         here = ops[op, DEVICE]
