@@ -54,7 +54,7 @@ class DefaultParams:
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
     anneal_share, anneal_s, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: for
-        its code to be loaded, or compiled, which takes 7.5 s, once for all on a machine.
+        its code to be loaded, or compiled, which takes 8.7 s, once for all on a machine.
     compiled_from, compiled_share
         Ops above which heuristics in machine code come first, and their share.
     compiled_from_s, loaded_from_s
@@ -77,7 +77,7 @@ class DefaultParams:
     restarts: int = 150
     anneal_share: float = 0.5
     anneal_s: float = 0.3
-    compile_s: float = 9.0
+    compile_s: float = 10.0
     compiled_from: int = 2000
     compiled_from_s: float = 12.0
     compiled_share: float = 0.1

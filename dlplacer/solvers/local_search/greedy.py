@@ -25,7 +25,13 @@ from dlplacer.solvers.local_search.arrays import (
     build_arrays,
 )
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.kernels import (
+from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.local_search.sending import (
+    line,
+    receive,
+    segment_start,
+)
+from dlplacer.solvers.local_search.solution import (
     DEVICE,
     EPOCH,
     NEVER,
@@ -36,11 +42,7 @@ from dlplacer.solvers.local_search.kernels import (
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
-    line,
-    receive,
-    segment_start,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 @dataclass(frozen=True)

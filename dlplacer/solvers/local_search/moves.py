@@ -17,6 +17,11 @@ from dlplacer.solvers.local_search.arrays import (
     Ints,
 )
 from dlplacer.solvers.local_search.kernels import (
+    run_from,
+    take_over,
+)
+from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.local_search.solution import (
     CRITICAL,
     DEVICE,
     MAKESPAN,
@@ -26,10 +31,7 @@ from dlplacer.solvers.local_search.kernels import (
     PATH_BEFORE,
     PLACE,
     Solution,
-    run_from,
-    take_over,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 @inner
@@ -73,14 +75,24 @@ def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> 
     first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = lists[member]
+        before = ops[op, DEVICE]
         ops[op, DEVICE], ops[op, PATH_BEFORE], ops[op, PATH] = device, ops[op, PATH], 0
         if not arrays.ops[op, IS_SOURCE]:
             first = min(first, ops[op, PLACE])
+            for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+                for target in (before, device):
+                    asker = solution.asker[lists[number], target]
+                    if asker >= 0:
+                        first = min(first, ops[asker, PLACE])
             continue
         for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
-            request = arrays.requests[lists[number]]
-            for reader in range(request[READERS], request[READERS + 1]):
+            request = lists[number]
+            for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
                 first = min(first, ops[lists[reader], PLACE])
+            for target in range(solution.used.shape[0]):
+                asker = solution.asker[request, target]
+                if asker >= 0:
+                    first = min(first, ops[asker, PLACE])
     return int(first)
 
 
