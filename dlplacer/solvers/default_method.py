@@ -58,7 +58,7 @@ class DefaultParams:
         GPUs from a gap of 1.0 % to 0.3.
     anneal_share, anneal_s, compile_s
         For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: for
-        its code to be loaded, or compiled, which takes 18 s, once for all on a machine.
+        its code to be loaded, or compiled, which takes 8.7 s, once for all on a machine.
     compiled_from, compiled_share
         Ops above which heuristics in machine code come first, and their share.
     compiled_from_s, loaded_from_s
@@ -82,9 +82,9 @@ class DefaultParams:
     swap_share: float = 0.1
     anneal_share: float = 0.5
     anneal_s: float = 0.3
-    compile_s: float = 20.0
+    compile_s: float = 10.0
     compiled_from: int = 2000
-    compiled_from_s: float = 30.0
+    compiled_from_s: float = 12.0
     compiled_share: float = 0.1
     loaded_from_s: float = 3.0
     exact_up_to: int = 40

@@ -10,23 +10,31 @@ from dlplacer.solvers.instance.schedule import Schedule, sequence
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 from dlplacer.solvers.local_search.arrays import InstanceArrays, Ints
 from dlplacer.solvers.local_search.kernels import (
+    run_from,
+    take_over,
+)
+from dlplacer.solvers.local_search.moves import anneal
+from dlplacer.solvers.local_search.solution import (
     ARRIVAL_LEG,
+    ASKS,
     BEGIN,
     DEVICE,
     NEVER,
     OVERFLOW,
     PLACE,
+    PREVIOUS,
     REQUEST,
     SEGMENT,
+    SEGMENT_LIMIT,
+    SENT_LEG,
     TARGET,
     TRIAL,
     TRIAL_LEGS,
+    TRIAL_SENT_EPOCH,
     TRIAL_START,
     Solution,
-    run_from,
-    take_over,
 )
-from dlplacer.solvers.local_search.moves import anneal
+from dlplacer.solvers.local_search.turns import Turns, no_turns, turns_of
 
 _FIRST_WIDTH = 64
 """Uses of a link direction for which tables have room at first."""
@@ -45,19 +53,26 @@ class Chain:
         self, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], devices: Ints, ops: Ints
     ) -> None:
         self._instance, self._arrays, self._routes = instance, arrays, routes
-        self._device, self._sequence = devices, ops
+        self._device, self._sequence, self._turns = devices, ops, no_turns(instance, arrays)
         self._width = _FIRST_WIDTH
-        self._kept = devices, ops
+        self._kept = devices, ops, self._turns
 
     @classmethod
     def of(
         cls, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], schedule: Schedule
     ) -> "Chain":
-        """A chain that begins with a schedule, run anew."""
+        """A chain that begins with a schedule, run anew: with its transfers' own turns where these make it shorter."""
         by_start = sequence(instance, schedule.device, schedule.start)
         ops = np.array([op for op in by_start if op not in instance.sources], np.int64)
         chain = cls(instance, arrays, routes, np.array(schedule.device, np.int64), ops)
         chain.begin(chain._run_all)
+        if chain.makespan > schedule.makespan:
+            without, before = chain._turns, chain.makespan
+            chain._turns = turns_of(instance, arrays, routes, schedule, [int(op) for op in ops])
+            chain.begin(chain._run_all)
+            if chain.makespan >= before:
+                chain._turns = without
+                chain.begin(chain._run_all)
         return chain
 
     def begin(self, build: Callable[[Solution], int]) -> bool:
@@ -72,21 +87,22 @@ class Chain:
         if self.makespan == NEVER:
             return False
         self._device = self._solution.ops[:, DEVICE].copy()
-        self._kept = self._device.copy(), self._sequence.copy()
+        self._kept = self._device.copy(), self._sequence.copy(), self._turns
         take_over(self._arrays, self._solution, 0, self.makespan)
         return True
 
     def go_on_from(self, other: "Chain") -> None:
         """Take the best solution of another chain, or of this one, as the present one."""
-        self._device, self._sequence = other._device.copy(), other._sequence.copy()
+        self._device, self._sequence, self._turns = other._device.copy(), other._sequence.copy(), other._turns
         self.makespan = self._run()
 
     def keep(self, admitted: bool) -> None:
         """Hear whether the best solution was a plan; if not, go back to the last one that was."""
         if admitted:
-            self._kept = self._device.copy(), self._sequence.copy()
+            self._kept = self._device.copy(), self._sequence.copy(), self._turns
         else:
-            self._device, self._sequence = self._kept[0].copy(), self._kept[1].copy()
+            devices, ops, self._turns = self._kept
+            self._device, self._sequence = devices.copy(), ops.copy()
             self.makespan = self._run()
 
     def go_on(self, trials: int, temperature: float, seed: int) -> bool:
@@ -115,14 +131,13 @@ class Chain:
         assert traffic is not None
         rows = solution.legs[TRIAL, : solution.counts[TRIAL_LEGS]].tolist()
         route_of = np.searchsorted(self._arrays.segments_at, [row[SEGMENT] for row in rows], side="right") - 1
-        leg = 0
-        while leg < len(rows):
-            request, target = rows[leg][REQUEST], rows[leg][TARGET]
-            hops = [segment.hops for segment in self._routes[route_of[leg]]]
-            starts = tuple(row[BEGIN] for row in rows[leg : leg + len(hops)])
-            route = traffic.routes.along(hops, traffic.requests[request].size)
-            yield ScheduledTransfer(request, target, route, starts)
-            leg += len(hops)
+        starts: list[tuple[int, ...]] = []
+        for leg, row in enumerate(rows):
+            starts.append((*(starts[row[PREVIOUS]] if row[PREVIOUS] >= 0 else ()), row[BEGIN]))
+            if row[SEGMENT] + 1 == row[SEGMENT_LIMIT]:
+                hops = [segment.hops for segment in self._routes[route_of[leg]]]
+                route = traffic.routes.along(hops, traffic.requests[row[REQUEST]].size)
+                yield ScheduledTransfer(row[REQUEST], row[TARGET], route, starts[leg])
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
@@ -136,34 +151,36 @@ class Chain:
     def _tables(self, build: Callable[[Solution], int]) -> tuple[Solution, int]:
         """Tables with a trial of all, and its makespan; larger ones until they hold it."""
         while True:
-            solution = _empty(self._instance, self._arrays, self._device, self._sequence, self._width)
+            solution = _empty(self._instance, self._arrays, self._device, self._sequence, self._turns, self._width)
             makespan = build(solution)
             if not solution.counts[OVERFLOW]:
                 return solution, makespan
             self._width *= 2
 
 
-def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints, width: int) -> Solution:
+def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints, turns: Turns, width: int) -> Solution:
     """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
     requests, resources = len(arrays.requests), instance.traffic.routes.resource_count if instance.traffic else 0
-    table = np.zeros((instance.op_count, 7), np.int64)
-    table[:, DEVICE], table[:, PLACE] = devices, -1
+    table = np.zeros((instance.op_count, ASKS + 1), np.int64)
+    table[:, DEVICE], table[:, PLACE], table[:, ASKS] = devices, -1, turns.asks
     table[ops, PLACE] = np.arange(len(ops))
     used = np.zeros(instance.device_count, np.int64)
     for size, first, _ in arrays.units:
         used[devices[arrays.lists[first]]] += size
-    arrivals = np.zeros((requests, instance.device_count, 5), np.int64)
-    arrivals[:, :, ARRIVAL_LEG] = -1
+    arrivals = np.zeros((requests, instance.device_count, TRIAL_SENT_EPOCH + 1), np.int64)
+    arrivals[:, :, ARRIVAL_LEG] = arrivals[:, :, SENT_LEG] = -1
     most_legs = width * resources
     return Solution(
         table,
         ops.copy(),
         arrivals,
-        np.zeros((2, most_legs, 6), np.int64),
+        np.zeros((2, most_legs, PREVIOUS + 1), np.int64),
         np.zeros((2, resources, width, 3), np.int64),
         np.zeros((resources, 3), np.int64),
         np.zeros(2 * most_legs + len(ops), np.int64),
         used,
         np.zeros(instance.device_count, np.int64),
         np.zeros(6, np.int64),
+        turns.rows,
+        turns.asker,
     )

@@ -25,7 +25,13 @@ from dlplacer.solvers.local_search.arrays import (
     build_arrays,
 )
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.kernels import (
+from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.local_search.sending import (
+    line,
+    receive,
+    segment_start,
+)
+from dlplacer.solvers.local_search.solution import (
     DEVICE,
     EPOCH,
     NEVER,
@@ -36,11 +42,7 @@ from dlplacer.solvers.local_search.kernels import (
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
-    line,
-    receive,
-    segment_start,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def greedy_chain(
     chain = Chain(instance, arrays, routes, np.zeros(instance.op_count, np.int64), ops)
 
     def build(solution: Solution) -> int:
-        return greedy(arrays, solution, usable, reluctance)
+        return greedy(arrays, solution, usable, np.zeros(len(arrays.units), np.int64), reluctance)
 
     return chain if chain.begin(build) else None
 
@@ -163,7 +165,7 @@ def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, plac
     return latest, sent
 
 
-@compiled
+@inner
 def _settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> None:
     """Put a unit on a device, and take its memory."""
     placed[unit] = 1
@@ -172,7 +174,7 @@ def _settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, 
         solution.ops[arrays.lists[member], DEVICE] = device
 
 
-@compiled
+@inner
 def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints) -> bool:
     """Put units of sources that nothing reads where there is room; whether there is."""
     for unit in range(arrays.units.shape[0]):
@@ -186,18 +188,17 @@ def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, place
 
 
 @compiled
-def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, reluctance: float) -> int:
+def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints, reluctance: float) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
     Ends count as `GreedyParams` says. A device is as free as its last op leaves it. Ops that move together go where
     the first of them goes.
     """
     ops, sequence, free, counts, used = solution.ops, solution.sequence, solution.free, solution.counts, solution.used
-    placed = np.zeros(arrays.units.shape[0], np.int64)
     counts[EPOCH] += 1
     counts[TRIAL_LEGS] = 0
-    free[:] = 0
-    used[:] = 0
+    for here in range(free.shape[0]):
+        free[here], used[here] = 0, 0
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]

@@ -17,21 +17,24 @@ from dlplacer.solvers.local_search.arrays import (
     Ints,
 )
 from dlplacer.solvers.local_search.kernels import (
+    run_from,
+    take_over,
+)
+from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.local_search.solution import (
     CRITICAL,
     DEVICE,
     MAKESPAN,
     NEVER,
     OVERFLOW,
     PATH,
+    PATH_BEFORE,
     PLACE,
     Solution,
-    run_from,
-    take_over,
 )
-from dlplacer.solvers.local_search.machine_code import compiled
 
 
-@compiled
+@inner
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
     """Move the op at one place of the sequence to another one; those between make room."""
     op = sequence[place]
@@ -44,7 +47,7 @@ def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
     ops[op, PLACE] = place
 
 
-@compiled
+@inner
 def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tuple[int, int]:
     """The first and last places that an op may take in the sequence, at most `reach` away."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
@@ -63,8 +66,8 @@ def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tu
     return low, high
 
 
-@compiled
-def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, saved: Ints) -> int:
+@inner
+def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
     """Put a unit on a device; the first place of the sequence at which that changes something.
 
     What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
@@ -72,26 +75,35 @@ def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int, sav
     first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = lists[member]
-        saved[op] = ops[op, PATH]
-        ops[op, DEVICE], ops[op, PATH] = device, 0
+        before = ops[op, DEVICE]
+        ops[op, DEVICE], ops[op, PATH_BEFORE], ops[op, PATH] = device, ops[op, PATH], 0
         if not arrays.ops[op, IS_SOURCE]:
             first = min(first, ops[op, PLACE])
+            for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+                for target in (before, device):
+                    asker = solution.asker[lists[number], target]
+                    if asker >= 0:
+                        first = min(first, ops[asker, PLACE])
             continue
         for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
-            request = arrays.requests[lists[number]]
-            for reader in range(request[READERS], request[READERS + 1]):
+            request = lists[number]
+            for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
                 first = min(first, ops[lists[reader], PLACE])
+            for target in range(solution.used.shape[0]):
+                asker = solution.asker[request, target]
+                if asker >= 0:
+                    first = min(first, ops[asker, PLACE])
     return int(first)
 
 
-@compiled
-def _put_back(arrays: InstanceArrays, solution: Solution, unit: int, device: int, saved: Ints) -> None:
+@inner
+def _put_back(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> None:
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = arrays.lists[member]
-        solution.ops[op, DEVICE], solution.ops[op, PATH] = device, saved[op]
+        solution.ops[op, DEVICE], solution.ops[op, PATH] = device, solution.ops[op, PATH_BEFORE]
 
 
-@compiled
+@inner
 def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> int:
     """The device of a random op that it reads from or that reads it, or its own."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
@@ -108,7 +120,7 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
     return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
 
 
-@compiled
+@inner
 def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int, int]:
     """An op, its device and place after a move, and the unit that it swaps devices with (-1: none); op -1 if nothing.
 
@@ -147,6 +159,14 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
     return int(op), int(there), int(target), int(other)
 
 
+@inner
+def _copy(solution: Solution, devices: Ints, sequence: Ints) -> None:
+    for op in range(devices.shape[0]):
+        devices[op] = solution.ops[op, DEVICE]
+    for place in range(sequence.shape[0]):
+        sequence[place] = solution.sequence[place]
+
+
 @compiled
 def anneal(
     arrays: InstanceArrays,
@@ -170,7 +190,6 @@ def anneal(
     np.random.seed(seed)
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     run, taken = 0, 0
-    saved = np.zeros(ops.shape[0], np.int64)
     for _ in range(trials):
         most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
         op, there, target, other = _propose(arrays, solution)
@@ -179,11 +198,11 @@ def anneal(
         unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
         first = min(place, target)
         if there != here:
-            first = min(first, _put(arrays, solution, unit, there, saved))
+            first = min(first, _put(arrays, solution, unit, there))
             if other >= 0:
-                first = min(first, _put(arrays, solution, other, here, saved))
+                first = min(first, _put(arrays, solution, other, here))
         else:
-            saved[op], ops[op, PATH] = ops[op, PATH], 0
+            ops[op, PATH_BEFORE], ops[op, PATH] = ops[op, PATH], 0
         _shift(ops, sequence, place, target)
         run += 1
         makespan = run_from(arrays, solution, first, most)
@@ -195,16 +214,15 @@ def anneal(
             used[here] -= moved
             if makespan < best_makespan:
                 best_makespan = makespan
-                best_devices[:] = ops[:, DEVICE]
-                best_sequence[:] = sequence
+                _copy(solution, best_devices, best_sequence)
             continue
         _shift(ops, sequence, target, place)
         if there != here:
-            _put_back(arrays, solution, unit, here, saved)
+            _put_back(arrays, solution, unit, here)
             if other >= 0:
-                _put_back(arrays, solution, other, there, saved)
+                _put_back(arrays, solution, other, there)
         else:
-            ops[op, PATH] = saved[op]
+            ops[op, PATH] = ops[op, PATH_BEFORE]
         if counts[OVERFLOW]:
             return best_makespan, -1, taken
     return best_makespan, run, taken

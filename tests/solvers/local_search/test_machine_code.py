@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 
 from dlplacer.solvers.local_search import kept_code, machine_code
-from dlplacer.solvers.local_search.machine_code import compiled
+from dlplacer.solvers.local_search.arrays import Ints
+from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 def doubled(value: int) -> int:
@@ -57,3 +59,29 @@ def test_without_a_folder_it_is_compiled_each_time(monkeypatch: pytest.MonkeyPat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert compiled(doubled)(21) == 42
+
+
+def test_known_integers_are_compiled_for_once() -> None:
+    @inner
+    def plus(value: int, more: int) -> int:
+        return value + more
+
+    @compiled
+    def total(count: int) -> int:
+        found = -1
+        for step in range(count):
+            found = plus(found, step)
+        return plus(found, 1) + plus(more=count, value=2)
+
+    assert total(3) == -1 + 0 + 1 + 2 + 1 + 2 + 3
+    signatures: Any = plus
+    assert [tuple(map(str, types)) for types in signatures.signatures] == [("int64", "int64")]
+
+
+def test_nothing_is_allocated() -> None:
+    @compiled
+    def fresh(count: int) -> Ints:
+        return np.zeros(count, np.int64)
+
+    with pytest.raises(numba.core.errors.NumbaError, match="zeros"):
+        fresh(3)

@@ -1,0 +1,274 @@
+"""Transfers in the compiled kernels: each into the first gap on the links of its route."""
+
+from dlplacer.solvers.local_search.arrays import (
+    CLASS,
+    FIRST_HOLD,
+    READERS,
+    READS,
+    SOURCE,
+    Floats,
+    InstanceArrays,
+    Ints,
+)
+from dlplacer.solvers.local_search.machine_code import inner
+from dlplacer.solvers.local_search.solution import (
+    ARRIVAL,
+    ARRIVAL_LEG,
+    ASKED_AT,
+    BEGIN,
+    DEVICE,
+    END,
+    EPOCH,
+    FROM,
+    LEG,
+    NEVER,
+    OVERFLOW,
+    PLACE,
+    PREVIOUS,
+    REQUEST,
+    SEGMENT,
+    SEGMENT_LIMIT,
+    SENT_LEG,
+    TARGET,
+    TO,
+    TRIAL_ARRIVAL,
+    TRIAL_END,
+    TRIAL_EPOCH,
+    TRIAL_LEGS,
+    TRIAL_SENT_EPOCH,
+    TRIAL_SENT_LEG,
+    TRIAL_USES,
+    USES,
+    USES_EPOCH,
+    Solution,
+)
+from dlplacer.solvers.local_search.turns import (
+    TURN_REQUEST,
+    TURN_ROUTE,
+    TURN_SEGMENT,
+    TURN_TARGET,
+)
+
+
+@inner
+def line(lines: Floats, row: int, column: int, size: float) -> int:
+    return int(lines[row, column] + lines[row, column + 1] * size)
+
+
+@inner
+def touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
+    """Make the trial's view of a link direction: what legs before `base` do there."""
+    if links[link, USES_EPOCH] == epoch:
+        return
+    kept = 0
+    for use in range(links[link, USES]):
+        if busy[0, link, use, LEG] < base:
+            busy[1, link, kept, FROM] = busy[0, link, use, FROM]
+            busy[1, link, kept, TO] = busy[0, link, use, TO]
+            busy[1, link, kept, LEG] = busy[0, link, use, LEG]
+            kept += 1
+    links[link, TRIAL_USES], links[link, USES_EPOCH] = kept, epoch
+
+
+@inner
+def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick: int) -> int:
+    """The first use of a link direction whose column is above a tick, or `count`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if busy[which, link, middle, column] > tick:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@inner
+def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
+    """Enter a use of a link direction; whether there was room in the table."""
+    place = links[link, TRIAL_USES]
+    if end <= begin:
+        return True
+    if place == busy.shape[2]:
+        return False
+    while place > 0 and busy[1, link, place - 1, FROM] > begin:
+        for column in range(3):
+            busy[1, link, place, column] = busy[1, link, place - 1, column]
+        place -= 1
+    busy[1, link, place, FROM], busy[1, link, place, TO], busy[1, link, place, LEG] = begin, end, leg
+    links[link, TRIAL_USES] += 1
+    return True
+
+
+@inner
+def segment_start(
+    segments: Floats,
+    holds: Floats,
+    busy: Ints,
+    links: Ints,
+    segment: int,
+    size: float,
+    ready: int,
+    base: int,
+    epoch: int,
+) -> int:
+    """When a route segment can start at the earliest."""
+    moved = True
+    while moved:
+        moved = False
+        for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
+            link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
+            ticks = line(holds, hold, 3, size) - offset
+            if ticks <= 0:
+                continue
+            touch(busy, links, link, base, epoch)
+            begin, count = ready + offset, links[link, TRIAL_USES]
+            use = first_after(busy, 1, link, count, TO, begin)
+            while use < count and busy[1, link, use, FROM] < begin + ticks:
+                begin = max(begin, busy[1, link, use, TO])
+                use += 1
+            if begin - offset > ready:
+                ready, moved = begin - offset, True
+    return ready
+
+
+@inner
+def _last_sent(solution: Solution, request: int, target: int, base: int) -> int:
+    """The last leg of a request to a device that the trial has sent, or taken from before `base`; -1: none."""
+    arrival = solution.arrivals
+    if arrival[request, target, TRIAL_SENT_EPOCH] == solution.counts[EPOCH]:
+        return int(arrival[request, target, TRIAL_SENT_LEG])
+    leg = arrival[request, target, SENT_LEG]
+    while leg >= base:
+        leg = solution.legs[0, leg, PREVIOUS]
+    return int(leg)
+
+
+@inner
+def _send_segment(
+    arrays: InstanceArrays,
+    solution: Solution,
+    request: int,
+    target: int,
+    segment: int,
+    limit: int,
+    previous: int,
+    ready: int,
+    base: int,
+    at: int,
+) -> int:
+    """Send a request over a segment of a route, after the leg before it; when it has come over it."""
+    segments, holds, busy, links, counts = arrays.segments, arrays.holds, solution.busy, solution.links, solution.counts
+    legs, size, leg, epoch = solution.legs, arrays.sizes[request], counts[TRIAL_LEGS], counts[EPOCH]
+    begin = segment_start(segments, holds, busy, links, segment, size, ready, base, epoch)
+    if leg == legs.shape[1]:
+        counts[OVERFLOW] = 1
+        return begin
+    legs[1, leg, REQUEST], legs[1, leg, TARGET], legs[1, leg, SEGMENT] = request, target, segment
+    legs[1, leg, SEGMENT_LIMIT], legs[1, leg, PREVIOUS] = limit, previous
+    legs[1, leg, BEGIN], legs[1, leg, ASKED_AT] = begin, at
+    counts[TRIAL_LEGS] = leg + 1
+    for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
+        offset, until = line(holds, hold, 1, size), line(holds, hold, 3, size)
+        if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
+            counts[OVERFLOW] = 1
+    time = begin + line(segments, segment, 0, size)
+    arrivals = solution.arrivals
+    arrivals[request, target, TRIAL_SENT_LEG], arrivals[request, target, TRIAL_SENT_EPOCH] = leg, epoch
+    if segment + 1 == limit:
+        arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
+    return time
+
+
+@inner
+def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
+    """Send a request by the route on which it arrives first, or on by the one that it is on; when it arrives."""
+    segments, holds, busy, links, counts = arrays.segments, arrays.holds, solution.busy, solution.links, solution.counts
+    legs = solution.legs
+    size, source = arrays.sizes[request], solution.ops[arrays.requests[request, SOURCE], DEVICE]
+    kind = arrays.requests[request, CLASS]
+    first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
+    best, arrival, epoch = first, NEVER, counts[EPOCH]
+    sent = _last_sent(solution, request, target, base)
+    if sent >= 0:
+        which = 1 if sent >= base else 0
+        segment, limit = legs[which, sent, SEGMENT], legs[which, sent, SEGMENT_LIMIT]
+        time = legs[which, sent, BEGIN] + line(segments, segment, 0, size)
+        for later in range(segment + 1, limit):
+            time = _send_segment(arrays, solution, request, target, later, limit, sent, time, base, at)
+            sent = counts[TRIAL_LEGS] - 1
+        return int(time)
+    for route in range(first, first + count):
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time += line(segments, segment, 0, size)
+        if time >= arrival:
+            # Routes come by rising delay: the others arrive no earlier even where nothing is in their way.
+            break
+        time = ready
+        for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
+            time = segment_start(segments, holds, busy, links, segment, size, time, base, epoch)
+            time += line(segments, segment, 0, size)
+        if time < arrival:
+            best, arrival = route, time
+    time, leg = ready, -1
+    for segment in range(arrays.segments_at[best], arrays.segments_at[best + 1]):
+        time = _send_segment(
+            arrays, solution, request, target, segment, arrays.segments_at[best + 1], leg, time, base, at
+        )
+        leg = counts[TRIAL_LEGS] - 1
+    return time
+
+
+@inner
+def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
+    """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
+    ops, arrivals, lists = solution.ops, solution.arrivals, arrays.lists
+    here, epoch, latest = ops[op, DEVICE], solution.counts[EPOCH], 0
+    while True:
+        request, ready = -1, NEVER
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+            candidate = lists[number]
+            source = arrays.requests[candidate, SOURCE]
+            end = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
+            if ops[source, DEVICE] == here:
+                latest = max(latest, end)
+            elif arrivals[candidate, here, TRIAL_EPOCH] == epoch:
+                latest = max(latest, arrivals[candidate, here, TRIAL_ARRIVAL])
+            elif 0 <= arrivals[candidate, here, ARRIVAL_LEG] < base:
+                latest = max(latest, arrivals[candidate, here, ARRIVAL])
+            elif end < ready:
+                request, ready = candidate, end
+        if request < 0:
+            return latest
+        latest = max(latest, _send(arrays, solution, request, here, ready, base, at))
+
+
+@inner
+def take_turn(arrays: InstanceArrays, solution: Solution, turn: int, first: int, base: int, at: int) -> None:
+    """Send a route segment that has its turn, if the request is read there and has come to the segment's begin."""
+    ops, arrivals, legs, lists = solution.ops, solution.arrivals, solution.legs, arrays.lists
+    request, target = solution.turns[turn, TURN_REQUEST], solution.turns[turn, TURN_TARGET]
+    route, segment = solution.turns[turn, TURN_ROUTE], solution.turns[turn, TURN_SEGMENT]
+    source = arrays.requests[request, SOURCE]
+    there, kind = ops[source, DEVICE], arrays.requests[request, CLASS]
+    if there == target or ops[source, PLACE] >= at:
+        return
+    listed = arrays.routes[kind, there, target, 0]
+    if route < listed or route >= listed + arrays.routes[kind, there, target, 1]:
+        return
+    read = False
+    for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
+        read = read or ops[lists[reader], DEVICE] == target
+    if not read or arrivals[request, target, TRIAL_EPOCH] == solution.counts[EPOCH]:
+        return
+    ready = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
+    sent = _last_sent(solution, request, target, base)
+    if sent >= 0:
+        which = 1 if sent >= base else 0
+        if legs[which, sent, SEGMENT] + 1 != segment or legs[which, sent, SEGMENT_LIMIT] == segment:
+            return
+        ready = legs[which, sent, BEGIN] + line(arrays.segments, segment - 1, 0, arrays.sizes[request])
+    elif segment != arrays.segments_at[route]:
+        return
+    _send_segment(arrays, solution, request, target, segment, arrays.segments_at[route + 1], sent, ready, base, at)
