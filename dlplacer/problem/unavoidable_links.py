@@ -23,7 +23,7 @@ class UnavoidableLinks:
         return bool(self._bridges)
 
     def _parts_devices(self, ends: tuple[str, str]) -> bool:
-        """Whether there are devices on both sides of a bridge: routers alone may be left over on a part of a machine."""
+        """Whether devices lie on both sides of a bridge: routers alone may be left over on a part of a machine."""
         import networkx as nx
 
         rest = nx.restricted_view(self._graph, (), [ends])

@@ -8,7 +8,7 @@ is long ready may leave behind one that is read earlier, although both would be 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -103,7 +103,8 @@ class DisjunctiveGraph:
         for op in range(instance.op_count):
             here, ticks = device[op], instance.duration[op][device[op]]
             self._holds.append({here: (0, ticks)})
-            self._arcs[op] += [(target, ticks + delay[here][device[target]]) for target, delay in instance.successors[op]]
+            readers = instance.successors[op]
+            self._arcs[op] += [(target, ticks + delay[here][device[target]]) for target, delay in readers]
 
     def _add_transfers(self) -> None:
         traffic = self.instance.traffic
@@ -131,8 +132,8 @@ class DisjunctiveGraph:
     def _retime(self) -> bool:
         """Start times and makespan of the orders; False, and no change, if they wait for one another."""
         count = len(self._arcs)
-        waits, follows = self._waits.copy(), [[] for _ in range(count)]  # type: Sequence[int], Arcs
-        holds = self._holds
+        waits, holds = self._waits.copy(), self._holds
+        follows: Arcs = [[] for _ in range(count)]
         for resource, order in enumerate(self.orders):
             for place in range(1, len(order)):
                 one, other = order[place - 1], order[place]
