@@ -10,6 +10,7 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import is_check, picked_output
 from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 from dlplacer.planning.pipeline.micro_batch_names import is_micro_batch_rewrite, micro_batches_of
 
 aten = torch.ops.aten
@@ -59,6 +60,7 @@ def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]
 PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "drop-detach": drop_detach,
     "split-convolution-backward": split_convolution_backward,
+    "join-gradients": join_gradients,
 }
 """Name → pass, in the order in which they are applied."""
 
