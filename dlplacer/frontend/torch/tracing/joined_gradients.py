@@ -12,6 +12,7 @@ from dlplacer.frontend.torch.splitting.pieces import stand_in
 
 aten = torch.ops.aten
 _VIEWS = (aten.t.default, aten.view.default)
+_FEWEST = 4
 _Row: TypeAlias = tuple[Any, ...]
 _Rows: TypeAlias = tuple[_Row, ...]
 
@@ -41,21 +42,15 @@ class _Term:
         views = tuple((view.target, str(view.args[1:])) for view in self.views)
         return self.call.target, tuple(value.shape), value.dtype, views
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether a product is larger than its factors together."""
-        rows, columns = self.call.meta["val"].shape
-        contracted = self.call.args[0].meta["val"].shape[1]  # type: ignore[union-attr]
-        return bool(contracted * (rows + columns) <= rows * columns)
-
 
 def join_gradients(graph: fx.Graph) -> None:
-    """Make a sum of small products one product: Σ XₜᵀYₜ is XᵀY of all rows, those of X₁ first.
+    """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, those of X₁ first.
 
     The weight of a layer that is called step by step has such a sum as its gradient. Each product is as large as the
-    weight, so that writing and adding them takes longer than the arithmetic. Products that are larger than their
-    factors together are joined, and with them the sums of the same rows, which are the gradients of biases. Elements
-    are added in another order, which changes the rounding.
+    weight, so that writing and adding them takes longer than the arithmetic. With them the sums of the same rows are
+    joined, which are the gradients of biases. Elements are added in another order, which changes the rounding. Sums of
+    fewer than four stay: those are rather branches that share a weight, which may run on devices of their own. What is
+    joined does not depend on the batch, so that a step of part of it has the same ops.
     """
     drop_sums_of_one(graph)
     rows: dict[_Rows, fx.Node] = {}
@@ -84,15 +79,16 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
     kept = []
     for leaf in _leaves(total):
         term = _term(leaf)
-        if term is None or term.is_product != products or (products and not term.is_wide):
+        if term is None or term.is_product != products:
             kept.append(leaf)
         else:
             groups.setdefault(term.form, []).append(term)
     joined: list[list[_Term]] = []
     for terms in groups.values():
         together = [terms] if products else _along(terms, rows)
-        joined += (some for some in together if len(some) > 1)
-        apart = set(terms).difference(*(some for some in together if len(some) > 1))
+        large = [some for some in together if len(some) >= _FEWEST]
+        joined += large
+        apart = set(terms).difference(*large)
         kept += [(*term.views, term.call)[0] for term in terms if term in apart]
     if not joined:
         return
