@@ -120,6 +120,8 @@ def apply(
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
+    On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
+
     Parameters
     ----------
     job
@@ -152,12 +154,14 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.runtime.devices.open import open_devices
     from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.short_ops import times_for_planning
+    from dlplacer.runtime.profile.quickest_capture import timed_capture
 
     opened = open_devices(names)
     try:
-        captured = capture_job(job, default_rewrites())
-        return with_measured_times(captured.graph, times_for_planning(job, captured, opened, steps, warmup))
+        captured, times = timed_capture(
+            job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened, steps, warmup
+        )
+        return with_measured_times(captured.graph, times)
     finally:
         for device in opened:
             device.close()

@@ -1,6 +1,7 @@
 """``dlplacer profile``."""
 
 import argparse
+from functools import partial
 
 from dlplacer.cli.arguments.model_argument import add_job_options, build_job, capture_of
 from dlplacer.cli.arguments.module_callable import is_entry
@@ -55,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.profile.calibrate import calibrate
     from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.short_ops import times_for_planning
+    from dlplacer.runtime.profile.quickest_capture import timed_capture
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
@@ -73,8 +74,9 @@ def execute(arguments: argparse.Namespace) -> int:
         with progress("profiling") as show:
             show("capturing")
             job = build_job(arguments)
-            captured = capture_of(arguments, job)
-            times = times_for_planning(job, captured, devices, arguments.steps, arguments.warmup, show)
+            captured, times = timed_capture(
+                job, partial(capture_of, arguments, job), devices, arguments.steps, arguments.warmup, show
+            )
         if arguments.calibration is not None:
             calibrate(arguments.calibration, captured.graph, times, devices)
     finally:

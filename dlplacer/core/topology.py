@@ -44,7 +44,8 @@ class Device(Brief):
     memory_bytes_per_s
         Rate of the device's own memory, for the roofline.
     dispatch_s
-        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
+        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing. Of
+        a core alone in its process: for how long a tensor keeps it busy that it hands over.
     process
         Name of that process: devices that give the same one take turns. Empty: a process of its own.
     asynchronous

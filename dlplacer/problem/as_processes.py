@@ -10,9 +10,13 @@ def as_processes(topology: Topology) -> Topology | None:
     """The machine with a process for every core that takes turns at one with others; None if it cannot be.
 
     As threads of one process cores hand a tensor over without a copy and wait for each other's turns. As processes they
-    have no turns, and hand over through memory that they share: their links take `Link.process_latency_s`, and
+    have no turns, and hand over through memory that they share: that takes `Link.process_latency_s`, and
     `Link.process_bytes_per_s` for the copy. Links that do not say so cannot be used in that way, and then the machine
     cannot.
+
+    Each of both cores is busy for half of such a latency, which is their `Device.dispatch_s` on that machine; the link
+    takes the other half, so that a chain of hand-overs takes what it was measured to take. A word in shared memory is
+    seen within a microsecond: the rest is writing, looking, and beginning an op behind that.
     """
     dispatch = dispatch_of(topology)
     cores = {
@@ -29,9 +33,26 @@ def as_processes(topology: Topology) -> Topology | None:
             continue
         if link.process_latency_s is None or link.process_bytes_per_s is None:
             return None
-        links.append(_between_processes(link, link.process_latency_s, link.process_bytes_per_s))
-    devices = tuple(replace(one, process="", dispatch_s=None) if one.id in cores else one for one in topology.devices)
+        links.append(_between_processes(link, link.process_latency_s / 2, link.process_bytes_per_s))
+    devices = tuple(
+        replace(one, process="", dispatch_s=_busy_s(topology, one.id)) if one.id in cores else one
+        for one in topology.devices
+    )
     return replace(topology, devices=devices, links=tuple(links), source=f"{topology.source}; a process for every core")
+
+
+def _busy_s(topology: Topology, device: str) -> float | None:
+    """How long a core is busy with a tensor that it hands over, by the slowest of its links; None for 0.
+
+    Through a router a hand-over takes two links, each with half of the latency.
+    """
+    routers = {router.id for router in topology.routers}
+    found = [
+        (link.process_latency_s or 0.0) * (1.0 if {link.source, link.target} & routers else 0.5)
+        for link in topology.links
+        if device in (link.source, link.target)
+    ]
+    return max(found, default=0.0) or None
 
 
 def _between_processes(link: Link, latency_s: float, bytes_per_s: float) -> Link:

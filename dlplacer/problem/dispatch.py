@@ -11,7 +11,8 @@ threads of one process take turns, first come, first served. An op or a transfer
 device alone in its process never waits. Devices that share a process share its interpreter: after an op has started, an
 op of another device of the process starts no earlier than `dispatch_s` later, first come, first served. As long does a
 tensor keep the device that sends it, behind its producer, and the one that receives it, before its first reader:
-handing over passes through the interpreter too. Measured on two
+handing over passes through the interpreter too. A core alone in its process waits for no turn; what its `dispatch_s`
+says is for how long such a hand-over, by memory that processes share, keeps it busy. Measured on two
 threads of two cores, chains of ``tanh(x @ w)``: ops of 3 to 10 us alone take 26 to 31 us side by side, two times 14 us,
 whatever their size, and ops of 57 us take 59 us.
 
@@ -43,16 +44,19 @@ class Dispatch:
         Number of the process.
     asynchronous
         Whether ops are issued ahead.
+    handing_over
+        Seconds for which the device is busy with a tensor that it sends or receives; 0 where ops are issued ahead.
     """
 
     seconds: tuple[float, ...]
     process: tuple[int, ...]
     asynchronous: tuple[bool, ...]
+    handing_over: tuple[float, ...]
 
     @property
     def delays(self) -> bool:
-        """Whether an op can ever wait for its issue."""
-        return any(self.seconds)
+        """Whether an op can ever wait for its issue, or for what its device hands over."""
+        return any(self.seconds) or any(self.handing_over)
 
     def takes_turns(self, device: int) -> bool:
         """Whether ops of a synchronous device wait for, or make wait, those of another one."""
@@ -64,7 +68,7 @@ class Dispatch:
 
     def handover_s(self, device: int) -> float:
         """Seconds for which a synchronous device is busy with a tensor that it sends or receives."""
-        return self.seconds[device] if self.takes_turns(device) else 0.0
+        return self.handing_over[device]
 
     def sharing(self, device: int) -> int:
         """How many devices take turns at the process of a device, this one included."""
@@ -88,13 +92,14 @@ def dispatch_of(topology: Topology) -> Dispatch:
         (device.dispatch_s or 0.0) if device.asynchronous or kinds.count(kind) > 1 else 0.0
         for device, kind in zip(devices, kinds, strict=True)
     )
-    return Dispatch(seconds, process, tuple(device.asynchronous for device in devices))
+    handing_over = tuple(0.0 if device.asynchronous else device.dispatch_s or 0.0 for device in devices)
+    return Dispatch(seconds, process, tuple(device.asynchronous for device in devices), handing_over)
 
 
 def one_process(topology: Topology, dispatch_s: float) -> Dispatch:
     """One process that feeds all devices, which are asynchronous, whatever the machine says."""
     count = len(topology.devices)
-    return Dispatch((dispatch_s,) * count, (0,) * count, (True,) * count)
+    return Dispatch((dispatch_s,) * count, (0,) * count, (True,) * count, (0.0,) * count)
 
 
 def dispatch_bound_s(graph: OpGraph, dispatch_s: float, device_types: Sequence[str]) -> float:

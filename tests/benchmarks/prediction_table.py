@@ -34,7 +34,7 @@ from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.short_ops import times_for_planning
+from dlplacer.runtime.profile.quickest_capture import timed_capture
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
@@ -113,10 +113,10 @@ def measured_row(name: str, plan: Plan, arguments: argparse.Namespace) -> dict[s
 
 def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEFAULT_METHOD) -> Plan:
     """The best plan found for the devices as they were just measured."""
-    captured = capture_job(job, default_rewrites())
     opened = open_devices(devices)
     try:
-        graph = with_measured_times(captured.graph, times_for_planning(job, captured, opened))
+        captured, times = timed_capture(job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened)
+        graph = with_measured_times(captured.graph, times)
         here = with_timed_dispatch(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:

@@ -42,9 +42,7 @@ def naive_ends(problem: Problem, device: Sequence[int], order: Sequence[int], la
         return machine[here].process or machine[here].id
 
     def handover(here: int) -> int:
-        own = machine[here]
-        peers = [d for i, d in enumerate(machine) if process(i) == process(here) and not d.asynchronous]
-        return int(own.dispatch_s or 0) if len(peers) > 1 and not own.asynchronous else 0
+        return 0 if machine[here].asynchronous else int(machine[here].dispatch_s or 0)
 
     # Edges have a tensor of their own each, so every edge between devices is a transfer.
     leaving = {

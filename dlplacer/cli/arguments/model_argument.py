@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,13 +71,13 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
     return coarsen(load_graph(arguments.model), arguments.granularity)
 
 
-def capture_of(arguments: argparse.Namespace, job: "Job") -> "Captured":
-    """A job's graph and executable with the rewrites that the options ask for."""
+def capture_of(arguments: argparse.Namespace, job: "Job", more: Sequence[str] = ()) -> "Captured":
+    """A job's graph and executable with the rewrites that the options ask for, and more."""
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
     from dlplacer.planning.pipeline.micro_batch_names import micro_batch_rewrite
 
-    rewrites = default_rewrites(arguments.whole_backward)
+    rewrites = [*default_rewrites(arguments.whole_backward), *more]
     if getattr(arguments, "splits_of", None) is not None:
         rewrites += map(str, splits_in(arguments.splits_of))
     micro_batches = getattr(arguments, "micro_batches", None)

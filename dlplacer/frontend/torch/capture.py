@@ -22,6 +22,7 @@ from dlplacer.frontend.torch.optimizer import add_updates
 from dlplacer.frontend.torch.refusals import require_traceable
 from dlplacer.frontend.torch.splitting.names import is_split
 from dlplacer.frontend.torch.tracing import joint
+from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -79,11 +80,12 @@ def default_rewrites(whole_backward: bool = False) -> list[str]:
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
     """The graph and the executable of a job, with the named rewrites applied in order."""
     require_known(rewrites)
-    return rewritten(job, trace_job(job, micro_batches_of(rewrites)), rewrites, colocate_backward)
+    return rewritten(job, trace_job(job, rewrites), rewrites, colocate_backward)
 
 
-def trace_job(job: Job, micro_batches: int = 1) -> joint.Traced:
-    """The ATen graph of a job's step, or of one of its micro-batches, before any rewrite."""
+def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
+    """The ATen graph of a job's step, or of one of its micro-batches, before all rewrites that are not of its trace."""
+    micro_batches = micro_batches_of(rewrites)
     trains = job.mode == "train"
     if micro_batches > 1:
         if not trains:
@@ -94,7 +96,9 @@ def trace_job(job: Job, micro_batches: int = 1) -> joint.Traced:
         step, inputs = fake_step(job, FakeTensorMode())
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-        traced = joint.trace(step, inputs, trains, _input_names(job))
+        # Autocast casts what an LSTM reads, and the fused kernel takes float32.
+        fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
+        traced = joint.trace(step, inputs, trains, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
     _require_no_side_effects(job.module, traced, replaced)
     if trains:
@@ -116,6 +120,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
+    fused = _fused_pairs(executable)
+    ops = [replace(op, colocate=fused.get(op.id, op.colocate)) for op in ops]
     if colocate_backward:
         pairs = _pairs(traced, executable)
         ops = [replace(op, colocate=op.colocate or pairs.get(op.id)) for op in ops]
@@ -203,6 +209,18 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
     if colocate_backward:
         described["colocate_backward"] = True
     return described
+
+
+def _fused_pairs(executable: Executable) -> dict[str, str]:
+    """Fused LSTM, forward or backward → the forward op: the workspace between them is private to the kernel."""
+    pairs = {}
+    for code in executable.of_role("call"):
+        target = code.instructions[0].target
+        if target is FORWARD:
+            pairs[code.op] = code.op
+        elif target is BACKWARD:
+            pairs[code.op] = executable.producer[code.instructions[0].args[-1].name]
+    return pairs
 
 
 def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:

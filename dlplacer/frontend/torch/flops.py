@@ -9,6 +9,7 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from dlplacer.frontend.torch.nodes import stand_ins
+from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, lstm_flops
 
 aten = torch.ops.aten
 
@@ -36,6 +37,10 @@ def flops_of(node: fx.Node) -> int:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))  # type: ignore[no-untyped-call]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))  # type: ignore[no-untyped-call]
+    if node.target is FORWARD:
+        return lstm_flops(args[0], node.meta["val"][0])
+    if node.target is BACKWARD:
+        return 2 * lstm_flops(args[0], args[7])
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0

@@ -167,20 +167,20 @@ class Predictor:
 
     @property
     def _slot_s(self) -> float:
-        """Seconds for which a device that is a process is busy with a tensor that it hands over or takes; the mean."""
+        """Seconds for which a device that is a process is busy with a tensor that it hands over or takes."""
         slots = self._group.slots
-        return 0.0 if slots is None else (slots.write.latency_s + slots.read_s) / 2
+        return 0.0 if slots is None else slots.busy_s
 
     def _linked_by_slots(self) -> Topology:
         """The devices of this process as processes, which copy tensors into memory that they share.
 
-        Writing and reading keep a core busy (`_slot_s`); for the rest of a hand-over it may do other things.
+        For half of a hand-over each of both cores is busy (`_slot_s`); for the rest it may do other things.
         """
         slots, topology = self._group.slots, self._group.topology
         assert slots is not None
         s_per_byte = slots.write.s_per_byte
         links = [
-            replace(link, latency_s=slots.wait_s, bytes_per_s=1 / s_per_byte if s_per_byte else link.bytes_per_s)
+            replace(link, latency_s=slots.busy_s, bytes_per_s=1 / s_per_byte if s_per_byte else link.bytes_per_s)
             for link in topology.links
         ]
         return replace(topology, links=tuple(links))

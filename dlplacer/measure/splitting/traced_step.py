@@ -30,7 +30,8 @@ class TracedStep:
     @classmethod
     def of(cls, job: Job, rewrites: Sequence[str] | None = None) -> "TracedStep":
         """Trace a job; None means the rewrites that a capture applies by default."""
-        return cls(job, trace_job(job), tuple(default_rewrites() if rewrites is None else rewrites))
+        wanted = tuple(default_rewrites() if rewrites is None else rewrites)
+        return cls(job, trace_job(job, wanted), wanted)
 
     def captured(self, splits: Sequence[OpSplit] = ()) -> Captured:
         """The graph and executable with these splits."""

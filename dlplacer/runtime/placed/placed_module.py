@@ -14,7 +14,7 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of
-from dlplacer.frontend.torch.tracing.passes import PASSES
+from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
@@ -331,7 +331,7 @@ class PlacedModule(nn.Module):
             require_whole(name, tensor)
         described = self.plan.graph.capture or {}
         same_mode = job.mode == self._job.mode
-        rewrites = [name for name in described["rewrites"] if same_mode or name in PASSES]
+        rewrites = [name for name in described["rewrites"] if same_mode or name in EVERY_STEP]
         return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
     def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:

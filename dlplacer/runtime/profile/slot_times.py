@@ -34,6 +34,11 @@ class SlotTimes:
     wait_s: float = 0.0
 
     @property
+    def busy_s(self) -> float:
+        """Seconds for which each of both cores is busy with a small tensor, as in `dlplacer.problem.as_processes`."""
+        return self.line.latency_s / 2
+
+    @property
     def line(self) -> AlphaBeta:
         """The line of a hand-over from the end of one op to the start of another."""
         return AlphaBeta(self.write.latency_s + self.read_s + self.wait_s, self.write.s_per_byte)

@@ -34,7 +34,7 @@ def test_a_timed_machine_can_be_planned_by_processes(cores, monkeypatch) -> None
     apart = as_processes(machine)
     assert apart is not None
     assert are_processes(apart)
-    assert apart.links[0].latency_s == link.process_latency_s
+    assert apart.links[0].latency_s == link.process_latency_s / 2
 
 
 def test_one_core_hands_nothing_over(cores) -> None:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
+from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
 
 
@@ -76,17 +77,20 @@ class Traced:
         return [(entry, slot) for entry, slot in slots if slot is not None]
 
 
-def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str]) -> Traced:
+def trace(
+    step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str], fuses_lstms: bool = False
+) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
-    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else and needs the
-    autograd engine.
+    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else.
 
     Parameters
     ----------
     input_names
         A readable name for each flat input, for messages.
+    fuses_lstms
+        Trace LSTMs as that kernel, where plain PyTorch runs it.
 
     Raises
     ------
@@ -96,14 +100,14 @@ def trace(step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Seq
     # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
     # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
     with quiet() as caught:
-        joint = _joint_graph(step, args, trains)
-        if joint.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.mkldnn_rnn_layer.default):
+        joint = _joint_graph(step, args, trains, fuses_lstms)
+        if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
-                joint = _joint_graph(step, args, trains)
+                joint = _joint_graph(step, args, trains, fuses_lstms)
     return _decode(joint, input_names, _side_effects(caught))
 
 
-def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
+def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lstms: bool) -> Any:
     try:
         from torch._dynamo.functional_export import dynamo_graph_capture_for_export
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -118,6 +122,8 @@ def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool) -> Any:
         FakeTensorMode.cache_clear()
         try:
             captured = dynamo_graph_capture_for_export(step)(*args)
+            if fuses_lstms:
+                fuse_lstms(captured)
             context = torch._guards.TracingContext(captured.meta["fake_mode"])
             stack.enter_context(torch._guards.tracing(context))
             return aot_export_joint_with_descriptors(stack, captured, args)
@@ -152,6 +158,7 @@ def sequence_number(node: fx.Node) -> int | None:
 
 def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:
     graph = joint.graph_module.graph
+    set_workspaces(graph)
     inputs = {node.name: _input_slot(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
     output = graph.output_node()
     slots = tuple(None if entry is None else _output_slot(entry, input_names) for entry in output.meta["desc"])

@@ -8,13 +8,14 @@ import torch
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.frontend.torch.executable import Executable
+from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, run_forward
 
 aten = torch.ops.aten
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """What to call in place of a captured op on a device: the op itself where torch can run it there."""
-    return target if runs_on(target, device_type) else PORTABLE.get(target, target)
+    return CALLED_BY.get(target, target) if runs_on(target, device_type) else PORTABLE.get(target, target)
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
@@ -99,6 +100,10 @@ PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
 }
 """Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
+
+
+CALLED_BY: dict[Callable[..., Any], Callable[..., Any]] = {FORWARD: run_forward}
+"""Captured op → what calls it as plain PyTorch does, where that depends on more than its arguments."""
 
 
 def _scores(

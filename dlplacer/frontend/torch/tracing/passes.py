@@ -10,6 +10,8 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import is_check, picked_output
 from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
+from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 from dlplacer.planning.pipeline.micro_batch_names import is_micro_batch_rewrite, micro_batches_of
 
 aten = torch.ops.aten
@@ -59,8 +61,12 @@ def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]
 PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "drop-detach": drop_detach,
     "split-convolution-backward": split_convolution_backward,
+    "join-gradients": join_gradients,
 }
 """Name → pass, in the order in which they are applied."""
+
+EVERY_STEP = (*PASSES, FUSED_LSTM)
+"""Rewrites that fit a step in either mode and of any shape."""
 
 
 def require_known(names: Sequence[str]) -> None:
@@ -71,10 +77,12 @@ def require_known(names: Sequence[str]) -> None:
     CaptureError
         Naming the first that is not.
     """
-    unknown = [name for name in names if name not in PASSES and not is_split(name) and not is_micro_batch_rewrite(name)]
+    unknown = [
+        name for name in names if name not in EVERY_STEP and not is_split(name) and not is_micro_batch_rewrite(name)
+    ]
     if unknown:
         raise CaptureError(
-            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(PASSES)}, split:OP:AXIS:PARTS "
+            f"rewrite {unknown[0]!r} is not known; this version has {', '.join(EVERY_STEP)}, split:OP:AXIS:PARTS "
             "and micro-batches:M"
         )
     parse_splits(names)

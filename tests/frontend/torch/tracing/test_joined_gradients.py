@@ -1,0 +1,179 @@
+"""Sums of products over the calls of a layer as one product."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.frontend.torch.splitting.pieces import stand_in
+from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
+
+aten = torch.ops.aten
+
+
+class Sheet:
+    """A graph under construction, with the values that it is run on."""
+
+    def __init__(self, seed: int) -> None:
+        self.graph, self.values, self.draw = fx.Graph(), list[torch.Tensor](), random.Random(seed)
+        torch.manual_seed(seed)
+
+    def given(self, *shape: int) -> fx.Node:
+        node = self.graph.placeholder(f"x{len(self.values)}")
+        self.values.append(torch.randn(*shape, dtype=torch.float64))
+        node.meta["val"] = self.values[-1]
+        return node
+
+    def call(self, target: object, *args: object) -> fx.Node:
+        node = self.graph.create_node("call_function", target, args)  # type: ignore[arg-type]
+        node.meta["val"] = stand_in(node)
+        return node
+
+    def product(self, rows: int, shape: tuple[int, int]) -> fx.Node:
+        """A product of `shape` that contracts so many rows."""
+        left, right = self.given(rows, shape[0]), self.given(rows, shape[1])
+        return self.call(aten.mm.default, self.call(aten.t.default, left), right)
+
+    def total(self, terms: list[fx.Node]) -> fx.Node:
+        """The sum in a random order, parenthesised at random."""
+        while len(terms) > 1:
+            first, second = self.draw.sample(terms, 2)
+            terms = [term for term in terms if term not in (first, second)]
+            terms.append(self.call(aten.add.Tensor, first, second))
+        return terms[0]
+
+    def joined(self, *results: fx.Node) -> Counter[str]:
+        """Kinds of the calls that are left once sums are joined, which gives the same values."""
+        self.graph.output(results)
+        before = fx.GraphModule({}, self.graph)(*self.values)
+        join_gradients(self.graph)
+        self.graph.lint()
+        after = fx.GraphModule({}, self.graph)(*self.values)
+        for ours, theirs in zip(after, before, strict=True):
+            torch.testing.assert_close(ours, theirs)
+        calls = (node for node in self.graph.nodes if node.op == "call_function")
+        return Counter(str(node.target).split(".")[1] for node in calls)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_tree_of_products_becomes_one_product(seed: int) -> None:
+    sheet = Sheet(seed)
+    count = sheet.draw.randint(4, 9)
+    terms = [sheet.product(sheet.draw.randint(1, 20), (6, 5)) for _ in range(count)]
+    kinds = sheet.joined(sheet.total(terms))
+    assert kinds == {"mm": 1, "cat": 2, "t": 1}
+
+
+def test_fewer_than_four_stay() -> None:
+    sheet = Sheet(0)
+    assert sheet.joined(sheet.total([sheet.product(2, (6, 5)) for _ in range(3)])) == {"mm": 3, "t": 3, "add": 2}
+
+
+def test_what_is_read_elsewhere_and_what_is_no_product_is_added_as_before() -> None:
+    sheet = Sheet(1)
+    read = sheet.product(1, (6, 5))
+    other = sheet.call(aten.sin.default, sheet.given(6, 5))
+    total = sheet.total([read, other, *(sheet.product(1, (6, 5)) for _ in range(4))])
+    kinds = sheet.joined(total, sheet.call(aten.cos.default, read))
+    assert kinds["mm"] == 2
+    assert kinds["add"] == 2
+
+
+def test_a_sum_that_is_read_elsewhere_stays() -> None:
+    sheet = Sheet(2)
+    inner = sheet.total([sheet.product(1, (6, 5)) for _ in range(4)])
+    outer = sheet.total([inner, *(sheet.product(1, (6, 5)) for _ in range(4))])
+    kinds = sheet.joined(outer, sheet.call(aten.cos.default, inner))
+    assert kinds["mm"] == 2
+    assert kinds["add"] == 1
+
+
+def test_views_on_the_way_into_the_sum_are_kept() -> None:
+    sheet = Sheet(3)
+    turned = [sheet.call(aten.t.default, sheet.product(2, (6, 5))) for _ in range(4)]
+    straight = [sheet.product(1, (5, 6)) for _ in range(4)]
+    kinds = sheet.joined(sheet.total([*turned, *straight]))
+    # One product of those that are turned, one of the others; 2 factors and 1 result are turned.
+    assert kinds == {"mm": 2, "cat": 4, "t": 3, "add": 1}
+
+
+def test_sums_of_the_same_rows_follow_their_products() -> None:
+    sheet = Sheet(4)
+    products, sums = [], []
+    for _ in range(4):
+        gradient, read = sheet.given(1, 2, 6), sheet.given(2, 5)
+        # Two views of one tensor, as autograd makes them for two readers.
+        left, rows = (sheet.call(aten.view.default, gradient, [2, 6]) for _ in range(2))
+        products.append(sheet.call(aten.mm.default, sheet.call(aten.t.default, left), read))
+        sums.append(sheet.call(aten.view.default, sheet.call(aten.sum.dim_IntList, rows, [0], True), [6]))
+    lone = sheet.call(aten.sum.dim_IntList, sheet.given(2, 6), [0], True)
+    bias = sheet.total([*sums, sheet.call(aten.view.default, lone, [6])])
+    kinds = sheet.joined(bias, sheet.total(products))
+    assert (kinds["mm"], kinds["sum"], kinds["add"], kinds["cat"]) == (1, 2, 1, 2)
+
+
+def test_sums_of_rows_that_no_product_needs_stay() -> None:
+    sheet = Sheet(5)
+    sums = [sheet.call(aten.sum.dim_IntList, sheet.given(2, 6), [0], True) for _ in range(3)]
+    assert sheet.joined(sheet.total(sums)) == {"sum": 3, "add": 2}
+
+
+def test_a_sum_over_one_element_is_what_it_sums() -> None:
+    sheet = Sheet(6)
+    given = sheet.given(1, 3, 1)
+    one, both, all_rows, dropped = (
+        sheet.call(aten.sum.dim_IntList, given, *how)
+        for how in (([0], True), ([0, 2], True), ([1], True), ([0], False))
+    )
+    assert sheet.joined(one, both, all_rows, dropped) == {"sum": 2}
+
+
+def test_sums_that_broadcast_or_weigh_stay() -> None:
+    sheet = Sheet(7)
+    row = sheet.product(1, (1, 5))
+    weighed = sheet.graph.create_node(
+        "call_function", aten.add.Tensor, (sheet.product(1, (6, 5)), sheet.product(1, (6, 5))), {"alpha": 2}
+    )
+    weighed.meta["val"] = stand_in(weighed)
+    kinds = sheet.joined(sheet.call(aten.add.Tensor, row, sheet.product(1, (6, 5))), weighed)
+    assert (kinds["mm"], kinds["add"]) == (4, 2)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a head that reads all its states."""
+
+    def __init__(self, kind: str, **options: object) -> None:
+        super().__init__()
+        self.layer = getattr(nn, kind)(12, 16, batch_first=True, **options)
+        self.head = nn.LazyLinear(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(x)[0]).flatten(0, 1)
+        return out
+
+
+def graphs(module: nn.Module) -> tuple[OpGraph, OpGraph]:
+    """The graph of a step without and with joined gradients."""
+    x = torch.randn(2, 6, 12)
+    module(x)
+    job = Job(module, (x,), (torch.randint(5, (12,)),), functional.cross_entropy)
+    return capture_job(job, ["drop-detach"]).graph, capture_job(job, ["drop-detach", "join-gradients"]).graph
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_has_one_product_for_the_gradient_of_a_weight(kind: str) -> None:
+    apart, joined = graphs(Recurrent(kind))
+    weight = next(op.outputs[0].shape for op in joined.ops if op.id == "layer.weight_hh_l0")
+
+    def products(graph: OpGraph) -> int:
+        made = [op for op in graph.ops if op.kind == "aten.mm" and op.phase == "backward"]
+        return sum(op.outputs[0].shape in (weight, weight[::-1]) for op in made)
+
+    assert products(joined) == 1
+    assert products(apart) == 6
