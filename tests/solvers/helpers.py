@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -81,4 +82,29 @@ def broken_rules(instance: Instance, schedule: Schedule) -> list[str]:
                 broken.append(f"one of ops {other} and {op} is inside the other")
     if schedule.makespan != max(end):
         broken.append("wrong makespan")
+    return broken
+
+
+def broken_transfers(instance: Instance, schedule: Schedule) -> list[str]:
+    """Readers that start too early, transfers that leave too early, and links that are used twice at a time."""
+    traffic, broken = instance.traffic, []
+    assert traffic is not None
+    end = [begin + instance.duration[op][schedule.device[op]] for op, begin in enumerate(schedule.start)]
+    there = {(send.request, send.target): send.end for send in schedule.transfers}
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for send in schedule.transfers:
+        ready = end[traffic.requests[send.request].source]
+        for segment, begin in zip(send.route, send.start, strict=True):
+            broken += [f"{send} too early"] if begin < ready else []
+            ready = begin + segment.ticks
+            for link, offset, ticks in segment.holds:
+                uses.setdefault(link, []).append((begin + offset, begin + offset + ticks))
+    for number, request in enumerate(traffic.requests):
+        for op in request.readers:
+            here = schedule.device[op]
+            if here != schedule.device[request.source] and schedule.start[op] < there[number, here]:
+                broken.append(f"op {op} before {request}")
+    for link, times in uses.items():
+        lasting = sorted(time for time in times if time[0] < time[1])
+        broken += [f"link {link} at {b}" for a, b in pairwise(lasting) if b[0] < a[1]]
     return broken

@@ -1,16 +1,13 @@
 """Annealed solutions: what compiled code runs is what `in_sequence` runs, and what it finds keeps every rule."""
 
-from collections.abc import Iterator
-from itertools import pairwise
 from random import Random
 
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import linked, ring, star
-from solvers.helpers import broken_rules, make_graph, make_machine
-from solvers.random_problems import random_everything
+from solvers.helpers import broken_rules, broken_transfers, make_graph, make_machine
+from solvers.local_search.contended import contended_instances
 
-from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
@@ -38,46 +35,6 @@ def _chain(instance: Instance, start: Schedule) -> Chain:
     built = build_arrays(instance)
     assert built is not None
     return Chain.of(instance, *built, start)
-
-
-def _random_instances(count: int = 400) -> Iterator[tuple[int, Instance, Schedule]]:
-    """Contended instances with pins, groups, unequal devices, relays, half duplex and barriers, and schedules."""
-    for seed in range(count):
-        graph, topology, options = random_everything(seed)
-        if options.contention != "link":
-            continue
-        try:
-            instance = build_instance(build_problem(graph, topology, options))
-        except InfeasibleError:
-            continue
-        start = list_schedule(instance, instance.order) if build_arrays(instance) and all(instance.allowed) else None
-        if start is not None and start.makespan:
-            yield seed, instance, start
-
-
-def _broken_transfers(instance: Instance, schedule: Schedule) -> list[str]:
-    """Readers that start too early, transfers that leave too early, and links that are used twice at a time."""
-    traffic, broken = instance.traffic, []
-    assert traffic is not None
-    end = [begin + instance.duration[op][schedule.device[op]] for op, begin in enumerate(schedule.start)]
-    there = {(send.request, send.target): send.end for send in schedule.transfers}
-    uses: dict[int, list[tuple[int, int]]] = {}
-    for send in schedule.transfers:
-        ready = end[traffic.requests[send.request].source]
-        for segment, begin in zip(send.route, send.start, strict=True):
-            broken += [f"{send} too early"] if begin < ready else []
-            ready = begin + segment.ticks
-            for link, offset, ticks in segment.holds:
-                uses.setdefault(link, []).append((begin + offset, begin + offset + ticks))
-    for number, request in enumerate(traffic.requests):
-        for op in request.readers:
-            here = schedule.device[op]
-            if here != schedule.device[request.source] and schedule.start[op] < there[number, here]:
-                broken.append(f"op {op} before {request}")
-    for link, times in uses.items():
-        lasting = sorted(time for time in times if time[0] < time[1])
-        broken += [f"link {link} at {b}" for a, b in pairwise(lasting) if b[0] < a[1]]
-    return broken
 
 
 @pytest.mark.parametrize("machine", _MACHINES)
@@ -125,7 +82,7 @@ def test_a_plan_enters_without_loss(machine: str, rule: Rule) -> None:
 
 def test_random_plans_enter_without_loss() -> None:
     count, turned = 0, 0
-    for seed, instance, _ in _random_instances(200):
+    for seed, instance, _ in contended_instances(200):
         start = construct(instance, heft)
         if start is not None:
             chain = _chain(instance, start)
@@ -137,13 +94,13 @@ def test_random_plans_enter_without_loss() -> None:
 
 def test_what_is_found_keeps_every_rule() -> None:
     count, shorter = 0, 0
-    for seed, instance, start in _random_instances():
+    for seed, instance, start in contended_instances():
         chain = _chain(instance, start)
         chain.go_on(300, 0.05 * start.makespan, seed)
         found = chain.schedule()
         assert keeps_blocks_and_memory(instance, found) or not keeps_blocks_and_memory(instance, start)
         assert broken_rules(instance, found) == broken_rules(instance, start) == [], seed
-        assert _broken_transfers(instance, found) == [], seed
+        assert broken_transfers(instance, found) == [], seed
         count, shorter = count + 1, shorter + (found.makespan < start.makespan)
     assert count > 50
     assert shorter > count / 5

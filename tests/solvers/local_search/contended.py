@@ -1,0 +1,27 @@
+"""Random instances with contended links."""
+
+from collections.abc import Iterator
+
+from solvers.random_problems import random_everything
+
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.local_search.arrays import build_arrays
+
+
+def contended_instances(count: int = 400) -> Iterator[tuple[int, Instance, Schedule]]:
+    """Contended instances with pins, groups, unequal devices, relays, half duplex and barriers, and schedules."""
+    for seed in range(count):
+        graph, topology, options = random_everything(seed)
+        if options.contention != "link":
+            continue
+        try:
+            instance = build_instance(build_problem(graph, topology, options))
+        except InfeasibleError:
+            continue
+        start = list_schedule(instance, instance.order) if build_arrays(instance) and all(instance.allowed) else None
+        if start is not None and start.makespan:
+            yield seed, instance, start
