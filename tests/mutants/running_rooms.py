@@ -141,8 +141,8 @@ PLACED = (
     Mutant(
         "runtime/placed/module_snapshot.py",
         "freezing a parameter is no edit",
-        "(one.shape, one.dtype, one.requires_grad)",
-        "(one.shape, one.dtype, True)",
+        "(one.shape, one.stride(), one.dtype, one.requires_grad)",
+        "(one.shape, one.stride(), one.dtype, True)",
         ("runtime/placed/test_edits.py",),
     ),
     Mutant(

@@ -8,7 +8,7 @@ optimum. In all other cases what is put together is only a candidate, whose true
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
@@ -21,6 +21,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.side_by_side import side_by_side
 from dlplacer.solvers.instance.symmetry import interchangeable
 
 _BOUND_S = 0.5
@@ -96,13 +97,15 @@ class SegmentChain:
         return [*self._unproven(self.alone), *self._unproven(self.series)]
 
     def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
-        """Spend some work on every open series, until a moment of `time.monotonic`."""
-        for series in self.open:
+        """Spend some work on every open series, one per worker at a time, until a moment of `time.monotonic`."""
+
+        def spend(series: Series, workers: int) -> None:
             left = min(stop_at - time.monotonic(), self.budget.left_s)
-            if left <= 0:
-                return
-            self.incumbents[series.instance].budget = self.budget_of(left)
-            search(self, series, work)
+            if left > 0:
+                self.incumbents[series.instance].budget = replace(self.budget_of(left), workers=workers)
+                search(self, series, work)
+
+        side_by_side([partial(spend, series) for series in self.open], self.budget.workers)
 
     def raised(self, bounds: Bounds, seconds: float) -> Bounds:
         """Bounds of the whole, with the heads and tails of cut ops raised by the segments before and after them.

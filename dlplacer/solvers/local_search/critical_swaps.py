@@ -1,4 +1,4 @@
-"""Steepest descent over the orders of ops on devices and of transfers on links, placement and routes kept.
+"""Descent over the orders of ops on devices and of transfers on links, placement and routes kept.
 
 A schedule with its transfers is a disjunctive graph (Roy and Sussmann 1964): its nodes are ops and route segments, its
 arcs say what waits for what, and every device and link direction has an order of those that occupy it. The makespan is
@@ -69,7 +69,7 @@ class DisjunctiveGraph:
             raise ValueError("a schedule whose orders wait for one another")
 
     def descend(self, stop_at: float) -> int:
-        """Make moves that shorten the schedule while there are any; its makespan.
+        """Make moves that shorten the schedule, the first that is found each time, while there are any; its makespan.
 
         Parameters
         ----------
