@@ -162,6 +162,9 @@ def _send_segment(
     legs, size, leg, epoch = solution.legs, arrays.sizes[request], counts[TRIAL_LEGS], counts[EPOCH]
     begin = segment_start(segments, holds, busy, links, segment, size, ready, base, epoch)
     if leg == legs.shape[1]:
+        # The trial is void, but it has to end: `receive` asks until all is there.
+        solution.arrivals[request, target, TRIAL_ARRIVAL] = begin
+        solution.arrivals[request, target, TRIAL_EPOCH] = epoch
         counts[OVERFLOW] = 1
         return begin
     legs[1, leg, REQUEST], legs[1, leg, TARGET], legs[1, leg, SEGMENT] = request, target, segment
@@ -197,6 +200,8 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
         for later in range(segment + 1, limit):
             time = _send_segment(arrays, solution, request, target, later, limit, sent, time, base, at)
             sent = counts[TRIAL_LEGS] - 1
+        arrivals = solution.arrivals
+        arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
         return int(time)
     for route in range(first, first + count):
         time = ready
