@@ -106,15 +106,19 @@ def test_what_is_found_keeps_every_rule() -> None:
     assert shorter > count / 5
 
 
-def test_more_uses_of_a_link_than_its_table_holds_make_it_larger() -> None:
-    count = 200
-    names = [f"k{number}" for number in range(count)]
-    graph = make_graph(dict.fromkeys(names, 1.0), [(f"k{n}", f"k{n + 100}", 1) for n in range(100)])
+@pytest.mark.parametrize("readers", [1000, 1])
+def test_more_transfers_than_tables_hold_make_them_larger(readers: int) -> None:
+    # Read by one op, they fill the table of all transfers while it asks for its inputs.
+    sent, ends = 1000, [f"r{number}" for number in range(readers)]
+    graph = make_graph(
+        {f"k{number}": 1.0 for number in range(sent)} | dict.fromkeys(ends, 1.0),
+        [(f"k{number}", ends[number % readers], 1) for number in range(sent)],
+    )
     instance = _instance(graph, make_machine(2))
-    start = in_sequence(instance, [number // 100 for number in range(count)], instance.order)
+    start = in_sequence(instance, [0] * sent + [1] * readers, instance.order)
     chain = _chain(instance, start)
-    assert chain.makespan == start.makespan == 102
-    assert len(chain.schedule().transfers) == 100
+    assert chain.makespan == start.makespan == sent + 2
+    assert len(chain.schedule().transfers) == sent
 
 
 def test_a_refused_solution_is_left_for_the_last_plan() -> None:
