@@ -116,11 +116,13 @@ def place(
     budget = Budget(began + time_limit_s - finish_s, gap, seed, workers or len(usable_cores()), stop or Event())
     solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
     apart = problem_by_processes(problem)
-    found = solve(problem, on_progress) if apart is None else _in_both_ways(problem, apart, solve, on_progress)
+    found = (
+        solve(problem, on_progress) if apart is None else _as_threads_and_processes(problem, apart, solve, on_progress)
+    )
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
 
 
-def _in_both_ways(
+def _as_threads_and_processes(
     problem: Problem, apart: Problem, solve: Callable[..., Result], on_progress: Callable[[Progress], None]
 ) -> Result:
     """The better of the plans for cores as threads that take turns and as processes of their own."""

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.answer import Answer
 from dlplacer.runtime.devices.base import T
+from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
@@ -42,7 +42,7 @@ class Worker:
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        future = Answer[T]()
+        future = InterruptibleFuture[T]()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
@@ -69,7 +69,7 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
             thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
             tried.append(tasks)
             thread.start()
-            answer = Answer[bool]()
+            answer = InterruptibleFuture[bool]()
             tasks.put((answer, suits))
             if answer.result() or len(tried) == _MOST_TRIES:
                 tried.pop()

@@ -12,7 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from dlplacer.core.errors import RunError, first_line
-from dlplacer.runtime.devices.answer import Answer
+from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
 
 T = TypeVar("T")
 _POLL_S = 0.1
@@ -68,7 +68,7 @@ class Failure:
 
     def future(self) -> "Future[Any]":
         """A future that fails with the run."""
-        future: Future[Any] = Answer()
+        future: Future[Any] = InterruptibleFuture()
         with self._lock:
             if self.error is not None:
                 future.set_exception(self.error)

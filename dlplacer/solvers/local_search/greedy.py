@@ -26,11 +26,6 @@ from dlplacer.solvers.local_search.arrays import (
 )
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.sending import (
-    line,
-    receive,
-    segment_start,
-)
 from dlplacer.solvers.local_search.solution import (
     DEVICE,
     EPOCH,
@@ -42,6 +37,11 @@ from dlplacer.solvers.local_search.solution import (
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
+)
+from dlplacer.solvers.local_search.transfer_scheduling import (
+    line,
+    receive,
+    segment_start,
 )
 
 

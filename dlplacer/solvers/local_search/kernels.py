@@ -17,13 +17,6 @@ from dlplacer.solvers.local_search.arrays import (
     Ints,
 )
 from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.sending import (
-    first_after,
-    line,
-    receive,
-    take_turn,
-    touch,
-)
 from dlplacer.solvers.local_search.solution import (
     ARRIVAL,
     ARRIVAL_LEG,
@@ -57,6 +50,13 @@ from dlplacer.solvers.local_search.solution import (
     TRIAL_USES,
     USES,
     Solution,
+)
+from dlplacer.solvers.local_search.transfer_scheduling import (
+    first_after,
+    line,
+    receive,
+    take_turn,
+    touch,
 )
 from dlplacer.solvers.local_search.turns import (
     TURN_NEXT,

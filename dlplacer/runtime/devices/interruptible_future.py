@@ -6,7 +6,7 @@ from concurrent.futures import Future, InvalidStateError
 from dlplacer.runtime.devices.base import T
 
 
-class Answer(Future[T]):
+class InterruptibleFuture(Future[T]):
     """A future whose result a Ctrl-C may interrupt anywhere.
 
     `Future.result` takes a lock, in Python, that the other thread needs to give the result: interrupted while it
@@ -30,7 +30,7 @@ class Answer(Future[T]):
         return super().result()
 
     def set_result(self, result: T) -> None:
-        """Answer; InvalidStateError if that was done before."""
+        """InterruptibleFuture; InvalidStateError if that was done before."""
         self._require_open()
         super().set_result(result)
         self._give()

@@ -8,12 +8,12 @@ from concurrent.futures import Future, InvalidStateError
 import pytest
 from runtime.signal_injection import interrupted_at, places
 
-from dlplacer.runtime.devices.answer import Answer
+from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
 from dlplacer.runtime.devices.worker import Worker
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 
-WAITING = r"/(devices/answer|concurrent/futures/_base|threading|distributed/failure)\.py$"
+WAITING = r"/(devices/interruptible_future|concurrent/futures/_base|threading|distributed/failure)\.py$"
 
 
 def late() -> str:
@@ -50,7 +50,7 @@ def test_a_ctrl_c_anywhere_leaves_the_other_thread_free(kind: Callable[[], Calla
 
 
 def test_an_answer_that_does_not_come_is_waited_for_until_the_limit() -> None:
-    answer = Answer[int]()
+    answer = InterruptibleFuture[int]()
     with pytest.raises(TimeoutError):
         answer.result(0.01)
     threading.Timer(0.01, answer.set_result, [3]).start()
@@ -59,7 +59,7 @@ def test_an_answer_that_does_not_come_is_waited_for_until_the_limit() -> None:
 
 def test_only_the_first_answer_counts_also_while_the_lock_of_the_future_is_taken() -> None:
     """A second one must not even ask for the lock: who was interrupted behind the first may have left it taken."""
-    answer = Answer[int]()
+    answer = InterruptibleFuture[int]()
     answer.set_exception(OSError("first"))
     assert isinstance(answer, Future)
     with answer._condition, pytest.raises(InvalidStateError):
