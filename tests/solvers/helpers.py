@@ -107,4 +107,6 @@ def broken_transfers(instance: Instance, schedule: Schedule) -> list[str]:
     for link, times in uses.items():
         lasting = sorted(time for time in times if time[0] < time[1])
         broken += [f"link {link} at {b}" for a, b in pairwise(lasting) if b[0] < a[1]]
+        moments = [begin for begin, until in times if begin == until]
+        broken += [f"link {link} at {moment}" for moment in moments for a, b in lasting if a < moment < b]
     return broken

@@ -9,6 +9,7 @@ is long ready may leave behind one that is read earlier, although both would be 
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -20,6 +21,9 @@ Arcs = list[list[tuple[int, int]]]
 
 _FARTHEST = 4
 """Places by which a node moves ahead at once; farther moves are made of these."""
+
+_MOST_PASSES = 100
+"""Passes over nodes that wait for one another until a move is given up: those that settle take a few."""
 
 
 def swap_critical(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
@@ -62,10 +66,11 @@ class DisjunctiveGraph:
         for row in self._arcs:
             for target, _ in row:
                 self._waits[target] += 1
-        self.start: list[int] = []
+        self.start = [*schedule.start, *(begin for transfer in schedule.transfers for begin in transfer.start)]
+        self.makespan = schedule.makespan
         self._before: list[tuple[int, int]] = []
-        self.makespan = 0
-        if not self._retime():
+        # Passes as many as nodes find all longest paths (Bellman 1958).
+        if not self._retime(most_passes=len(self._arcs)):
             raise ValueError("a schedule whose orders wait for one another")
 
     def descend(self, stop_at: float) -> int:
@@ -112,34 +117,30 @@ class DisjunctiveGraph:
             return
         first = self.instance.device_count
         self.orders += [[] for _ in range(traffic.routes.resource_count)]
-        occupied: list[list[tuple[int, int]]] = [[] for _ in self.orders]
+        occupied: list[list[tuple[int, int, int]]] = [[] for _ in self.orders]
         for transfer in self.transfers:
             request = traffic.requests[transfer.request]
             before, ticks = request.source, self.instance.duration[request.source][self.device[request.source]]
             for segment, begin in zip(transfer.route, transfer.start, strict=True):
                 node = len(self._arcs)
                 self._arcs.append([])
-                self._holds.append({first + link: (offset, held) for link, offset, held in segment.holds if held})
-                for link, (offset, _) in self._holds[node].items():
-                    occupied[link].append((begin + offset, node))
+                self._holds.append({first + link: (offset, held) for link, offset, held in segment.holds})
+                for link, (offset, held) in self._holds[node].items():
+                    occupied[link].append((begin + offset, begin + offset + held, node))
                 self._arcs[before].append((node, ticks))
                 before, ticks = node, segment.ticks
             readers = [reader for reader in request.readers if self.device[reader] == transfer.target]
             self._arcs[before] += [(reader, ticks) for reader in readers]
         for link in range(first, len(self.orders)):
-            self.orders[link] = [node for _, node in sorted(occupied[link])]
+            self.orders[link] = [node for *_, node in sorted(occupied[link])]
 
-    def _retime(self) -> bool:
+    def _retime(self, most_passes: int = _MOST_PASSES) -> bool:
         """Start times and makespan of the orders; False, and no change, if they wait for one another."""
         count = len(self._arcs)
-        waits, holds = self._waits.copy(), self._holds
-        follows: Arcs = [[] for _ in range(count)]
-        for resource, order in enumerate(self.orders):
-            for place in range(1, len(order)):
-                one, other = order[place - 1], order[place]
-                offset, held = holds[one][resource]
-                follows[one].append((other, offset + held - holds[other][resource][0]))
-                waits[other] += 1
+        waits, follows = self._waits.copy(), self._follows()
+        for row in follows:
+            for target, _ in row:
+                waits[target] += 1
         start = [0] * count
         before = [(-1, 0)] * count
         ready = [node for node in range(count) if not waits[node]]
@@ -152,12 +153,48 @@ class DisjunctiveGraph:
                     waits[target] -= 1
                     if not waits[target]:
                         ready.append(target)
-        if len(ready) < count:
+        left = [node for node in range(count) if waits[node]]
+        if left and not self._settle(left, follows, start, before, most_passes):
             return False
         self.start, self._before = start, before
         self._last = max(range(self.instance.op_count), key=self._end)
         self.makespan = self._end(self._last)
         return True
+
+    def _follows(self) -> Arcs:
+        """The arcs from each node to those that are next after it on what it occupies."""
+        holds = self._holds
+        follows: Arcs = [[] for _ in self._arcs]
+        for resource, order in enumerate(self.orders):
+            for one, other in pairwise(order):
+                offset, held = holds[one][resource]
+                follows[one].append((other, offset + held - holds[other][resource][0]))
+        return follows
+
+    def _settle(
+        self, left: list[int], follows: Arcs, start: list[int], before: list[tuple[int, int]], most_passes: int
+    ) -> bool:
+        """Push nodes on circles of arcs, and those behind them, to their starts; whether they come to rest in time.
+
+        Store-and-forward transfers hold one link after the other, so each of two may be ahead of the other on a link
+        without waiting: a circle of arcs whose ticks are not above 0 in sum.
+        """
+        latest = max(self.makespan, *self.start)
+        left.sort(key=self.start.__getitem__)
+        for _ in range(most_passes):
+            moved = False
+            for node in left:
+                now = start[node]
+                for which, row in enumerate((self._arcs[node], follows[node])):
+                    for target, ticks in row:
+                        if now + ticks > start[target]:
+                            start[target], before[target] = now + ticks, (node, which)
+                            moved = True
+                if now > latest:
+                    return False
+            if not moved:
+                return True
+        return False
 
     def _end(self, op: int) -> int:
         return self.start[op] + self.instance.duration[op][self.device[op]]
