@@ -168,7 +168,8 @@ class StageDual:
         most += float((self.beside_work @ work).sum() + self.beside_size.sum() * kept.max())
         unit = _LARGEST / most
         whole = [np.floor(np.maximum(prices, 0) * unit).astype(np.int64) for prices in (kept, work)]
-        return int(path * unit), whole[0], whole[1]
+        # A price of unlimited memory would be paid and not given back.
+        return int(path * unit), np.where(self.capacity < 0, 0, whole[0]), whole[1]
 
     def _prices(self, one: _Class) -> tuple[float, tuple[float, Floats, Floats]]:
         """What the planes of a class allow at most, and the prices at which they do."""

@@ -14,7 +14,7 @@ from dlplacer.solvers.heuristics.common.ready_order import program_order
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import FAR, Instance
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ def search_stages(
         return
     sizes = [*instance.footprint, *(stash.size for stash in kept)]
     dual = StageDual(replace(instance, capacity=tuple(reachable_capacity(sizes, instance.capacity))), chain)
-    known = incumbent.best.makespan if incumbent.best is not None else None
-    bound = dual.solve(began + params.dual_share * seconds, *([] if known is None else [known]))
-    incumbent.raise_bound(min(bound, known) if known is not None else bound)
+    enough = FAR if incumbent.best is None else incumbent.best.makespan
+    incumbent.raise_bound(dual.solve(began + params.dual_share * seconds, enough))
     ranks, order = [by_rank(instance, upward_ranks(instance, weight)) for weight in (1.0, 0.0)], program_order(instance)
     for wished in dual.placements()[: params.placements]:
         placement = fitted(instance, wished, order)

@@ -51,10 +51,11 @@ class StageWalks:
         self.stages = stages
         self.device_count = device_count
         self.shape = 2, 1 << device_count, device_count
-        known: dict[bytes, _Moves] = {}
+        known: dict[tuple[int, bytes], _Moves] = {}
         self._moves = []
         for stage in stages:
-            key = stage.choices.tobytes()
+            # (0, 1) is a placement of two blocks, or two placements of one.
+            key = len(stage.blocks), stage.choices.tobytes()
             if key not in known:
                 known[key] = self._moves_of(stage)
             self._moves.append(known[key])

@@ -12,7 +12,7 @@ from solvers.helpers import one_worker
 from solvers.naive_model import naive_optimum
 from solvers.random_problems import random_everything, random_problem
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -103,11 +103,27 @@ def test_outputs_kept_for_the_backward_pass_take_memory() -> None:
     assert _bound_s(graph, topology, Options(contention="none")) >= 24 + 2 + 1
 
 
+@pytest.mark.parametrize("fast", ["d0", "d1"])
+def test_two_layers_held_on_two_devices_are_no_layer_that_may_be_on_either(fast: str) -> None:
+    # The first stage has one placement of two blocks, (d0, d1), the second two of one block, d0 and d1.
+    names = "d0", "d1"
+    ops = [Op(f"held on {name}", "x", 1, devices=(name,), weight_bytes=1) for name in names]
+    ops += [Op("free", "x", {"slow": 50, "fast": 1}, weight_bytes=1)]
+    edges = tuple(Edge(before.id, op.id, 1) for before, op in pairwise(ops))
+    devices = tuple(Device(name, "fast" if name == fast else "slow", memory_bytes=2) for name in names)
+    graph, topology = OpGraph(tuple(ops), edges), Topology(devices, (), (Link("d0", "d1", 1, 10),))
+    # 3 seconds of work, and 1 byte and the latency once, or there and back
+    optimum = 3 + (11 if fast == "d1" else 22)
+    assert optimal_makespan(graph, topology) == optimum
+    assert _bound_s(graph, topology) == optimum
+
+
 def _random_stages(random: Random, devices: int) -> list[DecisionStage]:
     stages = []
     for number in range(random.randint(1, 4)):
         blocks = random.choice([1, 1, 2])
-        choices = np.array(list(product(range(devices), repeat=blocks)), np.int64)
+        allowed = [sorted(random.sample(range(devices), random.randint(1, devices))) for _ in range(blocks)]
+        choices = np.array(list(product(*allowed)), np.int64)
         shape = devices, len(choices)
 
         def drawn(*size: int) -> np.ndarray:
@@ -189,6 +205,28 @@ def test_it_never_exceeds_the_optimum_with_memory_over_time() -> None:
         if optimum is not None:
             assert _bound_s(graph, small, options) <= optimum, seed
     assert kept > 5
+
+
+def test_no_price_is_paid_for_unlimited_memory() -> None:
+    graph = OpGraph(tuple(Op(f"l{i}", "x", 1, weight_bytes=3) for i in range(3)), (Edge("l0", "l1", 1),))
+    devices = Device("small", memory_bytes=3), Device("roomy")
+    instance, chain, _ = _chain(graph, Topology(devices, (), (Link("small", "roomy", 1),)), Options.paper())
+    dual = StageDual(instance, chain)
+    prices = dual._whole_prices(1.0, np.array([2.0, 1e-7]), np.zeros(2))
+    assert prices[1][0] > 0
+    assert prices[1][1] == 0
+
+
+def test_a_bound_above_a_known_schedule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = build_problem(*_parallel_layers(0), Options.paper())
+    instance = build_instance(problem)
+    incumbent = Incumbent(one_worker(10))
+    incumbent.offer(construct(instance, heft))
+    best = incumbent.best
+    assert best is not None
+    monkeypatch.setattr(StageDual, "solve", lambda *_: best.makespan + 1)
+    with pytest.raises(InternalError, match="above the makespan"):
+        search_stages(problem, instance, lower_bounds(instance, 1.0), incumbent, 3.0)
 
 
 def _parallel_layers(seed: int) -> tuple[OpGraph, Topology]:
