@@ -23,10 +23,10 @@ UNLIMITED = 2**60
 MOST_WITH_DETOURS = 8
 """Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
 
-IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
+IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES, OP_BYTES = 0, 1, 2, 4, 6, 8, 10
 """Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its unit, and the first of two limits of
 lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
-reads, and requests that it is the source of."""
+reads, and requests that it is the source of; last the footprint of its block, which the block's first op brings."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
 """Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
@@ -88,7 +88,8 @@ def build_arrays(instance: Instance) -> tuple[InstanceArrays, list[TimedRoute]] 
     count, devices = instance.op_count, range(instance.device_count)
     reads = [*traffic.reads, *([()] * (count - len(traffic.reads)))]
     lists = _Lists()
-    ops = np.zeros((count, WRITES + 2), np.int64)
+    ops = np.zeros((count, OP_BYTES + 1), np.int64)
+    ops[[members[0] for members in instance.members], OP_BYTES] = instance.footprint
     writes: list[list[int]] = [[] for _ in range(count)]
     for number, request in enumerate(traffic.requests):
         writes[request.source].append(number)

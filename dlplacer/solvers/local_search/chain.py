@@ -8,7 +8,7 @@ from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
-from dlplacer.solvers.local_search.arrays import InstanceArrays, Ints
+from dlplacer.solvers.local_search.arrays import OP_BYTES, InstanceArrays, Ints
 from dlplacer.solvers.local_search.kernels import (
     run_from,
     take_over,
@@ -165,8 +165,7 @@ def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints,
     table[:, DEVICE], table[:, PLACE], table[:, ASKS] = devices, -1, turns.asks
     table[ops, PLACE] = np.arange(len(ops))
     used = np.zeros(instance.device_count, np.int64)
-    for size, first, _ in arrays.units:
-        used[devices[arrays.lists[first]]] += size
+    np.add.at(used, devices, arrays.ops[:, OP_BYTES])
     arrivals = np.zeros((requests, instance.device_count, TRIAL_SENT_EPOCH + 1), np.int64)
     arrivals[:, :, ARRIVAL_LEG] = arrivals[:, :, SENT_LEG] = -1
     most_legs = width * resources

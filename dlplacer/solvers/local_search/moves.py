@@ -7,6 +7,7 @@ from dlplacer.solvers.local_search.arrays import (
     FREES,
     IS_SOURCE,
     MEMBERS,
+    OP_BYTES,
     READERS,
     READS,
     SOURCE,
@@ -24,6 +25,7 @@ from dlplacer.solvers.local_search.machine_code import compiled, inner
 from dlplacer.solvers.local_search.solution import (
     CRITICAL,
     DEVICE,
+    DEVICE_BEFORE,
     MAKESPAN,
     NEVER,
     OVERFLOW,
@@ -76,7 +78,8 @@ def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> 
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = lists[member]
         before = ops[op, DEVICE]
-        ops[op, DEVICE], ops[op, PATH_BEFORE], ops[op, PATH] = device, ops[op, PATH], 0
+        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, before
+        ops[op, PATH], ops[op, PATH_BEFORE] = 0, ops[op, PATH]
         if not arrays.ops[op, IS_SOURCE]:
             first = min(first, ops[op, PLACE])
             for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
@@ -97,10 +100,33 @@ def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> 
 
 
 @inner
-def _put_back(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> None:
+def _put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
+    """Undo `_put`: the schedule that a search begins with may have a unit on several devices."""
+    ops = solution.ops
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = arrays.lists[member]
-        solution.ops[op, DEVICE], solution.ops[op, PATH] = device, solution.ops[op, PATH_BEFORE]
+        ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
+
+
+@inner
+def _account(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
+    """Count the bytes of a unit where `_put` has put it."""
+    ops, used = solution.ops, solution.used
+    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
+        op = arrays.lists[member]
+        used[ops[op, DEVICE_BEFORE]] -= arrays.ops[op, OP_BYTES]
+        used[ops[op, DEVICE]] += arrays.ops[op, OP_BYTES]
+
+
+@inner
+def _bytes_on(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
+    """The bytes of a unit that are on a device."""
+    size = 0
+    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
+        op = arrays.lists[member]
+        if solution.ops[op, DEVICE] == device:
+            size += arrays.ops[op, OP_BYTES]
+    return size
 
 
 @inner
@@ -142,7 +168,8 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             there = np.random.randint(devices)
         if there == here or not arrays.allowed[unit, there]:
             return -1, 0, 0, -1
-        moved = arrays.units[unit, BYTES]
+        more = arrays.units[unit, BYTES] - _bytes_on(arrays, solution, unit, there)
+        less = _bytes_on(arrays, solution, unit, here)
         if kind < 0.35:
             beside = place + np.random.randint(-reach, reach + 1)
             if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
@@ -150,8 +177,9 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             other = arrays.ops[sequence[beside], UNIT]
             if other == unit or not arrays.allowed[other, here]:
                 return -1, 0, 0, -1
-            moved -= arrays.units[other, BYTES]
-        if used[there] + moved > arrays.capacity[there] or used[here] - moved > arrays.capacity[here]:
+            more -= _bytes_on(arrays, solution, other, there)
+            less -= arrays.units[other, BYTES] - _bytes_on(arrays, solution, other, here)
+        if used[there] + more > arrays.capacity[there] or used[here] - less > arrays.capacity[here]:
             return -1, 0, 0, -1
     if kind >= 0.55 or kind < 0.1:
         low, high = _room(arrays, solution, op, reach)
@@ -188,7 +216,7 @@ def anneal(
         In ticks: a move that makes the schedule so much longer is taken once in e times.
     """
     np.random.seed(seed)
-    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
+    ops, sequence, counts = solution.ops, solution.sequence, solution.counts
     run, taken = 0, 0
     for _ in range(trials):
         most = counts[MAKESPAN] - int(temperature * np.log(1.0 - np.random.random()))
@@ -209,18 +237,19 @@ def anneal(
         if makespan < NEVER:
             taken += 1
             take_over(arrays, solution, first, makespan)
-            moved = arrays.units[unit, BYTES] - (0 if other < 0 else arrays.units[other, BYTES])
-            used[there] += moved
-            used[here] -= moved
+            if there != here:
+                _account(arrays, solution, unit)
+                if other >= 0:
+                    _account(arrays, solution, other)
             if makespan < best_makespan:
                 best_makespan = makespan
                 _copy(solution, best_devices, best_sequence)
             continue
         _shift(ops, sequence, target, place)
         if there != here:
-            _put_back(arrays, solution, unit, here)
+            _put_back(arrays, solution, unit)
             if other >= 0:
-                _put_back(arrays, solution, other, there)
+                _put_back(arrays, solution, other)
         else:
             ops[op, PATH] = ops[op, PATH_BEFORE]
         if counts[OVERFLOW]:

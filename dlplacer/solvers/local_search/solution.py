@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from dlplacer.solvers.local_search.arrays import Ints
 
-DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END, PATH_BEFORE, ASKS = range(9)
+DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END, DEVICE_BEFORE, PATH_BEFORE, ASKS = range(10)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), ticks from its start to the end of the
-schedule along the longest path, its times, its times in the trial, its path before it was moved, and
+schedule along the longest path, its times, its times in the trial, its device and its path before it was moved, and
 the first turn of a transfer ahead of it (-1: none)."""
 
 ARRIVAL, ARRIVAL_LEG, TRIAL_ARRIVAL, TRIAL_EPOCH, SENT_LEG, TRIAL_SENT_LEG, TRIAL_SENT_EPOCH = range(7)

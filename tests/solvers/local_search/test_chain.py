@@ -20,7 +20,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.solution import MAKESPAN
+from dlplacer.solvers.local_search.solution import DEVICE, MAKESPAN, START
 from dlplacer.solvers.local_search.turns import TURN_ROUTE, TURN_SEGMENT
 from dlplacer.solvers.local_search.units import move_units
 
@@ -67,6 +67,26 @@ def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: R
         again = _chain(instance, start)
         again._device, again._sequence = now.ops[:, 0].copy(), now.sequence.copy()
         assert again._run() == now.counts[MAKESPAN]
+
+
+def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
+    # Ops of no time move with a neighbour, but a schedule may have the two on different devices: what moves together
+    # has been apart, and is put apart again.
+    apart = 0
+    for seed, instance, start in contended_instances(200):
+        chain, again = _chain(instance, start), _chain(instance, start)
+        apart += any(len({start.device[op] for op in unit}) > 1 for unit in move_units(instance))
+        for number in range(2):
+            chain.go_on(20, 0.02 * start.makespan, number)
+            now = chain._solution
+            again._device, again._sequence, again._turns = now.ops[:, DEVICE].copy(), now.sequence.copy(), chain._turns
+            assert again._run() == now.counts[MAKESPAN], seed
+            assert (again._solution.ops[:, START] == now.ops[:, START]).all(), seed
+            used = [0] * instance.device_count
+            for ops, size in zip(instance.members, instance.footprint, strict=True):
+                used[now.ops[ops[0], DEVICE]] += size
+            assert now.used.tolist() == used, seed
+    assert apart >= 2
 
 
 @pytest.mark.parametrize("machine", _MACHINES)
