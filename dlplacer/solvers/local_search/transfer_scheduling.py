@@ -85,13 +85,17 @@ def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick
 
 @inner
 def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
-    """Enter a use of a link direction; whether there was room in the table."""
+    """Enter a use of a link direction; whether there was room in the table.
+
+    Uses are in the order of their begins, and of their ends: one of no time comes before one that begins with it.
+    """
     place = links[link, TRIAL_USES]
-    if end <= begin:
-        return True
     if place == busy.shape[2]:
         return False
-    while place > 0 and busy[1, link, place - 1, FROM] > begin:
+    while place > 0 and (
+        busy[1, link, place - 1, FROM] > begin
+        or (busy[1, link, place - 1, FROM] == begin and busy[1, link, place - 1, TO] > end)
+    ):
         for column in range(3):
             busy[1, link, place, column] = busy[1, link, place - 1, column]
         place -= 1
@@ -118,9 +122,7 @@ def segment_start(
         moved = False
         for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
             link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
-            ticks = line(holds, hold, 3, size) - offset
-            if ticks <= 0:
-                continue
+            ticks = max(0, line(holds, hold, 3, size) - offset)
             touch(busy, links, link, base, epoch)
             begin, count = ready + offset, links[link, TRIAL_USES]
             use = first_after(busy, 1, link, count, TO, begin)
@@ -172,7 +174,8 @@ def _send_segment(
     legs[1, leg, BEGIN], legs[1, leg, ASKED_AT] = begin, at
     counts[TRIAL_LEGS] = leg + 1
     for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
-        offset, until = line(holds, hold, 1, size), line(holds, hold, 3, size)
+        offset = line(holds, hold, 1, size)
+        until = max(offset, line(holds, hold, 3, size))
         if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
             counts[OVERFLOW] = 1
     time = begin + line(segments, segment, 0, size)

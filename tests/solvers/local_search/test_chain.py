@@ -10,7 +10,7 @@ from solvers.local_search.contended import contended_instances
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.construct import Rule, construct
 from dlplacer.solvers.heuristics.heft import heft
@@ -139,6 +139,21 @@ def test_more_transfers_than_tables_hold_make_them_larger(readers: int) -> None:
     chain = _chain(instance, start)
     assert chain.makespan == start.makespan == sent + 2
     assert len(chain.schedule().transfers) == sent
+
+
+def test_what_holds_a_link_for_no_time_waits_for_it_too() -> None:
+    # The four bytes of a hold d1's link from 1 to 5 and d0's from 5 to 11. The signal of z, of no bytes, passes d1's
+    # link in no time and d0's in 2: between 2 and 4 that one is free, but d1's is not.
+    links = Link("d1", "switch", 1), Link("switch", "d0", 1, 2)
+    topology = Topology((Device("d0"), Device("d1")), (Router("switch"),), links)
+    times = {"a": 1.0, "z": 1.0, "reads z": 1.0, "reads a": 1.0}
+    graph = make_graph(times, [("a", "reads a", 4), ("z", "reads z", 0)])
+    instance = build_instance(build_problem(graph, topology, Options(delay="store-and-forward")))
+    start = in_sequence(instance, [1, 1, 0, 0], [0, 1, 3, 2])
+    chain = _chain(instance, start)
+    found = chain.schedule()
+    assert broken_transfers(instance, found) == broken_transfers(instance, start) == []
+    assert chain.makespan == found.makespan == start.makespan
 
 
 def test_a_refused_solution_is_left_for_the_last_plan() -> None:
