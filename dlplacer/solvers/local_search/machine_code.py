@@ -46,6 +46,9 @@ def _of_plain_types(dispatcher: Any) -> Callable[_P, _T]:
 
     Else numba compiles it for every known integer, also for those that a variable holds only before a loop.
     """
+    if not hasattr(dispatcher, "get_call_template"):
+        # With NUMBA_DISABLE_JIT, under which coverage and debuggers see kernels, the function itself comes back.
+        return cast("Callable[_P, _T]", dispatcher)
     template_of = dispatcher.get_call_template
 
     def get_call_template(types: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -85,3 +85,8 @@ def test_nothing_is_allocated() -> None:
 
     with pytest.raises(numba.core.errors.NumbaError, match="zeros"):
         fresh(3)
+
+
+def test_without_a_compiler_kernels_are_plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert compiled(doubled)(21) == inner(doubled)(21) == 42
