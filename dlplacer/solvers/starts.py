@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility import require_placement
@@ -124,8 +125,8 @@ class StartSearch:
         """
         began, left_s = time.monotonic(), self._incumbent.budget.left_s
         pace = float("inf")
-        for number, (cost, start) in enumerate(self._starts):
-            run = _Run(number, attempts(self._problem, self._instance, partial(start, self._problem)), cost * pace)
+        for number, (cost, _) in enumerate(self._starts):
+            run = _Run(number, self._attempts(number), cost * pace)
             if number < self._sure:
                 self._ask(run, began + (PARAMS.share if hurry else PARAMS.first_share) * left_s)
                 # The first may load libraries; a pace too slow leaves out what there is time for.
@@ -163,27 +164,39 @@ class StartSearch:
         self._waiting += late
 
     def _ask(self, run: _Run, until: float) -> None:
-        """One schedule of a heuristic; it waits for its next turn unless that was its last, or there was no time."""
+        """One schedule of a heuristic; it waits for its next turn unless that was its last.
+
+        One that is cut off for lack of time waits too, and begins again.
+        """
         began, incumbent = time.monotonic(), self._incumbent
 
         def is_over() -> bool:
             return incumbent.best is not None and time.monotonic() > until
 
-        attempt = within(is_over, partial(next, run.attempts, None))
+        made = within(is_over, lambda: list(islice(run.attempts, 1)))
         run.seen, run.expected_s = True, time.monotonic() - began
         run.spent_s += run.expected_s
-        if attempt is None:
+        if made is None:
+            run.attempts = self._attempts(run.number)
+        elif not made:
             if not run.found:
                 self._in_vain.append(run)
             return
-        found = attempt.schedule
-        if found is not None:
-            run.behind = incumbent.best is not None and found.makespan >= incumbent.best.makespan
-            run.found |= attempt.admitted
-            # A refused one tells the incumbent that memory is short.
-            if incumbent.offer(found):
-                self.surrogate = attempt.surrogate
+        for attempt in made or ():
+            if attempt.schedule is not None:
+                self._offer(run, attempt, attempt.schedule)
         self._waiting.append(run)
+
+    def _offer(self, run: _Run, attempt: Attempt, found: Schedule) -> None:
+        """Offer what a heuristic has found; a refused one tells the incumbent that memory is short."""
+        incumbent = self._incumbent
+        run.behind = incumbent.best is not None and found.makespan >= incumbent.best.makespan
+        run.found |= attempt.admitted
+        if incumbent.offer(found):
+            self.surrogate = attempt.surrogate
+
+    def _attempts(self, number: int) -> Iterator[Attempt]:
+        return attempts(self._problem, self._instance, partial(self._starts[number][1], self._problem))
 
     def offer_single_device(self) -> None:
         """All ops on the device that takes least time for them and has the memory: no plan should be worse."""

@@ -117,6 +117,26 @@ def test_heuristics_without_time_go_on_later() -> None:
     assert set(asked) == {0, 1, 2, 3}
 
 
+def test_a_heuristic_that_was_cut_off_begins_again_later() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 1.0)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        asked.append(number)
+        while number == 2 and asked.count(2) == 1:
+            ask_time()
+        return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
+
+    search = StartSearch(problem, instance, incumbent, [(1.0, partial(start, number)) for number in range(3)])
+    search.run()
+    assert asked == [0, 1, 2]
+    incumbent.budget = one_worker(_FOREVER_S)
+    search.go_on()
+    search.go_on()
+    assert asked == [0, 1, 2, 2]
+
+
 def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # Bin packing alone: 6 + 5 + 4 and 5 + 5 + 5 fill two devices of 15, which worst fit decreasing misses.
     sizes = (6, 5, 5, 5, 5, 4)
