@@ -44,7 +44,7 @@ class SegmentChain:
     incumbents
         What is known of the series' instances.
     exhausted
-        Instances of series whose model is solved, although it bounds nothing: another search would find the same.
+        Instances of series whose model is solved, although it is not exact: another search would find the same.
     """
 
     def __init__(

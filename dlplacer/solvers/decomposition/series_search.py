@@ -1,11 +1,13 @@
 """One series of segments improved and proven: randomized restarts, then CP-SAT with the rows of its segments."""
 
+from ortools.sat.python import cp_model
+
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.cp_sat_search import status_of_search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 
@@ -55,14 +57,14 @@ def search_series(
             # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
             last = variables.start[offset + len(segment.ops) - 1]
             model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
-    bounding = routes is None or routes.complete or relaxed
+    exact = routes is None or routes.complete
     # With routes left out, the model's bound is none of the series: keep it apart.
-    known = incumbent if bounding else Incumbent(incumbent.budget)
-    solvable = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    known = incumbent if exact or relaxed else Incumbent(incumbent.budget)
+    status = status_of_search(model, variables, instance, known, incumbent.budget.left_s, work)
     incumbent.offer(known.best)
-    if not bounding and (known.closed or not solvable):
+    if not exact and (known.closed or status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)):
         chain.exhausted.add(instance)
-    if solvable or not bounding:
+    if status != cp_model.INFEASIBLE or not (exact or relaxed):
         return
     if upper < best.makespan:
         incumbent.raise_bound(upper + 1)

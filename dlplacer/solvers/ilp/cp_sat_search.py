@@ -120,7 +120,19 @@ def search(
     seconds: float,
     work: float = math.inf,
 ) -> bool:
-    """Solve a model for some time; better schedules and bounds go to the incumbent. False if it has no solution.
+    """Solve a model for some time; better schedules and bounds go to the incumbent. False if it has no solution."""
+    return status_of_search(model, variables, instance, incumbent, seconds, work) != cp_model.INFEASIBLE
+
+
+def status_of_search(
+    model: cp_model.CpModel,
+    variables: Variables,
+    instance: Instance,
+    incumbent: Incumbent,
+    seconds: float,
+    work: float = math.inf,
+) -> int:
+    """CP-SAT's status after a model has been solved for some time; better schedules and bounds go to the incumbent.
 
     The solver runs in a thread of its own, so that `Budget.stop` can end it with what it has. A solver that does not
     heed the time limit is left behind.
@@ -134,7 +146,7 @@ def search(
     """
     budget = incumbent.budget
     if seconds <= 0:
-        return True
+        return int(cp_model.UNKNOWN)
     solver = new_solver(budget.workers, budget.seed, seconds)
     solver.parameters.relative_gap_limit = budget.gap
     solver.parameters.max_deterministic_time = work
@@ -150,14 +162,14 @@ def search(
         if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
             solver.stop_search()
     if not running.done():
-        return True
+        return int(cp_model.UNKNOWN)
     status = running.result()
     listener.deliver(incumbent)
     if status == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         incumbent.raise_bound(_whole(solver.best_objective_bound))
-    return status != cp_model.INFEASIBLE
+    return status
 
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel, listener: "_Listener", running: Future[int]) -> None:

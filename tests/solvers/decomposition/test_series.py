@@ -1,6 +1,7 @@
 """Series decomposition against the whole model and against brute force."""
 
 import time
+from functools import partial
 
 import pytest
 from ortools.sat.python import cp_model
@@ -11,6 +12,9 @@ from solvers.random_problems import random_fork_join
 import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
@@ -38,6 +42,24 @@ def _whole_optimum(instance: Instance, upper: int) -> int:
     model, variables = build_model(instance, no_bounds(instance), upper)
     assert search(model, variables, instance, incumbent, 60.0)
     return incumbent.bound
+
+
+def test_a_series_whose_relaxation_is_solved_is_not_solved_again() -> None:
+    # On six devices not all routes are listed, and the relaxation lets a tensor hold both of its links at once.
+    times = {"fork": 1, "p": 5, "q": 5, "r": 2, "join": 1, "end": 1}
+    forks, joins = [("fork", "p", 3), ("fork", "q", 4), ("fork", "r", 1)], [("p", "join", 5), ("q", "join", 1)]
+    edges = [*forks, *joins, ("r", "join", 4), ("join", "end", 1)]
+    devices = tuple(Device(f"d{number}") for number in range(6))
+    star = Topology(devices, (Router("switch"),), tuple(Link(device.id, "switch", 2) for device in devices))
+    options = Options(memory="sum", delay="store-and-forward")
+    instance = build_instance(build_problem(make_graph(times, edges), star, options))
+    assert instance.traffic is not None
+    assert not instance.traffic.routes.complete
+    chain = _chain(instance).with_traffic()
+    begun = [chain.incumbents[series.instance] for series in chain.open]
+    chain.advance(30.0, time.monotonic() + 60.0, partial(search_series, with_transfers=True))
+    assert not all(incumbent.closed for incumbent in begun)
+    assert not chain.open
 
 
 def test_segments_lie_between_cut_ops() -> None:
