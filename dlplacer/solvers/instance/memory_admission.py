@@ -148,12 +148,15 @@ def surrogates(problem: Problem) -> Iterator[Instance]:
     """Surrogates: instances whose footprints count shares of what is alive for a while only.
 
     They are no relaxations: their schedules are offered to the problem itself. Where only copies on other devices are
-    alive for a while, it is the instance itself, to be tightened.
+    alive for a while, it is the instance itself, to be tightened. Where a device is unlimited, as a host may be, there
+    is room for all at once.
     """
-    if not may_bind(problem) or None in problem.capacity_bytes:
+    if not may_bind(problem):
         return
-    room = sum(size or 0 for size in problem.capacity_bytes) - sum(problem.resident_bytes)
     most = sum(problem.output_bytes) + sum(problem.workspace_bytes)
+    room = sum(size or 0 for size in problem.capacity_bytes) - sum(problem.resident_bytes)
+    if None in problem.capacity_bytes:
+        room = most
     if not most:
         yield build_instance(problem)
         return
