@@ -93,8 +93,7 @@ def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_every_character_without_width_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "graph.json"
+def test_every_character_without_width_is_refused() -> None:
     visible = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
     # The signs of shorthand and of hieroglyphs arrange their neighbours, which one sees.
     hidden = [

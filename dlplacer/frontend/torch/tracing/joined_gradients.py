@@ -170,7 +170,8 @@ def _left_rows(term: _Term) -> fx.Node:
 def _factors(term: _Term) -> tuple[fx.Node, fx.Node]:
     """Xᵀ and Y of a product, which are one node where a transpose is squared."""
     left, right = term.call.args
-    assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
     return left, right
 
 
