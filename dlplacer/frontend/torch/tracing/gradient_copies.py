@@ -18,8 +18,8 @@ def copy_given_gradients(traced: Traced) -> None:
     """
     graph = traced.module.graph
     output = graph.output_node()
-    placeholders = graph.find_nodes(op="placeholder")
-    parameters = {traced.inputs[node.name].name: node.meta["val"] for node in placeholders}
+    slots = [(node, traced.inputs[node.name]) for node in graph.find_nodes(op="placeholder")]
+    parameters = {slot.name: node.meta["val"] for node, slot in slots if slot.role == "parameter"}
     entries = list(output.args[0])  # type: ignore[arg-type]
     for position, (entry, slot) in enumerate(zip(entries, traced.output_slots, strict=True)):
         if slot is not None and slot.role == "gradient" and _is_given(entry, traced):
