@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from dlplacer.core.errors import InputError
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.placed.gradients import apart
 from dlplacer.runtime.placed.variant import Variant
 
 
@@ -41,4 +42,4 @@ class PlacedStep(torch.autograd.Function):
         state.inputs = variant.with_tangent(state.inputs, tangent)
         with kept_interrupts():
             variant.stages[1].run(state)
-        return (None, None, *variant.gradients(state).values())
+        return (None, None, *apart(variant.gradients(state).values()))

@@ -1,6 +1,6 @@
 """Accumulation of a step's gradients into ``.grad``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -42,3 +42,16 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
         if hooked:
             for accumulated in accumulation_hooks(parameter):
                 accumulated(parameter)
+
+
+def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Gradients for the autograd engine, each in memory of its own.
+
+    The engine makes a tensor that nobody else holds the ``.grad`` of its parameter, and does not see that two of them
+    may be views of one memory, as those of the two biases of an LSTM cell are for one example.
+    """
+    taken: set[int] = set()
+    for gradient in gradients:
+        memory = gradient.untyped_storage().data_ptr()
+        yield gradient.clone() if memory in taken else gradient
+        taken.add(memory)

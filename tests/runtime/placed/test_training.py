@@ -202,6 +202,18 @@ def test_gradients_of_two_parameters_never_share_memory() -> None:
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
+def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd: bool) -> None:
+    torch.manual_seed(0)
+    job = Job(nn.LSTMCell(4, 4), (torch.randn(1, 4),), (), lambda states: states[0].square().sum())
+    plain = copy.deepcopy(job.module)
+    with placed_at_random(job) as placed:
+        for _ in range(2):
+            one_step(placed, job, through_autograd)
+            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+        assert_same_gradients(placed, plain)
+
+
+@pytest.mark.parametrize("through_autograd", [True, False])
 def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
     def negate(parameter: torch.Tensor) -> None:
         parameter.grad.neg_()
