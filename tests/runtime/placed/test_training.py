@@ -17,6 +17,7 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, Optimizer
 from dlplacer.runtime import PlacedModule
+from dlplacer.runtime.placed.gradients import apart
 
 pytestmark = needs_two_cores
 
@@ -211,6 +212,22 @@ def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
         assert_same_gradients(placed, plain)
+
+
+def test_only_gradients_that_share_elements_are_copied() -> None:
+    flat = torch.arange(8.0)
+    parts = [flat[:3], flat[3:6], flat[2:4], flat[6:], flat[6:].view(2, 1), flat[8:], torch.ones(2)]
+    found = [*apart(parts)]
+    assert [ours is theirs for ours, theirs in zip(found, parts, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, parts, strict=True))
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
