@@ -272,6 +272,28 @@ def test_weights_that_change_between_forward_and_backward_are_noticed() -> None:
             loss.backward()
 
 
+@pytest.mark.parametrize("position", [0, 1])
+def test_inputs_and_targets_that_change_between_forward_and_backward_are_noticed(position: int) -> None:
+    job = build("linear")
+    given = [tensor.clone() for tensor in (*job.args, *job.targets)]
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        loss = placed(*given)
+        given[position].zero_()
+        with pytest.raises(InputError, match=r"(args|targets)\[0\]' was changed between forward and backward"):
+            loss.backward()
+        placed(*given).backward()
+
+
+def test_an_input_made_in_inference_mode_is_trained_on() -> None:
+    job, plain = build("linear"), build("linear").module
+    with torch.inference_mode():
+        given = [tensor.clone() for tensor in job.args]
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        placed(*given, *job.targets).backward()
+        plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+        assert_same_gradients(placed, plain)
+
+
 def test_a_second_backward_of_one_loss_is_refused() -> None:
     job = build("linear")
     with placed_at_random(job, graph=graph_of("linear")) as placed:
