@@ -35,8 +35,8 @@ class PlacedStep(torch.autograd.Function):
         changed = [name for name, version in variant.versions(state.inputs).items() if version != ctx.versions[name]]
         if changed:
             raise InputError(
-                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after backward, as "
-                "optimizers do"
+                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after "
+                "backward, as optimizers do"
             )
         # The engine keeps ctx as long as the loss lives; the activations must not live as long.
         ctx.state = None
