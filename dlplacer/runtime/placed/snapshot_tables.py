@@ -152,9 +152,12 @@ def _read_by(function: FunctionType) -> list[tuple[str, Any]]:
     """What a function reads that may be edited; of functions those of its own closure and of its own module."""
     if is_foreign(function):
         return []
-    values = FunctionValues(function)
-    return [
-        (name, value)
-        for name, value in values.items()
-        if not isinstance(value, FunctionType) or values.closes_over(name) or value.__module__ == function.__module__
-    ]
+    values, found = FunctionValues(function), list[tuple[str, Any]]()
+    for name, value in values.items():
+        if isinstance(value, FunctionType):
+            wanted = values.closes_over(name) or value.__module__ == function.__module__
+        else:
+            wanted = not isinstance(value, _MUTABLE) or len(value) <= _MOST_PARTS
+        if wanted:
+            found.append((name, value))
+    return found

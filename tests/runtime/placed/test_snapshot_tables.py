@@ -170,10 +170,11 @@ def test_a_hook_for_every_module_is_seen(register: Callable[..., Any]) -> None:
 
 
 FACTOR, UNREAD, SETTINGS = 1.0, 1.0, {"share": 0.5}
+WORDS = [str(number) for number in range(3000)]
 
 
 def helper(output: torch.Tensor) -> torch.Tensor:
-    return output * SETTINGS["share"]
+    return output * SETTINGS["share"] if WORDS else output
 
 
 def with_globals(output: torch.Tensor) -> torch.Tensor:
@@ -251,6 +252,7 @@ def test_what_a_function_reads_is_followed() -> None:
 def test_what_a_function_does_not_read_is_no_edit() -> None:
     before = ModuleSnapshot({"": Scaled()}, {"(loss)": with_globals})
     globals().update(UNREAD=2.0, sum=3.0)
+    WORDS.append("a vocabulary, which would take long to compare")
     try:
         assert before.holds()
     finally:
