@@ -120,6 +120,12 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
         traced = in_micro_batches(traced, leaves, count)
     copy_given_gradients(traced)
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
+    for line in traced.numbers_read:
+        warnings.warn(
+            f"{line!r} reads a number out of a tensor; a placed step keeps computing with what it was at capture: "
+            "compute with the tensor itself, or make it a Python number",
+            stacklevel=4,
+        )
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     fused = _fused_pairs(executable)
