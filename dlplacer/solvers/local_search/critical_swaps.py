@@ -32,10 +32,12 @@ def swap_critical(instance: Instance, incumbent: Incumbent, seconds: float) -> N
     Nothing where links are not contended.
     """
     best = incumbent.best
-    if instance.traffic is None or best is None or incumbent.closed:
+    seconds = min(seconds, incumbent.budget.left_s)
+    if instance.traffic is None or best is None or incumbent.closed or seconds <= 0:
         return
+    stop_at = time.monotonic() + seconds
     graph = DisjunctiveGraph(instance, best)
-    if graph.descend(time.monotonic() + min(seconds, incumbent.budget.left_s)) < best.makespan:
+    if graph.descend(stop_at) < best.makespan:
         incumbent.offer(graph.schedule())
 
 
