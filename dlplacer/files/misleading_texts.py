@@ -7,10 +7,18 @@ from typing import Any
 
 from dlplacer.files.field_path import field_path
 
-_MISLEADING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, which a terminal obeys, and marks that turn the direction of the text around them: a name with
-one shows as another name. (Trojan Source, Boucher and Anderson 2023.)"""
-_ESCAPED = re.compile(r"\\u(?:00[0189]|007[fF]|061[cC]|200[eEfF]|202[89a-eA-E]|206[6-9])")
+_MISLEADING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\xad\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e007f\ud800-\udfff]"
+)
+"""Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
+Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
+which no terminal or file can be given."""
+_ESCAPED = re.compile(
+    r"\\u(?:00[0189]|007f|00ad|034f|061c|11(?:5f|60)|180e|200[b-f]|202[89a-e]|206|3164|feff|ffa0|fff[9ab]|d[89a-f])",
+    re.IGNORECASE,
+)
 _FREE = "meta"
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files import disk, read_graph
 from dlplacer.files.load import load_graph, load_plan, load_topology
+from dlplacer.files.misleading_texts import misleading_texts
 from dlplacer.files.text import read_json, write_json
 
 TINY = {"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "aten.mm", "time_s": 1.0}], "edges": []}
@@ -66,6 +68,12 @@ def test_a_pipe_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.M
         ("\x1b[31mred", r"a control character \(U\+001B\)"),
         ("a\u2028b", r"LINE SEPARATOR"),
         ("a\x7fb", r"U\+007F"),
+        ("a\u200bb", r"ZERO WIDTH SPACE \(U\+200B\)"),
+        ("a\u2060b", r"WORD JOINER"),
+        ("a\ufeffb", r"ZERO WIDTH NO-BREAK SPACE"),
+        ("a\xadb", r"SOFT HYPHEN"),
+        ("a\u3164b", r"HANGUL FILLER"),
+        ("a\U000e0041b", r"TAG LATIN CAPITAL LETTER A"),
     ],
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
@@ -76,6 +84,30 @@ def test_a_name_that_shows_as_another_is_refused(tmp_path: Path, text: str, told
     with pytest.raises(FileFormatError, match=told) as refused:
         read_graph(path)
     assert text not in str(refused.value)
+
+
+def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps({**TINY, "nodes": [{**TINY["nodes"][0], "id": "a\ud800b"}]}))
+    with pytest.raises(FileFormatError, match=r"\(U\+D800\), which hides what it says"):
+        read_graph(path)
+
+
+def test_every_character_without_width_is_refused() -> None:
+    visible = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    # The signs of shorthand and of hieroglyphs arrange their neighbours, which one sees.
+    hidden = [
+        chr(code)
+        for code in range(sys.maxunicode)
+        if unicodedata.category(chr(code)) == "Cf" and code not in visible and not 0x13000 <= code < 0x1D000
+        if not 0x1BCA0 <= code <= 0x1BCA3
+    ]
+    assert len(hidden) > 100
+    for character in hidden:
+        for ascii_only in (True, False):
+            graph = {**TINY, "nodes": [{**TINY["nodes"][0], "id": f"a{character}b"}]}
+            text = json.dumps(graph, ensure_ascii=ascii_only)
+            assert [*misleading_texts(json.loads(text), text)], hex(ord(character))
 
 
 def test_other_scripts_and_free_notes_are_welcome(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from dlplacer.frontend.torch.refusals import require_traceable
 from dlplacer.frontend.torch.splitting.names import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -117,7 +118,14 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     if (count := micro_batches_of(rewrites)) > 1:
         leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
         traced = in_micro_batches(traced, leaves, count)
+    copy_given_gradients(traced)
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
+    for line in traced.numbers_read:
+        warnings.warn(
+            f"{line!r} reads a number out of a tensor; a placed step keeps computing with what it was at capture: "
+            "compute with the tensor itself, or make it a Python number",
+            stacklevel=4,
+        )
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     fused = _fused_pairs(executable)

@@ -19,6 +19,9 @@ class RunOutcome:
 
     Attributes
     ----------
+    noise, plan_noise
+        Third less first quartile ÷ median: of the baseline, and of the plan's own steps. A plan may be disturbed where
+        plain PyTorch, on one device, is not.
     devices
         How many the plan uses, of all replicas.
     op_s
@@ -39,6 +42,12 @@ class RunOutcome:
     replicas: int = 1
     all_cores: int = 1
     takes_turns: bool = False
+    plan_noise: float = 0.0
+
+    @property
+    def spread(self) -> float:
+        """The share below which a difference of the two says nothing."""
+        return max(self.noise, self.plan_noise)
 
     @property
     def speedup(self) -> float:
@@ -54,8 +63,8 @@ class RunOutcome:
 def conclusion(outcome: RunOutcome) -> str:
     """One sentence: what is faster, by how much, and the largest cause of what the plan loses.
 
-    If plain PyTorch on all cores or on one device is faster, it comes first. A difference below the noise of the
-    baseline is said to be none.
+    If plain PyTorch on all cores or on one device is faster, it comes first. A difference below the noise of
+    either is said to be none.
     """
     parts = [_plain_pytorch(outcome), _plan(outcome), _reason(outcome), _noise(outcome)]
     text = "; ".join(part for part in parts if part)
@@ -96,14 +105,14 @@ def _plain_pytorch(outcome: RunOutcome) -> str | None:
         return None
     how, seconds = rival
     times = f"{format_seconds(seconds)} per step against {format_seconds(outcome.measured_s)} of the plan"
-    if outcome.measured_s - seconds <= outcome.noise * seconds:
-        return f"plain PyTorch {how} is faster by less than the noise of {100 * outcome.noise:.0f} %: {times}"
+    if outcome.measured_s - seconds <= outcome.spread * seconds:
+        return f"plain PyTorch {how} is faster by less than the noise of {100 * outcome.spread:.0f} %: {times}"
     return f"plain PyTorch {how} is {outcome.measured_s / seconds:.2f}x as fast: {times}"
 
 
 def _plan(outcome: RunOutcome) -> str | None:
     """What the plan gains or loses over plain PyTorch on one device, unless that has been said."""
-    speedup, noise = outcome.speedup, outcome.noise
+    speedup, noise = outcome.speedup, outcome.spread
     rival = _rival(outcome)
     if rival is not None and rival[0] == _ONE_DEVICE:
         return None
@@ -118,7 +127,7 @@ def _plan(outcome: RunOutcome) -> str | None:
 def _reason(outcome: RunOutcome) -> str | None:
     """The largest cause of the loss, if there is a loss that noise cannot be."""
     loss, found = outcome.loss, causes(outcome)
-    if loss.total_s <= max(_NO_LOSS, outcome.noise) * loss.ideal_s:
+    if loss.total_s <= max(_NO_LOSS, outcome.spread) * loss.ideal_s:
         return None if outcome.devices == 1 else f"that is what {outcome.devices} devices can give"
     cause = max(found, key=lambda name: found[name])
     lost_s = sum(seconds for seconds in found.values() if seconds > 0)
@@ -167,8 +176,9 @@ _CAUSES: dict[str, Callable[[RunOutcome], str]] = {
 
 
 def _noise(outcome: RunOutcome) -> str | None:
-    if outcome.noise <= NOISY:
-        return None
-    return (
-        f"this machine is noisy: half of plain PyTorch's steps spread over {100 * outcome.noise:.0f} % of their length"
-    )
+    if outcome.noise > NOISY:
+        spread = f"plain PyTorch's steps spread over {100 * outcome.noise:.0f} % of their length"
+        return f"this machine is noisy: half of {spread}"
+    if outcome.plan_noise > NOISY:
+        return f"the plan's steps are noisy: half of them spread over {100 * outcome.plan_noise:.0f} % of their length"
+    return None

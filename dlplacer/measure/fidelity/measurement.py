@@ -81,13 +81,11 @@ def measure(
         )
         for name, placed in candidates.items()
     }
-    baseline_quartiles_s = quartiles(baseline)
-    noise = (baseline_quartiles_s[1] - baseline_quartiles_s[0]) / median(baseline)
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
         baseline_s=median(baseline),
-        baseline_quartiles_s=baseline_quartiles_s,
-        noise=noise,
+        baseline_quartiles_s=quartiles(baseline),
+        noise=spread_of(baseline),
         eager_all_cores_s=None if all_cores is None else median(all_cores),
         eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
@@ -113,10 +111,16 @@ def measure(
         one_device_s=median(prediction.one_device_s) - prediction.host_s,
         handover_s=group.handover_s,
     )
-    return with_conclusion(Run(report, shown, measured), seconds, main.placed.takes_turns)
+    return with_conclusion(Run(report, shown, measured), seconds, main.placed.takes_turns, spread_of(times[_MAIN]))
 
 
-def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool) -> Run:
+def spread_of(times: Sequence[float]) -> float:
+    """Third less first quartile of a step's times, ÷ their median."""
+    low, high = quartiles(times)
+    return (high - low) / median(times)
+
+
+def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool, plan_noise: float = 0.0) -> Run:
     """The run with what its figures and its recorded step say."""
     report = run.report
     used = used_devices(run.predicted)
@@ -133,6 +137,7 @@ def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool) -> Run:
         replicas=report.replicas,
         all_cores=len(usable_cores()),
         takes_turns=takes_turns,
+        plan_noise=plan_noise,
     )
     return replace(run, report=replace(report, loss=loss, conclusion=conclusion(outcome)))
 

@@ -30,7 +30,7 @@ class InterruptibleFuture(Future[T]):
         return super().result()
 
     def set_result(self, result: T) -> None:
-        """InterruptibleFuture; InvalidStateError if that was done before."""
+        """Have `result` return this; InvalidStateError if there was an answer before."""
         self._require_open()
         super().set_result(result)
         self._give()

@@ -174,7 +174,7 @@ class Failure:
         """What stands in the store afterwards; None if it does not answer: its process is gone or stuck."""
 
         def post() -> str:
-            found = str(self._store.compare_set(self._key, "", mine).decode())
+            found = str(self._store.compare_set(self._key, "", mine).decode(errors="replace"))
             if self._is_signed(found):
                 return found
             self._store.set(self._key, mine)

@@ -58,7 +58,7 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     InputError
         If this system cannot fork.
     RunError
-        If a process is still running after the time limit; all are killed then.
+        If a process is still running after the time limit, or the system makes none; all are killed then.
     """
     # Not by torch.multiprocessing: its start_processes returns no results, and of errors only the traceback of the
     # process that failed first, as text: the error's type, and with it our exit code, would be lost.
@@ -73,13 +73,11 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
         context.Process(target=_child, args=(rank, count, port, pipes[rank][1], lifeline, work), daemon=True)
         for rank in range(count)
     ]
-    # Blocked while forking: a Ctrl-C reaches the children too, before they can say that it is the parent's to answer.
-    with blocked_interrupts():
-        for process in processes:
-            process.start()
+    started: list[Any] = []
     found: dict[int, ProcessOutcome] = {}
     deadline = time.monotonic() + timeout_s
     try:
+        _start(processes, started)
         while len(found) < count:
             waiting = [rank for rank in range(count) if rank not in found]
             left_s = deadline - time.monotonic()
@@ -96,11 +94,11 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
                     if outcome.error is not None:
                         deadline = min(deadline, time.monotonic() + _GRACE_S)
     except BaseException:
-        for process in processes:
+        for process in started:
             process.kill()
         raise
     finally:
-        _end(processes)
+        _end(started)
         lifeline.close()
         reserved.close()
     for rank in range(count):
@@ -108,6 +106,20 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
             rank, ProcessOutcome(rank, error=("stopped", f"rank {rank} was ended because another rank failed"))
         )
     return [found[rank] for rank in range(count)]
+
+
+def _start(processes: Sequence[Any], started: list[Any]) -> None:
+    """Start all; those that are running by now are in `started` whatever comes between."""
+    # Blocked while forking: a Ctrl-C reaches the children too, before they can say that it is the parent's to answer.
+    with blocked_interrupts():
+        for rank, process in enumerate(processes):
+            try:
+                process.start()
+            except OSError as error:
+                raise RunError(
+                    f"no process can be made for rank {rank}: {error.strerror}; end others, or plan fewer ranks"
+                ) from error
+            started.append(process)
 
 
 def results_of(outcomes: Sequence[ProcessOutcome]) -> list[Any]:

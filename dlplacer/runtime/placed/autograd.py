@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from dlplacer.core.errors import InputError
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.placed.gradients import apart
 from dlplacer.runtime.placed.variant import Variant
 
 
@@ -34,11 +35,12 @@ class PlacedStep(torch.autograd.Function):
         changed = [name for name, version in variant.versions(state.inputs).items() if version != ctx.versions[name]]
         if changed:
             raise InputError(
-                f"{changed[0]!r} was changed between forward and backward, which read it both; step after backward"
+                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after "
+                "backward, as optimizers do"
             )
         # The engine keeps ctx as long as the loss lives; the activations must not live as long.
         ctx.state = None
         state.inputs = variant.with_tangent(state.inputs, tangent)
         with kept_interrupts():
             variant.stages[1].run(state)
-        return (None, None, *variant.gradients(state).values())
+        return (None, None, *apart(variant.gradients(state).values()))

@@ -1,6 +1,6 @@
 """Accumulation of a step's gradients into ``.grad``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -42,3 +42,25 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
         if hooked:
             for accumulated in accumulation_hooks(parameter):
                 accumulated(parameter)
+
+
+def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Gradients for the autograd engine, of which no two share elements.
+
+    The engine makes a tensor that nobody else holds the ``.grad`` of its parameter, and does not see that two of them
+    may be views of one memory, as those of the two biases of an LSTM cell are for one example.
+    """
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for gradient in gradients:
+        begin, end = _extent(gradient)
+        spans = taken.setdefault(gradient.untyped_storage().data_ptr(), [])
+        yield gradient if all(end <= low or high <= begin for low, high in spans) else gradient.clone()
+        spans.append((begin, end))
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the elements of a tensor begin and end in memory."""
+    if not tensor.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

@@ -121,6 +121,11 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
         raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
     if not isinstance(leaf, torch.Tensor):
         return
+    if leaf.is_meta or isinstance(leaf, FakeTensor) or leaf.layout != torch.strided:
+        what = (
+            f"has layout {leaf.layout}" if leaf.layout != torch.strided else "has no data (meta device, or a stand-in)"
+        )
+        raise MismatchError(f"input {name} {what}; give a dense tensor with data")
     if leaf.dtype != captured.dtype:
         raise MismatchError(
             f"input {name} has dtype {leaf.dtype}; the plan was captured with {captured.dtype}: convert it, or capture "

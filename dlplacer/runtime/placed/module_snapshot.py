@@ -7,6 +7,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -137,9 +138,9 @@ def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _tensors_in(live: Any, copied: Any) -> list[tuple[Any, Any]]:
-    """Where a table holds tensors: equal ones may be others."""
+    """Where a table holds tensors or arrays: equal ones may be others."""
     entries = copied.items() if isinstance(copied, dict) else enumerate(copied) if isinstance(copied, list) else ()
-    return [(live, key) for key, value in entries if isinstance(value, torch.Tensor)]
+    return [(live, key) for key, value in entries if isinstance(value, (torch.Tensor, np.ndarray))]
 
 
 def _ids_at(places: list[tuple[Any, Any]]) -> list[int]:

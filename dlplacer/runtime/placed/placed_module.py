@@ -4,6 +4,7 @@ import copy
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -81,6 +82,7 @@ class PlacedModule(nn.Module):
         processes: str = "off",
         *,
         cuda_graphs: str = "off",
+        is_copy: bool = False,
     ) -> None:
         super().__init__()
         self.cuda_graphs = cuda_graphs
@@ -95,7 +97,9 @@ class PlacedModule(nn.Module):
         self.plan = plan
         self.devices = dict(devices)
         self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
-        self._use = ProcessUse(processes, plan, devices)
+        # While a module is copied, the tables of the copying refer to its memory too.
+        tensors = () if is_copy else chain(job.module.named_parameters(), job.module.named_buffers())
+        self._use = ProcessUse(processes, plan, devices, tensors)
         self.updater: Updater = self._use.updater_of(job)
         self.draws = Draws()
         self.steps_done = 0
@@ -246,6 +250,7 @@ class PlacedModule(nn.Module):
             self.devices,
             self._use.wanted,
             cuda_graphs=self.cuda_graphs,
+            is_copy=True,
         )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

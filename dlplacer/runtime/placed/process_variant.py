@@ -20,6 +20,7 @@ from dlplacer.runtime.processes.process_choice import ProcessChoice, ProcessTria
 from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepProcesses
 from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
+from dlplacer.runtime.processes.storage_users import shared_outside
 from dlplacer.runtime.processes.support import why_no_processes
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program
@@ -35,6 +36,9 @@ class ProcessUse:
     ----------
     wanted
         ``auto``, ``on`` or ``off``.
+    tensors
+        Name → tensor of the module. Processes see it in other memory, to which a tensor outside of the module with
+        which it shares its memory would not follow; so where there is one, processes must be asked for.
 
     Raises
     ------
@@ -42,7 +46,13 @@ class ProcessUse:
         If processes are asked for where they cannot be.
     """
 
-    def __init__(self, wanted: str, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
+    def __init__(
+        self,
+        wanted: str,
+        plan: Plan,
+        devices: Mapping[str, RuntimeDevice],
+        tensors: Iterable[tuple[str, torch.Tensor]] = (),
+    ) -> None:
         require_wanted(wanted)
         self.wanted = wanted
         self.tensors = SharedTensors()
@@ -52,6 +62,11 @@ class ProcessUse:
             raise InputError(f'processes="on": {reason}; leave it at "auto"')
         if wanted == "auto" and reason is None:
             reason = _why_not_tried(plan)
+        if wanted == "auto" and reason is None and (name := shared_outside(tensors)) is not None:
+            reason = (
+                f"the memory of {name!r} is used outside of the module too (a view of it, a state dict that is kept), "
+                "and processes need it elsewhere"
+            )
         self.possible = reason is None
         self._unused = ProcessChoice(wanted, False if reason else None, reason or "no step has run")
 

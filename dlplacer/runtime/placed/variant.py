@@ -131,8 +131,12 @@ class Variant:
         return replace(inputs, bound=bound)
 
     def versions(self, inputs: StepInputs) -> dict[str, int]:
-        """Name of each parameter and buffer that the backward program reads → how often it was changed in place."""
-        return {code.name: inputs.bound[code.op]._version for code in self._read_twice}
+        """Name of each given tensor that the backward program reads → how often it was changed in place.
+
+        Tensors made in inference mode do not count that.
+        """
+        given = ((code.name or code.op, inputs.bound[code.op]) for code in self._read_twice)
+        return {name: 0 if tensor.is_inference() else tensor._version for name, tensor in given}
 
     def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
@@ -163,7 +167,7 @@ class Variant:
         graph = self.captured.graph
         return tuple(
             code
-            for code in self.captured.executable.of_role("parameter", "buffer")
+            for code in self.captured.executable.of_role("parameter", "buffer", "input", "constant")
             if any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
         )
 

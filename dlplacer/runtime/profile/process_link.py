@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.errors import RunError
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
@@ -24,7 +25,7 @@ _WARM_STEPS, _STEPS = 5, 15
 
 
 def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
-    """A hand-over between two processes on the first two of these devices; None if they cannot be such.
+    """A hand-over between two processes on the first two of these devices; None if there cannot be any.
 
     A chain of short ops runs on two processes, once in halves and once with every op on the other core than the one
     before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
@@ -40,6 +41,8 @@ def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
     steps = [_Step(job, captured, dict(zip("ab", cores, strict=True)), ops) for ops in away]
     try:
         rounds = [[step.seconds() for step in steps] for _ in range(_WARM_STEPS + _STEPS)]
+    except RunError:  # the system makes no process: plans will not run so either
+        return None
     finally:
         for step in steps:
             step.close()

@@ -219,6 +219,27 @@ def test_attributes_that_are_set_are_warned_of() -> None:
         capture(training(forward))
 
 
+class Scaled(nn.Module):
+    """Reads a number out of a tensor that is a constant, a buffer or an input."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.fc, self.of, self.constant = nn.Linear(8, 5), of, torch.tensor(2.0)
+        self.register_buffer("buffer", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = {"constant": self.constant, "buffer": self.buffer, "input": x[0, 0]}[self.of]
+        return self.fc(x) * float(read)
+
+
+def test_a_number_that_is_read_out_of_a_tensor_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"'return self.fc\(x\) \* float\(read\)' reads a number out of a tensor"):
+        capture(Scaled("constant"), (torch.randn(2, 8),))
+    for of in ("buffer", "input"):
+        with pytest.raises(CaptureError, match="values must not decide control flow"):
+            capture(Scaled(of), (torch.randn(2, 8),))
+
+
 def test_nothing_is_warned_of_without_need() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -102,6 +102,19 @@ def test_what_is_within_the_noise_is_no_difference() -> None:
     assert noisy.endswith("this machine is noisy: half of plain PyTorch's steps spread over 200 % of their length.")
 
 
+def test_a_noisy_plan_beside_a_quiet_baseline_is_not_explained() -> None:
+    noisy = outcome(lost(contention_s=0.06), plan_noise=0.2)
+    assert conclusion(noisy) == (
+        "The plan on 2 devices gains: 1.79x the speed of plain PyTorch on one device; that is what 2 devices can give; "
+        "the plan's steps are noisy: half of them spread over 20 % of their length."
+    )
+    assert "most is lost to contention" in conclusion(outcome(lost(contention_s=0.06)))
+    assert "most is lost to contention" in conclusion(outcome(lost(contention_s=0.3), plan_noise=0.2))
+    close = conclusion(outcome(lost(contention_s=0.55), plan_noise=0.2))
+    assert close.startswith("Plain PyTorch on one device is faster by less than the noise of 20 %")
+    assert "half of plain PyTorch's steps" in conclusion(outcome(lost(), noise=0.3, plan_noise=0.4))
+
+
 def test_a_plan_that_misses_nothing() -> None:
     assert conclusion(outcome(lost(idle_s=0.01))).endswith("; that is what 2 devices can give.")
     assert "lost" not in conclusion(outcome(lost(1.0, idle_s=0.01), devices=1))
@@ -114,20 +127,22 @@ SECONDS = st.floats(-0.2, 2.0)
     st.builds(Loss, st.just(0.5), SECONDS, SECONDS, SECONDS, SECONDS, SECONDS),
     st.integers(1, 4),
     st.floats(0, 0.3),
+    st.floats(0, 0.3),
     st.sampled_from([1e-5, 1e-3]),
     st.one_of(st.none(), st.floats(0.1, 3)),
 )
 def test_the_cause_that_is_named_is_the_largest(
-    loss: Loss, devices: int, noise: float, op_s: float, all_cores_s: float | None
+    loss: Loss, devices: int, noise: float, plan_noise: float, op_s: float, all_cores_s: float | None
 ) -> None:
     loss = replace(loss, ideal_s=1 / devices)
     if loss.ideal_s + loss.total_s <= 0.01:
         return
-    found = outcome(loss, devices=devices, noise=noise, op_s=op_s, eager_all_cores_s=all_cores_s, all_cores=2)
+    noises = {"noise": noise, "plan_noise": plan_noise}
+    found = outcome(loss, devices=devices, **noises, op_s=op_s, eager_all_cores_s=all_cores_s, all_cores=2)
     said = conclusion(found)
     assert said.count(".") - sum(part.count(".") for part in said.split() if part[-1] != ".") == 1  # one sentence
     _, _, reason = said.partition("most is lost to ")
-    assert bool(reason) == (loss.total_s > max(0.03, noise) * loss.ideal_s)
+    assert bool(reason) == (loss.total_s > max(0.03, noise, plan_noise) * loss.ideal_s)
     if reason:
         by_cause = causes(found)
         assert sum(by_cause.values()) == pytest.approx(loss.total_s)

@@ -121,6 +121,23 @@ def listening() -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="this system has no /proc")
+@pytest.mark.parametrize("comes", [OSError(11, "Resource temporarily unavailable"), KeyboardInterrupt()])
+def test_ranks_end_where_the_last_cannot_be_started(comes: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, made = os.fork, list[int]()
+
+    def second_fails() -> int:
+        if made:
+            raise comes
+        made.append(fork())
+        return made[0]
+
+    monkeypatch.setattr(os, "fork", second_fails)
+    said = "no process can be made for rank 1: Resource" if isinstance(comes, OSError) else None
+    with pytest.raises((RunError, KeyboardInterrupt), match=said):
+        launch(2, lambda rank: time.sleep(60), 600)
+    assert not alive(made[0])
+
+
 def test_everything_listens_on_this_machine_alone(plan) -> None:
     def work(rank: int) -> list[str]:
         job = mlp(batch_size=4)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -166,3 +167,93 @@ def test_a_hook_for_every_module_is_seen(register: Callable[..., Any]) -> None:
     finally:
         handle.remove()
     assert before.holds()
+
+
+FACTOR, UNREAD, SETTINGS = 1.0, 1.0, {"share": 0.5}
+WORDS = [str(number) for number in range(3000)]
+
+
+def helper(output: torch.Tensor) -> torch.Tensor:
+    return output * SETTINGS["share"] if WORDS else output
+
+
+def with_globals(output: torch.Tensor) -> torch.Tensor:
+    return helper(output).sum() * FACTOR
+
+
+def with_attribute(output: torch.Tensor) -> torch.Tensor:
+    return output.sum() * with_attribute.factor  # type: ignore[attr-defined]
+
+
+with_attribute.factor = 1.0  # type: ignore[attr-defined]
+
+
+class Scaled(nn.Module):
+    """Computes with a global, in a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = np.ones(3)
+
+    @property
+    def factor(self) -> float:
+        return FACTOR
+
+    @torch.autocast("cpu", enabled=False)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def closure() -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[float], None]]:
+    factor = 1.0
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        return output.sum() * factor
+
+    def change(value: float) -> None:
+        nonlocal factor
+        factor = value
+
+    return loss, change
+
+
+@pytest.fixture
+def restored_globals() -> Iterator[None]:
+    yield
+    globals().update(FACTOR=1.0, UNREAD=1.0, SETTINGS={"share": 0.5})
+    with_attribute.factor = 1.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("restored_globals")
+def test_what_a_function_reads_is_followed() -> None:
+    loss, change = closure()
+    module = Scaled()
+    edits: list[tuple[Any, Callable[[], object], str]] = [
+        (with_globals, lambda: globals().update(FACTOR=2.0), "(loss).FACTOR: 1.0, now 2.0"),
+        (torch.sum, lambda: globals().update(FACTOR=3.0), "Scaled.factor.FACTOR: 2.0, now 3.0"),
+        (with_globals, lambda: SETTINGS.update(share=0.1), "(loss).helper.SETTINGS.share: 0.5, now 0.1"),
+        (with_attribute, lambda: setattr(with_attribute, "factor", 3.0), "(loss).factor: 1.0, now 3.0"),
+        (loss, lambda: change(4.0), "(loss).factor: 1.0, now 4.0"),
+        (functools.partial(loss), lambda: change(5.0), "(loss).func.factor: 4.0, now 5.0"),
+        (loss, lambda: module.table.__imul__(2), "table.elements"),
+        (loss, lambda: setattr(module, "table", np.ones(3)), "table: "),
+    ]
+    for criterion, edit, told in edits:
+        before = ModuleSnapshot({"": module}, {"(loss)": criterion})
+        assert before.holds()
+        edit()
+        assert not before.holds(), told
+        after = ModuleSnapshot({"": module}, {"(loss)": criterion})
+        assert after.holds()
+        assert after.difference(before).startswith(told)
+
+
+@pytest.mark.usefixtures("restored_globals")
+def test_what_a_function_does_not_read_is_no_edit() -> None:
+    before = ModuleSnapshot({"": Scaled()}, {"(loss)": with_globals})
+    globals().update(UNREAD=2.0, sum=3.0)
+    WORDS.append("a vocabulary, which would take long to compare")
+    try:
+        assert before.holds()
+    finally:
+        del globals()["sum"]

@@ -17,6 +17,7 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, Optimizer
 from dlplacer.runtime import PlacedModule
+from dlplacer.runtime.placed.gradients import apart
 
 pytestmark = needs_two_cores
 
@@ -202,6 +203,34 @@ def test_gradients_of_two_parameters_never_share_memory() -> None:
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
+def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd: bool) -> None:
+    torch.manual_seed(0)
+    job = Job(nn.LSTMCell(4, 4), (torch.randn(1, 4),), (), lambda states: states[0].square().sum())
+    plain = copy.deepcopy(job.module)
+    with placed_at_random(job) as placed:
+        for _ in range(2):
+            one_step(placed, job, through_autograd)
+            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+        assert_same_gradients(placed, plain)
+
+
+def test_only_gradients_that_share_elements_are_copied() -> None:
+    flat = torch.arange(8.0)
+    parts = [flat[:3], flat[3:6], flat[2:4], flat[6:], flat[6:].view(2, 1), flat[8:], torch.ones(2)]
+    found = [*apart(parts)]
+    assert [ours is theirs for ours, theirs in zip(found, parts, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, parts, strict=True))
+
+
+@pytest.mark.parametrize("through_autograd", [True, False])
 def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
     def negate(parameter: torch.Tensor) -> None:
         parameter.grad.neg_()
@@ -241,6 +270,28 @@ def test_weights_that_change_between_forward_and_backward_are_noticed() -> None:
             placed.get_parameter("last.weight").add_(1)
         with pytest.raises(InputError, match=r"'last\.weight' was changed between forward and backward"):
             loss.backward()
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_inputs_and_targets_that_change_between_forward_and_backward_are_noticed(position: int) -> None:
+    job = build("linear")
+    given = [tensor.clone() for tensor in (*job.args, *job.targets)]
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        loss = placed(*given)
+        given[position].zero_()
+        with pytest.raises(InputError, match=r"(args|targets)\[0\]' was changed between forward and backward"):
+            loss.backward()
+        placed(*given).backward()
+
+
+def test_an_input_made_in_inference_mode_is_trained_on() -> None:
+    job, plain = build("linear"), build("linear").module
+    with torch.inference_mode():
+        given = [tensor.clone() for tensor in job.args]
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        placed(*given, *job.targets).backward()
+        plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
+        assert_same_gradients(placed, plain)
 
 
 def test_a_second_backward_of_one_loss_is_refused() -> None:

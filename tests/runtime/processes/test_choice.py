@@ -9,6 +9,7 @@ from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed_
 import dlplacer as dp
 from dlplacer.runtime.placed.settle import settle
 from dlplacer.runtime.processes.process_choice import ProcessTrial, TrialParameters
+from dlplacer.runtime.processes.storage_users import shared_outside
 
 SHORT = TrialParameters(first=4, untimed=2, warmup=1, pairs=3)
 
@@ -96,3 +97,48 @@ def test_settling_leaves_the_module_as_it_was(optimizer):
         results.append(found)
         module.close()
     assert all(map(torch.equal, *results))
+
+
+def test_memory_that_others_use_is_moved_only_if_asked():
+    def flattened(module: torch.nn.Module) -> torch.Tensor:
+        parameters = list(module.parameters())
+        flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+            parameter.data = part.view_as(parameter)
+        return flat
+
+    job = job_of(Branches())
+    plan = placed_branches("off").plan
+    flat = flattened(job.module)
+    placed = dp.apply(job, plan, "cpu:0,cpu:1", processes="auto")
+    placed.step(ROWS, LABELS)
+    assert placed.processes.used is False
+    assert "is used outside of the module too" in placed.processes.reason
+    flat.zero_()
+    assert not any(parameter.any() for parameter in placed.parameters())
+    placed.close()
+    placed = dp.apply(job, plan, "cpu:0,cpu:1", processes="on")
+    placed.step(ROWS, LABELS)
+    assert placed.processes.used
+    placed.close()
+    del flat
+    # Views of one memory that are all of the module's keep what they share.
+    placed = dp.apply(job_of(Branches()), plan, "cpu:0,cpu:1", processes="auto")
+    assert placed.processes.used is None
+    placed.close()
+
+
+def test_who_uses_a_storage():
+    layer = torch.nn.Linear(2, 2)
+    named = list(layer.named_parameters())
+    assert shared_outside(named) is None
+    kept = layer.state_dict()
+    assert shared_outside(named) == "weight"
+    del kept["weight"]
+    assert shared_outside(named) == "bias"
+    del kept
+    layer.bias.data = layer.weight.data[0]
+    assert shared_outside(named) is None
+    assert shared_outside(named[1:]) == "bias"
+    layer(torch.ones(1, 2)).sum().backward()
+    assert shared_outside([*named, ("tied", layer.weight)]) is None

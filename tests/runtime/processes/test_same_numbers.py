@@ -146,6 +146,7 @@ def test_parameters_stay_the_callers_objects_and_keep_what_they_share():
     module = Branches()
     both = torch.randn(2, 16)
     module.left.bias.data, module.right.bias.data = both[0], both[1]
+    del both
     before = dict(module.named_parameters())
     made = placed(job_of(module), "on")
     after = dict(made.named_parameters())

@@ -1,5 +1,6 @@
 """What a hand-over between processes takes, and that a timed machine says it."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -39,3 +40,11 @@ def test_a_timed_machine_can_be_planned_by_processes(cores, monkeypatch) -> None
 
 def test_one_core_hands_nothing_over(cores) -> None:
     assert process_link(cores[:1]) is None
+
+
+def test_a_system_without_room_for_a_process_hands_nothing_over(cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert process_link(cores) is None

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from dlplacer.frontend.torch.splitting.pieces import stand_in
+from dlplacer.frontend.torch.tracing.joint import is_backward
 
 aten = torch.ops.aten
 _VIEWS = (aten.t.default, aten.view.default)
@@ -63,8 +64,11 @@ def join_gradients(graph: fx.Graph) -> None:
 
 
 def drop_sums_of_one(graph: fx.Graph) -> None:
-    """Leave out sums over a kept dimension of one element, which autograd makes where nothing was broadcast."""
-    for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
+    """Leave out sums over a kept dimension of one element, which autograd makes where nothing was broadcast.
+
+    A model's own sum stays: it is a copy, which does not change when the parameter or buffer that it read changes.
+    """
+    for node in filter(is_backward, graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)):
         source, dims = node.args[0], node.args[1]
         value = source.meta["val"]
         kept = node.args[2:] == (True,) and not node.kwargs and value.dtype == node.meta["val"].dtype
@@ -85,7 +89,7 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
             groups.setdefault(term.form, []).append(term)
     joined: list[list[_Term]] = []
     for terms in groups.values():
-        together = [terms] if products else _along(terms, rows)
+        together = [terms] if products else _along(terms, {key: made for key, made in rows.items() if made < total})
         large = [some for some in together if len(some) >= _FEWEST]
         joined += large
         apart = set(terms).difference(*large)
@@ -101,7 +105,7 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
 
 
 def _along(terms: Sequence[_Term], rows: Mapping[_Rows, fx.Node]) -> list[list[_Term]]:
-    """Sums of rows in the order in which all of their rows lie together."""
+    """Sums of rows in the order in which all of their rows lie together in one of `rows`."""
     of_row: dict[_Row, list[_Term]] = {}
     for term in terms:
         of_row.setdefault(_row(_left_rows(term)), []).append(term)
@@ -116,7 +120,7 @@ def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node])
     call = terms[0].call
     left = _together(graph, [_left_rows(term) for term in terms], call, rows)
     if terms[0].is_product:
-        right = _together(graph, [term.call.all_input_nodes[1] for term in terms], call, rows)
+        right = _together(graph, [_factors(term)[1] for term in terms], call, rows)
         node = _call(graph, call.target, (_call(graph, aten.t.default, (left,), call), right), call)
     else:
         node = _call(graph, call.target, (left, *call.args[1:]), call)
@@ -160,8 +164,15 @@ def _is_sum_of_rows(node: fx.Node) -> bool:
 
 def _left_rows(term: _Term) -> fx.Node:
     """X of the product XᵀY, or of the sum."""
-    left = term.call.all_input_nodes[0]
-    return left.all_input_nodes[0] if term.is_product else left
+    return _factors(term)[0].all_input_nodes[0] if term.is_product else term.call.all_input_nodes[0]
+
+
+def _factors(term: _Term) -> tuple[fx.Node, fx.Node]:
+    """Xᵀ and Y of a product, which are one node where a transpose is squared."""
+    left, right = term.call.args
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
+    return left, right
 
 
 def _leaves(total: fx.Node) -> list[fx.Node]:

@@ -8,7 +8,7 @@ import functools
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,8 @@ class Traced:
     ----------
     side_effects
         Modules whose forward sets attributes; the graph does not.
+    numbers_read
+        Lines of code that read a number out of a tensor; the graph has what it was.
     """
 
     module: fx.GraphModule
@@ -55,6 +57,7 @@ class Traced:
     output_slots: tuple[Slot | None, ...]
     output_spec: Any
     side_effects: tuple[str, ...] = ()
+    numbers_read: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> list[tuple[fx.Node, Slot]]:
@@ -100,14 +103,17 @@ def trace(
     # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
     # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
     with quiet() as caught:
-        joint = _joint_graph(step, args, trains, fuses_lstms)
+        joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
         if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
-                joint = _joint_graph(step, args, trains, fuses_lstms)
-    return _decode(joint, input_names, _side_effects(caught))
+                joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
+    return replace(_decode(joint, input_names, _side_effects(caught)), numbers_read=numbers_read)
 
 
-def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lstms: bool) -> Any:
+def _joint_graph(
+    step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lstms: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """The joint graph, and the lines of code that read numbers out of tensors."""
     try:
         from torch._dynamo.functional_export import dynamo_graph_capture_for_export
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -126,11 +132,18 @@ def _joint_graph(step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lst
                 fuse_lstms(captured)
             context = torch._guards.TracingContext(captured.meta["fake_mode"])
             stack.enter_context(torch._guards.tracing(context))
-            return aot_export_joint_with_descriptors(stack, captured, args)
+            return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
         except Exception as error:
             raise CaptureError(explanation(error)) from error
         finally:
             torch._dynamo.reset()
+
+
+def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:
+    """The lines that do; of an input, a parameter or a buffer no number is known, and the capture fails later."""
+    traces = [node.meta.get("stack_trace", "") for node in graph.find_nodes(op="call_method", target="item")]
+    lines = [[line.strip() for line in trace.splitlines() if line.strip(" ^~")] for trace in traces]
+    return tuple(dict.fromkeys(found[-1] if found else "item()" for found in lines))
 
 
 def module_path(node: fx.Node) -> str | None:

@@ -127,11 +127,40 @@ def test_sums_of_rows_that_no_product_needs_stay() -> None:
 def test_a_sum_over_one_element_is_what_it_sums() -> None:
     sheet = Sheet(6)
     given = sheet.given(1, 3, 1)
-    one, both, all_rows, dropped = (
+    sums = [
         sheet.call(aten.sum.dim_IntList, given, *how)
         for how in (([0], True), ([0, 2], True), ([1], True), ([0], False))
+    ]
+    for node in sums:
+        node.meta["partitioner_tag"] = "is_backward"
+    assert sheet.joined(*sums) == {"sum": 2}
+
+
+def test_a_sum_of_the_forward_pass_stays_a_copy() -> None:
+    sheet = Sheet(6)
+    assert sheet.joined(sheet.call(aten.sum.dim_IntList, sheet.given(1, 3), [0], True)) == {"sum": 1}
+
+
+def test_a_product_of_one_tensor_with_itself_has_two_factors() -> None:
+    sheet = Sheet(9)
+    turned = [sheet.call(aten.t.default, sheet.given(5, 5)) for _ in range(4)]
+    squares = [sheet.call(aten.mm.default, one, one) for one in turned]
+    assert sheet.joined(sheet.total(squares)) == {"t": 5, "mm": 1, "cat": 2}
+
+
+def test_a_sum_of_rows_that_is_read_before_they_lie_together_stays() -> None:
+    sheet = Sheet(10)
+    gradients, reads = ([sheet.given(*shape) for _ in range(4)] for shape in ((1, 2, 6), (2, 5)))
+    first = [sheet.call(aten.view.default, gradient, [2, 6]) for gradient in gradients]
+    bias = sheet.total([sheet.call(aten.sum.dim_IntList, rows, [0], True) for rows in first])
+    early = sheet.call(aten.cos.default, bias)
+    later = [sheet.call(aten.view.default, gradient, [2, 6]) for gradient in gradients]
+    pairs = zip(later, reads, strict=True)
+    weight = sheet.total(
+        [sheet.call(aten.mm.default, sheet.call(aten.t.default, left), right) for left, right in pairs]
     )
-    assert sheet.joined(one, both, all_rows, dropped) == {"sum": 2}
+    kinds = sheet.joined(early, weight)
+    assert (kinds["mm"], kinds["sum"], kinds["add"]) == (1, 4, 3)
 
 
 def test_sums_that_broadcast_or_weigh_stay() -> None:
