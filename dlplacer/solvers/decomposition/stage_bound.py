@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks, Walk
 from dlplacer.solvers.decomposition.stages import Ints, StageChain
 from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.time_limit import within
 
 Floats = NDArray[np.float64]
 
@@ -94,15 +95,8 @@ class StageDual:
         enough
             A makespan that is known: a bound as high as this needs no better prices.
         """
-        best = 0
-        self._raise(*self._whole_prices(1.0, *(np.zeros(len(self.capacity)) for _ in range(2))))
-        while self.classes:
-            weakest = min(self.classes, key=lambda one: one.bound)
-            best = weakest.bound
-            if weakest.done or best >= enough or time.monotonic() > stop_at:
-                break
-            self._improve(weakest)
-        return min(best, FAR)
+        within(lambda: time.monotonic() > stop_at, lambda: self._solve(enough))
+        return min(FAR, min((one.bound for one in self.classes), default=0))
 
     def placements(self) -> list[list[int]]:
         """[block] → device of the walks that came up, those of least excess and time first; memory may not suffice."""
@@ -113,6 +107,14 @@ class StageDual:
             place = tuple(walk.device[block] for block in range(len(walk.device)))
             found[place] = walk.ticks * (1.0 + float(excess))
         return [list(place) for place in sorted(found, key=found.__getitem__)]
+
+    def _solve(self, enough: int) -> None:
+        self._raise(*self._whole_prices(1.0, *(np.zeros(len(self.capacity)) for _ in range(2))))
+        while self.classes:
+            weakest = min(self.classes, key=lambda one: one.bound)
+            if weakest.done or weakest.bound >= enough:
+                return
+            self._improve(weakest)
 
     def _classes(self) -> list[_Class]:
         """Those whose devices hold all stages."""

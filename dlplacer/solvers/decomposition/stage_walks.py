@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlplacer.solvers.decomposition.stages import DecisionStage, Ints
+from dlplacer.solvers.instance.time_limit import ask_time
 
 NEVER = 2**61
 """Above any cost of a walk."""
@@ -74,6 +75,7 @@ class StageWalks:
         value[0, 0, 0] = 0
         self._costs, self._values = [], [value]
         for stage, moves in zip(self.stages, self._moves, strict=True):
+            ask_time()
             cost = path * stage.ticks + stage.kept @ kept + stage.work @ work
             self._costs.append(cost)
             reached = np.full(self.shape, NEVER, np.int64)

@@ -15,6 +15,7 @@ from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
+from dlplacer.solvers.instance.time_limit import ask_time, within
 
 Arcs = list[list[tuple[int, int]]]
 """[node] → (node, ticks): the second starts no earlier than so many ticks after the first has started."""
@@ -32,10 +33,12 @@ def swap_critical(instance: Instance, incumbent: Incumbent, seconds: float) -> N
     Nothing where links are not contended.
     """
     best = incumbent.best
-    if instance.traffic is None or best is None or incumbent.closed:
+    seconds = min(seconds, incumbent.budget.left_s)
+    if instance.traffic is None or best is None or incumbent.closed or seconds <= 0:
         return
+    stop_at = time.monotonic() + seconds
     graph = DisjunctiveGraph(instance, best)
-    if graph.descend(time.monotonic() + min(seconds, incumbent.budget.left_s)) < best.makespan:
+    if graph.descend(stop_at) < best.makespan:
         incumbent.offer(graph.schedule())
 
 
@@ -81,15 +84,7 @@ class DisjunctiveGraph:
         stop_at
             A moment of `time.monotonic`.
         """
-        moved = True
-        while moved:
-            moved = False
-            for resource, place, ahead in list(self._moves()):
-                if time.monotonic() > stop_at:
-                    return self.makespan
-                if self._try(resource, place, ahead):
-                    moved = True
-                    break
+        within(lambda: time.monotonic() > stop_at, self._descend)
         return self.makespan
 
     def schedule(self) -> Schedule:
@@ -102,6 +97,16 @@ class DisjunctiveGraph:
         sent.sort(key=lambda one: one.start)
         ops = tuple(self.start[: self.instance.op_count])
         return Schedule(tuple(self.device), ops, self.makespan, tuple(sent))
+
+    def _descend(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for resource, place, ahead in list(self._moves()):
+                ask_time()
+                if self._try(resource, place, ahead):
+                    moved = True
+                    break
 
     def _add_ops(self) -> None:
         instance, device = self.instance, self.device

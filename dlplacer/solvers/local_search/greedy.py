@@ -11,6 +11,7 @@ from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import (
     BYTES,
     CLASS,
@@ -94,6 +95,7 @@ def best_greedy_chain(
     for devices in subsets:
         for order in orders:
             for reluctance in PARAMS.reluctances:
+                ask_time()
                 if time.monotonic() > stop_at:
                     return best
                 chain = greedy_chain(instance, arrays, routes, order, devices, reluctance)

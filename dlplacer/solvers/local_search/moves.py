@@ -5,9 +5,6 @@ import numpy as np
 from dlplacer.solvers.local_search.arrays import (
     BYTES,
     FREES,
-    IS_SOURCE,
-    MEMBERS,
-    OP_BYTES,
     READERS,
     READS,
     SOURCE,
@@ -25,7 +22,6 @@ from dlplacer.solvers.local_search.machine_code import compiled, inner
 from dlplacer.solvers.local_search.solution import (
     CRITICAL,
     DEVICE,
-    DEVICE_BEFORE,
     MAKESPAN,
     NEVER,
     OVERFLOW,
@@ -34,6 +30,7 @@ from dlplacer.solvers.local_search.solution import (
     PLACE,
     Solution,
 )
+from dlplacer.solvers.local_search.unit_placement import account, bytes_on, put, put_back
 
 
 @inner
@@ -66,67 +63,6 @@ def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tu
         for reader in range(request[READERS], request[READERS + 1]):
             high = min(high, ops[lists[reader], PLACE] - 1)
     return low, high
-
-
-@inner
-def _put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
-    """Put a unit on a device; the first place of the sequence at which that changes something.
-
-    What follows its ops is not known any more, so paths become 0 and nothing is given up because of them.
-    """
-    first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = lists[member]
-        before = ops[op, DEVICE]
-        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, before
-        ops[op, PATH], ops[op, PATH_BEFORE] = 0, ops[op, PATH]
-        if not arrays.ops[op, IS_SOURCE]:
-            first = min(first, ops[op, PLACE])
-            for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-                for target in (before, device):
-                    asker = solution.asker[lists[number], target]
-                    if asker >= 0:
-                        first = min(first, ops[asker, PLACE])
-            continue
-        for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
-            request = lists[number]
-            for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
-                first = min(first, ops[lists[reader], PLACE])
-            for target in range(solution.used.shape[0]):
-                asker = solution.asker[request, target]
-                if asker >= 0:
-                    first = min(first, ops[asker, PLACE])
-    return int(first)
-
-
-@inner
-def _put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
-    """Undo `_put`: the schedule that a search begins with may have a unit on several devices."""
-    ops = solution.ops
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = arrays.lists[member]
-        ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
-
-
-@inner
-def _account(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
-    """Count the bytes of a unit where `_put` has put it."""
-    ops, used = solution.ops, solution.used
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = arrays.lists[member]
-        used[ops[op, DEVICE_BEFORE]] -= arrays.ops[op, OP_BYTES]
-        used[ops[op, DEVICE]] += arrays.ops[op, OP_BYTES]
-
-
-@inner
-def _bytes_on(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
-    """The bytes of a unit that are on a device."""
-    size = 0
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = arrays.lists[member]
-        if solution.ops[op, DEVICE] == device:
-            size += arrays.ops[op, OP_BYTES]
-    return size
 
 
 @inner
@@ -168,8 +104,8 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             there = np.random.randint(devices)
         if there == here or not arrays.allowed[unit, there]:
             return -1, 0, 0, -1
-        more = arrays.units[unit, BYTES] - _bytes_on(arrays, solution, unit, there)
-        less = _bytes_on(arrays, solution, unit, here)
+        more = arrays.units[unit, BYTES] - bytes_on(arrays, solution, unit, there)
+        less = bytes_on(arrays, solution, unit, here)
         if kind < 0.35:
             beside = place + np.random.randint(-reach, reach + 1)
             if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
@@ -177,8 +113,8 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             other = arrays.ops[sequence[beside], UNIT]
             if other == unit or not arrays.allowed[other, here]:
                 return -1, 0, 0, -1
-            more -= _bytes_on(arrays, solution, other, there)
-            less -= arrays.units[other, BYTES] - _bytes_on(arrays, solution, other, here)
+            more -= bytes_on(arrays, solution, other, there)
+            less -= arrays.units[other, BYTES] - bytes_on(arrays, solution, other, here)
         if used[there] + more > arrays.capacity[there] or used[here] - less > arrays.capacity[here]:
             return -1, 0, 0, -1
     if kind >= 0.55 or kind < 0.1:
@@ -226,9 +162,9 @@ def anneal(
         unit, here, place = arrays.ops[op, UNIT], ops[op, DEVICE], ops[op, PLACE]
         first = min(place, target)
         if there != here:
-            first = min(first, _put(arrays, solution, unit, there))
+            first = min(first, put(arrays, solution, unit, there))
             if other >= 0:
-                first = min(first, _put(arrays, solution, other, here))
+                first = min(first, put(arrays, solution, other, here))
         else:
             ops[op, PATH_BEFORE], ops[op, PATH] = ops[op, PATH], 0
         _shift(ops, sequence, place, target)
@@ -238,18 +174,18 @@ def anneal(
             taken += 1
             take_over(arrays, solution, first, makespan)
             if there != here:
-                _account(arrays, solution, unit)
+                account(arrays, solution, unit)
                 if other >= 0:
-                    _account(arrays, solution, other)
+                    account(arrays, solution, other)
             if makespan < best_makespan:
                 best_makespan = makespan
                 _copy(solution, best_devices, best_sequence)
             continue
         _shift(ops, sequence, target, place)
         if there != here:
-            _put_back(arrays, solution, unit)
+            put_back(arrays, solution, unit)
             if other >= 0:
-                _put_back(arrays, solution, other)
+                put_back(arrays, solution, other)
         else:
             ops[op, PATH] = ops[op, PATH_BEFORE]
         if counts[OVERFLOW]:

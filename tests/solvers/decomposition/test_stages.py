@@ -4,6 +4,7 @@ import time
 from fractions import Fraction
 from itertools import pairwise, product
 from random import Random
+from threading import Event, Timer
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
-from dlplacer.solvers.decomposition.stage_bound import StageDual
+from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks
 from dlplacer.solvers.decomposition.stages import DecisionStage, StageChain, build_stages
@@ -31,6 +32,7 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.time_limit import ends_when
 
 
 def _chain(graph: OpGraph, topology: Topology, options: Options) -> tuple[Instance, StageChain, Fraction]:
@@ -215,6 +217,17 @@ def test_no_price_is_paid_for_unlimited_memory() -> None:
     prices = dual._whole_prices(1.0, np.array([2.0, 1e-7]), np.zeros(2))
     assert prices[1][0] > 0
     assert prices[1][1] == 0
+
+
+def test_the_search_for_prices_hears_of_limits_around() -> None:
+    instance, chain, _ = _chain(*_parallel_layers(0), Options.paper())
+    endless = StageDual(instance, chain, StageBoundParams(precision=-1.0))
+    stopped, began = Event(), time.monotonic()
+    Timer(0.3, stopped.set).start()
+    with ends_when(stopped.is_set):
+        bound = endless.solve(began + 5.0)
+    assert time.monotonic() - began < 3.0
+    assert 0 < bound <= StageDual(instance, chain).solve(time.monotonic() + 30) * (1 + StageBoundParams().precision) + 1
 
 
 def test_a_bound_above_a_known_schedule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import in_sequence
+from dlplacer.solvers.instance.time_limit import ends_when
 from dlplacer.solvers.local_search.critical_swaps import DisjunctiveGraph, swap_critical
 
 
@@ -64,6 +65,18 @@ def test_layers_on_a_star_gain() -> None:
     found = incumbent.best
     assert found.makespan < 0.99 * before
     assert broken_rules(instance, found) == broken_transfers(instance, found) == []
+
+
+def test_descent_hears_of_limits_around() -> None:
+    instance = build_instance(build_problem(FAMILIES["layered"](150, 1, 3.0), star(4), Options()))
+    start = construct(instance, heft)
+    assert start is not None
+    graph, asked = DisjunctiveGraph(instance, start), []
+    with ends_when(lambda: asked.append(0) or len(asked) > 20):
+        reached = graph.descend(time.monotonic() + 30)
+    assert len(asked) == 21
+    assert reached == graph.makespan == graph.schedule().makespan
+    assert graph.descend(time.monotonic() + 30) < reached
 
 
 def test_no_time_leaves_the_schedule_as_it_is() -> None:
