@@ -47,7 +47,10 @@ class DispatchParams:
         Of single ops, after each round of moving those of devices: simulating 2,000 ops takes some 20 ms.
     least_gain
         What a plan of the default method on several devices must gain over one device to be preferred: simulated steps
-        of short ops are off by about as much, and one device cannot disappoint.
+        are off by about as much, and one device cannot disappoint.
+    turns_gain
+        As much more where the ops are nothing but turns at the interpreter, in proportion: steps of a small transformer
+        were planned 5 to 8 % shorter on two threads than on one, and took 3 to 4 % longer.
     """
 
     surrogate_share: float = 0.6
@@ -55,6 +58,7 @@ class DispatchParams:
     finish_share: float = 0.1
     most_moves: int = 300
     least_gain: float = 0.02
+    turns_gain: float = 0.1
 
 
 PARAMS = DispatchParams()
@@ -94,8 +98,10 @@ class Candidates:
         alone.raise_bound(self.bound)
         for schedule in singles(self.problem):
             alone.offer(schedule)
-        least = 1 + PARAMS.least_gain
-        if alone.best is not None and self.best is not None and alone.best.makespan_s < least * self.best.makespan_s:
+        if alone.best is None or self.best is None:
+            return
+        least = 1 + PARAMS.least_gain + PARAMS.turns_gain * _turns_share(self.problem, alone.best)
+        if alone.best.makespan_s < least * self.best.makespan_s:
             self.best = alone.best
 
     def closed(self, gap: float) -> bool:
@@ -156,6 +162,18 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
         _improve(candidates, budget)
         candidates.prefer_one_device()
     return candidates
+
+
+def _turns_share(problem: Problem, plan: Plan) -> float:
+    """The share of a step on one device in which an op keeps others of its process from starting, 0 to 1."""
+    dispatch = dispatch_of(problem.topology)
+    number = {device.id: here for here, device in enumerate(problem.topology.devices)}
+    held = [
+        dispatch.hold_s(number[entry.device], entry.end_s - entry.start_s)
+        for entry in plan.ops
+        if dispatch.takes_turns(number[entry.device])
+    ]
+    return sum(held) / plan.makespan_s if plan.makespan_s else 0.0
 
 
 def surrogate(problem: Problem) -> Problem | None:

@@ -68,6 +68,15 @@ def test_chains_of_short_ops_are_worth_a_process_each() -> None:
 
 
 # What runs long is shared by the cores, what runs for a moment stays with it.
+# A second core takes 6 of 106 ops. Steps of ops hardly longer than a turn are not foretold so well.
+@pytest.mark.parametrize(("time_s", "devices"), [(20e-6, 1), (2e-3, 2)])
+def test_what_hardly_gains_is_worth_a_second_core_for_long_ops_alone(time_s: float, devices: int) -> None:
+    main, side = chains(1, 100, time_s), chains(2, 6, time_s)
+    ops = (*main.ops, *(op for op in side.ops if op.id.startswith("c1")))
+    edges = (*main.edges, *(edge for edge in side.edges if edge.source.startswith("c1")))
+    assert devices_of(place(OpGraph(ops, edges), THREADS, time_limit_s=5.0).plan) == devices
+
+
 def test_long_ops_are_worth_a_core_each_among_short_ones() -> None:
     short = chains(2, 40, 5e-6)
     long = tuple(replace(op, time_s=2e-3) if op.id.endswith("7") else op for op in short.ops)
