@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dlplacer.core.errors import InputError
 from dlplacer.files.fields import FileModel, Table, built, count_key_mistakes, load_model
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
@@ -69,6 +70,14 @@ class EpochsData:
     mini_batch: int | None = None
     samples: int | None = None
     name: str = ""
+
+    def require_mini_batch(self, samples: int | None) -> None:
+        """Raise InputError where a step takes another number of samples than the epochs were measured with."""
+        if self.mini_batch is not None and samples not in (None, self.mini_batch):
+            raise InputError(
+                f"the epochs are for mini-batches of {self.mini_batch}, the graph is for {samples}; capture the model "
+                f"with {self.mini_batch} samples, or give the epochs of {samples}"
+            )
 
 
 def read_epochs(path: str | Path) -> EpochsData:
