@@ -12,7 +12,7 @@ def require_whole(plan: Plan, where: str) -> None:
     Parameters
     ----------
     where
-        The plan's file, for messages.
+        The plan's file, or what else to call it in messages.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def require_whole(plan: Plan, where: str) -> None:
     """
     wrong = next(_wrong(plan), None)
     if wrong is not None:
-        raise MismatchError(f"{where}: {wrong}, and so it cannot be shown; `dlplacer check {where}` says all")
+        raise MismatchError(f"{where}: {wrong}, and so it cannot be shown; `dlplacer check` says all that is wrong")
 
 
 def _wrong(plan: Plan) -> Iterator[str]:
