@@ -81,6 +81,7 @@ def hybrid(
     timed = with_times(graph_of(graph), box)
     machine = _machine(box, devices, network)
     work = fastest_work(timed, box)
+    known.require_mini_batch(work.mini_batch)
     settings = PlaceSettings(options_of(options), method, time_limit_s, seed=seed, workers=workers)
     placed = Placed(timed, work.step_s, settings) if speedups is None else None
     problem = HybridProblem(
@@ -107,6 +108,9 @@ def _asked_degrees(
     expect_flag("", overlap=overlap)
     expect_table("", optional=True, speedups=speedups)
     chosen = () if degrees is None else tuple_of("", "degrees", degrees, int, "whole numbers")
+    unknown = [degree for degree in chosen if speedups and degree not in speedups]
+    if unknown:
+        raise InputError(f"degrees has {unknown[0]}, of which speedups says nothing; drop one, or say how fast it is")
     return chosen or tuple(speedups or ())
 
 
@@ -163,5 +167,7 @@ def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -
     from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
     from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 
-    chosen = CODECS if codecs is None else tuple_of("", "codecs", codecs, str, "names of codecs")
+    chosen = tuple(CODECS) if codecs is None else tuple_of("", "codecs", codecs, str, "names of codecs")
+    if not chosen:
+        raise InputError(f"codecs is empty; name some of {', '.join(CODECS)}")
     return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)

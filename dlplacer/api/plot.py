@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api.subjects import PlanLike, TopologyLike, is_run, plan_of, topology_of
+from dlplacer.api.subjects import PlanLike, TopologyLike, is_run, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, expect_path, expect_text, refuse
 
@@ -43,21 +43,21 @@ def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") 
     """
     from dlplacer.report.plot.gantt import plot_gantt
 
-    return plot_gantt(plan_of(plan), _axes(ax), color_by=_color_by(color_by))
+    return plot_gantt(whole_plan_of(plan), _axes(ax), color_by=_color_by(color_by))
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
     """The graph, every op in the colour of its device, its area by its time; takes what `gantt` takes."""
     from dlplacer.report.plot.placement import plot_placement
 
-    return plot_placement(plan_of(plan), _axes(ax))
+    return plot_placement(whole_plan_of(plan), _axes(ax))
 
 
 def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
     """What is alive on every device over the step, in bytes over seconds; takes what `gantt` takes."""
     from dlplacer.report.plot.memory import plot_memory
 
-    return plot_memory(plan_of(plan), _axes(ax))
+    return plot_memory(whole_plan_of(plan), _axes(ax))
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
@@ -193,9 +193,9 @@ def _run(done: "Run") -> "Run":
 
 
 _SUBJECTS: dict[str, Callable[[Any], Any]] = {
-    "gantt": plan_of,
-    "placement": plan_of,
-    "memory": plan_of,
+    "gantt": whole_plan_of,
+    "placement": whole_plan_of,
+    "memory": whole_plan_of,
     "topology": topology_of,
     "comparison": _comparison,
     "pipeline": _pipeline_plan,

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
-from dlplacer.api.subjects import PlanLike, is_run, plan_of
+from dlplacer.api.subjects import PlanLike, is_run, plan_of, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_number, expect_path, short_name
 
@@ -116,8 +116,8 @@ def show(
         expect_path(path)
     page = _other_page(subject)
     if page is None:
-        plan = plan_of(cast("PlanLike", subject), "subject")
-        other = None if against is None else plan_of(against, "against")
+        plan = whole_plan_of(cast("PlanLike", subject), "subject")
+        other = None if against is None else whole_plan_of(against, "against")
         title = headline(plan) if other is None else f"{headline(plan)}, against {headline(other)}"
         page = HtmlPage(html_page(plan, other), title)
     elif against is not None:
@@ -168,7 +168,7 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     from dlplacer.report.explanation import explain as explain_plan
 
     expect_number("", dispatch_s=dispatch_s)
-    return explain_plan(plan_of(plan), dispatch_s)
+    return explain_plan(whole_plan_of(plan), dispatch_s)
 
 
 def check_plan(plan: PlanLike) -> None:

@@ -125,6 +125,17 @@ def plan_of(value: PlanLike, name: str = "plan") -> Plan:
     return load_plan(_path(value, name, "a Plan, a Result, or the path of a plan file"))
 
 
+def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
+    """As `plan_of`, for what draws or explains it: raises MismatchError where its parts do not fit together."""
+    from dlplacer.report.whole_plan import require_whole
+
+    plan = plan_of(value, name)
+    # What ran or was placed is whole; a file, or a plan that a caller has changed, need not be.
+    if isinstance(value, (Plan, str, PathLike)):
+        require_whole(plan, name if isinstance(value, Plan) else fspath(value))
+    return plan
+
+
 def job_of(value: "Job", name: str = "job") -> "Job":
     """The job; a bare module is none, as nobody can guess its inputs and its loss."""
     if is_job(value):

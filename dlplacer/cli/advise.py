@@ -86,7 +86,13 @@ def _minibatch(arguments: argparse.Namespace) -> None:
             report(number, len(batches))
             arguments.batch_size = batch
             graph = with_times(graph_of(arguments), topology)
-            steps[batch or work_of(graph, device.type).mini_batch or 1] = step_choices(graph, device.type)
+            samples = batch or work_of(graph, device.type).mini_batch
+            if samples is None:
+                raise InputError(
+                    f"graph {graph.name!r} does not say how many samples a step takes, on which throughput depends; "
+                    'capture it from its model, or add "capture": {"args": [{"shape": [samples, ...]}]}'
+                )
+            steps[samples] = step_choices(graph, device.type)
     epochs = _epochs(arguments.epochs)
     plans = plan_batches(steps, device.memory_bytes, arguments.dataset_size, epochs)
     if arguments.json:

@@ -63,8 +63,13 @@ def execute(arguments: argparse.Namespace) -> int:
     variants = list(_variants(arguments))
     for variant in variants:
         options_of(resolved, *variant)
-    if arguments.seeds < 1:
-        raise InputError(f"--seeds is {arguments.seeds}; it must be at least 1")
+    for option, count in (
+        ("--seeds", arguments.seeds),
+        ("--mini-batch", arguments.mini_batch),
+        ("--samples", arguments.samples),
+    ):
+        if count is not None and count < 1:
+            raise InputError(f"{option} is {count}; it must be at least 1")
     goal = (
         None
         if arguments.at_most is None and arguments.at_least is None

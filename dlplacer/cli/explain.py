@@ -74,6 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.cli.arguments.constraint_options import plan_of_option
     from dlplacer.files.load import load_plan
     from dlplacer.report.explanation import explain
+    from dlplacer.report.whole_plan import require_whole
 
     dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
     if arguments.budget < 0:
@@ -83,6 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
     solves = asked or arguments.budget > 0
     plan = plan_of_option("PLAN", arguments.plan) if solves else load_plan(arguments.plan)
     assert plan is not None
+    require_whole(plan, str(arguments.plan))
     whys = _ops(plan, arguments.why)
     explanation = explain(plan, dispatch_s)
     if not arguments.json:

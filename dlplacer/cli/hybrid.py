@@ -109,7 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
         with count_line("device counts") as report:
             plan = plan_hybrid(problem, arguments.devices, report)
     epochs_fit = problem.efficiency.fit()
-    warnings = (*_superlinear(arguments), *plan_notes(plan, graph))
+    warnings = (*_superlinear(arguments), *_too_large(arguments, problem), *plan_notes(plan, graph))
     if arguments.html:
         from dlplacer.files import write_text
         from dlplacer.report.page.hybrid_page import hybrid_page
@@ -153,7 +153,7 @@ def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProbl
             f"{arguments.epochs} is for mini-batches of {epochs.mini_batch}, the graph for {work.mini_batch}; capture "
             f"the model with --batch-size {epochs.mini_batch}, or correct the file"
         )
-    speedups = dict(_pairs("--speedup", arguments.speedup))
+    speedups = _speedups(arguments)
     degrees = _degrees(arguments.degrees) or tuple(speedups) or DEGREES
     placed, both = (None, None) if speedups else _solved(arguments, graph, work, topology, degrees, stop)
     problem = HybridProblem(
@@ -280,7 +280,9 @@ def _on_machine(arguments: argparse.Namespace, topology: "Topology", measured: "
     from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
     from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
 
-    codecs = CODECS if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
+    codecs = list(CODECS) if arguments.codecs is None else [name for name in arguments.codecs.split(",") if name]
+    if not codecs:
+        raise InputError(f"--codecs is {arguments.codecs!r}; name some of {', '.join(CODECS)}")
     found = exchanges(memory_rate(topology), codecs, measured.codecs)
     overlap = not arguments.no_overlap
     return OnMachine(WorkerLayout(topology), found, overlap=overlap, measured=measured.collectives)
@@ -291,6 +293,21 @@ def _degrees(text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in (text or "").split(",") if part)
     except ValueError:
         raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4") from None
+
+
+def _speedups(arguments: argparse.Namespace) -> dict[int, float]:
+    """Degree → its given speedup; each once, and for every degree that is asked for."""
+    found: dict[int, float] = {}
+    for degree, speedup in _pairs("--speedup", arguments.speedup):
+        if found.setdefault(degree, speedup) != speedup:
+            raise InputError(f"--speedup says {found[degree]:g} and {speedup:g} of {degree} devices; drop one")
+    unknown = [degree for degree in _degrees(arguments.degrees) if found and degree not in found]
+    if unknown:
+        raise InputError(
+            f"--degrees has {unknown[0]}, and no --speedup says how fast {unknown[0]} devices are; give one, or drop "
+            f"{unknown[0]}"
+        )
+    return found
 
 
 def _seconds(text: str) -> float:
@@ -314,6 +331,19 @@ def _superlinear(arguments: argparse.Namespace) -> list[str]:
         "that both steps do the same work"
         for degree, speedup in _pairs("--speedup", arguments.speedup)
         if speedup > degree
+    ]
+
+
+def _too_large(arguments: argparse.Namespace, problem: "HybridProblem") -> list[str]:
+    """Degrees that were asked for, and that the machine which workers are taken from has no room for."""
+    if problem.topology is None or not (arguments.degrees or arguments.speedup):
+        return []
+    there = len(problem.topology.devices)
+    return [
+        f"no worker of {degree} devices is looked at: a worker stays within topology {problem.topology.name!r} of "
+        f"{there}; give a larger one, or join copies of it with --network"
+        for degree in sorted(set(problem.degrees))
+        if degree > there
     ]
 
 

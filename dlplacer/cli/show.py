@@ -47,11 +47,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print the table and write what was asked for."""
     from dlplacer.files.load import load_plan
+    from dlplacer.report.whole_plan import require_whole
 
     if arguments.against is not None and arguments.html is None:
         raise InputError(f"--against {arguments.against} is for the page of two plans; add --html F")
     plan = load_plan(arguments.plan)
+    other = None if arguments.against is None else load_plan(arguments.against)
     print_plan(plan)
+    require_whole(plan, str(arguments.plan))
+    if other is not None:
+        require_whole(other, str(arguments.against))
     written = save_pictures(arguments, "plan", plan)
     if arguments.trace:
         from dlplacer.files import write_json
@@ -64,7 +69,6 @@ def execute(arguments: argparse.Namespace) -> int:
         from dlplacer.files import write_text
         from dlplacer.report.page.page import html_page
 
-        other = None if arguments.against is None else load_plan(arguments.against)
         names = (arguments.plan.stem, "" if other is None else arguments.against.stem)
         write_text(arguments.html, html_page(plan, other, names if names[0] != names[1] else ("A", "B")))
     tables = write_csv_tables(arguments.csv, plan) if arguments.csv else ()

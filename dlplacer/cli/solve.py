@@ -112,7 +112,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:
         print_result(result)
-    tell_use_of_devices(result.plan)
+    tell_use_of_devices(result.plan, result.bounds.get("critical_path_s"))
     if hint is not None and hint.is_faster:
         note(str(hint))
     return 0

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -42,6 +43,8 @@ _TEXTS = {
 }
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
+_COUNT_KEY = re.compile(r"0*[1-9][0-9]{0,11}")
+"""Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
 _SPEAK_FOR_THEMSELVES = ("extra_forbidden", "missing", "value_error")
 
 
@@ -133,6 +136,20 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     if mistakes:
         raise FileFormatError(where, mistakes)
     return content
+
+
+def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
+    """Keys of a table that are no whole numbers of a unit from 1 on, or mean the same number as one before them."""
+    known: dict[int, str] = {}
+    for key in table:
+        if not _COUNT_KEY.fullmatch(key):
+            yield f"{field}.{_shortened(key)}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
+        elif known.setdefault(int(key), key) != key:
+            yield f"{field}.{_shortened(key)}: means the same as {_shown(known[int(key)])}; remove one"
+
+
+def _shortened(key: str) -> str:
+    return key if len(key) <= _SHORT.maxstring else f"{key[: _SHORT.maxstring]}…"
 
 
 def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:

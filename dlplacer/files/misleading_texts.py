@@ -39,13 +39,19 @@ def _found(value: Any) -> Iterator[str]:
     while waiting:
         parts, value = waiting.pop()
         if isinstance(value, str) and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
-            what = unicodedata.name(found[0], "a control character")
-            yield f"{field_path(parts)}: holds {what} (U+{ord(found[0]):04X}), which hides what it says; remove it"
+            yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
         if isinstance(value, dict):
             waiting += [((*parts, _visible(key)), entry) for key, entry in value.items() if key != _FREE]
             waiting += [((*parts, "a key"), key) for key in value]
         elif isinstance(value, list):
             waiting += [((*parts, position), entry) for position, entry in enumerate(value)]
+
+
+def _named(character: str) -> str:
+    code = f"(U+{ord(character):04X})"
+    if unicodedata.category(character) == "Cs":
+        return f"half a surrogate pair {code}, which is no text"
+    return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
 def _visible(key: str) -> str:

@@ -159,6 +159,11 @@ def test_devices_as_a_person_writes_them(result: dp.Result) -> None:
         ),
         (lambda: dp.plot.save("a.png", "gant", "p.json"), "there is no picture 'gant'; use one of gantt, placement"),
         (lambda: dp.hybrid(JOB, "cpu-2core", 4, {1: 4}), r"devices is 4; topology 'cpu-2core' has 2: join copies"),
+        (
+            lambda: dp.hybrid(JOB, "cpu-2core", 2, {1: 4}, speedups={2: 1.5}, degrees=(2, 4)),
+            "degrees has 4, of which speedups says nothing",
+        ),
+        (lambda: dp.hybrid(JOB, "cpu-2core", 2, {1: 4}, speedups={2: 1.5}, codecs=()), "codecs is empty; name some"),
         (lambda: dp.detect_topology("tpu"), "kind is 'tpu'; use one of auto, gpu, cpu"),
     ],
 )
@@ -173,6 +178,9 @@ def test_hybrid_takes_epochs_as_a_file_or_a_table(tmp_path: Path) -> None:
     given = ("inception_v3-train", "dgx1-v100-4gpu", 4)
     by_file, by_table = (dp.hybrid(*given, epochs, speedups={2: 1.7}) for epochs in (path, {1: 4, 4: 6}))
     assert by_file.to_dict() == by_table.to_dict()
+    path.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": 4}, "mini_batch": 64}))
+    with pytest.raises(dp.InputError, match="the epochs are for mini-batches of 64, the graph is for 32"):
+        dp.hybrid(*given, path, speedups={2: 1.7})
     joined = dp.hybrid("inception_v3-train", "dgx1-v100-4gpu", 8, {1: 4, 8: 9}, speedups={2: 1.7}, network="12.5 GB/s")
     assert len(joined.budgets) == 8
     assert joined.to_dict() == dp.hybrid(*given[:2], 8, {1: 4, 8: 9}, speedups={2: 1.7}, network=12.5e9).to_dict()

@@ -62,6 +62,21 @@ def test_without_a_data_set_batches_are_ranked_by_time_per_sample(capsys: pytest
     assert [plan["training_s"] for plan in found] == [None] * 3
 
 
+def test_a_graph_that_does_not_tell_its_mini_batch_is_not_taken_for_one_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = tmp_path / "graph.json"
+    nodes = [{"id": "op", "kind": "op", "time_s": 1}, {"id": "back", "kind": "op", "time_s": 1, "phase": "backward"}]
+    content = {"format": "dlplacer.graph/1", "name": "mine", "nodes": nodes}
+    graph.write_text(json.dumps(content))
+    command = ["advise", "minibatch", str(graph), "dgx1-v100-2gpu", "--dataset-size", "64"]
+    assert main(command) == 2
+    assert "graph 'mine' does not say how many samples a step takes" in capsys.readouterr().err
+    graph.write_text(json.dumps(content | {"capture": {"args": [{"shape": [16, 3]}]}}))
+    (plan,) = answer(capsys, *command)["batches"]
+    assert (plan["batch"], plan["training_s"]) == (16, 8)
+
+
 def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "groups", "inception_v3-train", "pcie-4gpu", "--direction", "backward", "--cap", "25 MiB")
     assert found["cuts"][-1] == sum(len(group) for group in found["groups"])

@@ -102,6 +102,15 @@ def test_what_is_implausible_is_named(files: list[str], capsys: pytest.CaptureFi
     assert "dlplacer: --speedup 2=100 says" in capsys.readouterr().err
 
 
+def test_a_worker_larger_than_the_machine_is_not_left_out_in_silence(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--devices", "64", "--scaling-efficiency", "1", "--speedup", "2=1.3", "--speedup", "8=4"]
+    assert main(["hybrid", *files, *options, "--json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert any("no worker of 8 devices is looked at: a worker stays within topology 'box' of 4" in w for w in warnings)
+
+
 def test_lemma_3_1_and_a_network(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     lemma = planned(files, capsys, "--devices", "4", "--speedup", "2=1.9", "--overhead-ratio", "0.1")
     assert lemma["budgets"][3]["data_parallel"]["speedup"] == pytest.approx(4 * 1.1 / 1.4)
@@ -154,6 +163,13 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
         (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),
         (["--devices", "4", "--measured", "1=1,2=3,4=0.1", "--speedup", "2=2"], 2, "a step takes 0.1 s on 4 devices"),
         (["--devices", "4", "--measured", "1=1 GB,2=3"], 2, "--measured '1=1 GB' is not understood"),
+        (["--devices", "4", "--speedup", "2=1.3", "--speedup", "2=1.9"], 2, "--speedup says 1.3 and 1.9 of 2 devices"),
+        (
+            ["--devices", "4", "--speedup", "2=1.3", "--degrees", "2,4"],
+            2,
+            "--degrees has 4, and no --speedup says how fast 4 devices are",
+        ),
+        (["--devices", "4", "--codecs", ","], 2, "--codecs is ','; name some of none, fp16, ternary"),
         (["--devices", "4", "--jobs", "0"], 2, "--jobs is 0; it must be at least 1"),
         (["--devices", "4", "--colocate", "nothing"], 2, "no op and no module is called 'nothing'"),
     ],

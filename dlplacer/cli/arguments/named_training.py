@@ -59,6 +59,11 @@ class Goal:
     most: float | None = None
     least: float | None = None
 
+    @property
+    def name(self) -> str:
+        """For a checkpoint, whose epochs are those until this goal."""
+        return f"at least {self.least:g}" if self.most is None else f"at most {self.most:g}"
+
     def __call__(self, metric: float) -> bool:
         """NaN never is."""
         return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)

@@ -114,8 +114,8 @@ def print_elsewhere(plan: "Plan", answers: Mapping[str, Sequence["Elsewhere"]]) 
     table = new_table("op", "is on", "on", "only it moves", "solved again", "longer by", "at least", "", names=3)
     for op, found in answers.items():
         for one in found:
-            longer = None if one.makespan_s is None else one.makespan_s / plan.makespan_s - 1
-            least = None if one.lower_bound_s is None else max(0.0, one.lower_bound_s / plan.makespan_s - 1)
+            longer, least = (_longer(seconds, plan.makespan_s) for seconds in (one.makespan_s, one.lower_bound_s))
+            least = None if least is None else max(0.0, least)
             times = _seconds(one.moved_alone_s), _seconds(one.makespan_s)
             note = f"{one.kept} kept on {plan.placement[op]}" if one.kept else one.note[:_NOTE]
             table.add_row(op, plan.placement[op], one.device, *times, _share(longer), _share(least), note)
@@ -124,6 +124,11 @@ def print_elsewhere(plan: "Plan", answers: Mapping[str, Sequence["Elsewhere"]]) 
         print("kept: the devices are interchangeable, and without it all ops would just change places")
     if any((one.makespan_s or inf) < plan.makespan_s for found in answers.values() for one in found):
         print("longer by less than 0: the search found a plan that is better than the one at hand; solve on with it")
+
+
+def _longer(value_s: float | None, base_s: float) -> float | None:
+    """By which share; unknown over a step that takes no time."""
+    return None if value_s is None or not base_s else value_s / base_s - 1
 
 
 def _seconds(value_s: float | None) -> str:

@@ -77,10 +77,10 @@ def _best(plan: "HybridPlan") -> list[tuple[str, str]]:
     step = best.step
     messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
     algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
+    workers = "1 worker" if best.workers == 1 else f"{best.workers} workers"
     text = (
-        f"{best.workers} workers of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}"
-        f"{algorithm}{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed "
-        "exchange"
+        f"{workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}{algorithm}"
+        f"{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed exchange"
     )
     rows = [(f"at {_devices(plan.budgets[-1].devices)}", text)]
     if plan.mini_batches is not None:

@@ -11,22 +11,46 @@ if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
 
 
-def tell_use_of_devices(plan: "Plan") -> None:
-    """Say on stderr that one device is best, if it is of several, and why; or that the cores are to be processes."""
+_SAME = 1e-6
+
+
+def tell_use_of_devices(plan: "Plan", critical_path_s: float | None = None) -> None:
+    """Say on stderr that one device is best, if it is of several, and why; or that the cores are to be processes.
+
+    Parameters
+    ----------
+    critical_path_s
+        The bound of the critical path, where it is known; None works it out where it is asked for.
+    """
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
     if len(working) > 1 and are_processes(plan.topology):
         note("the plan is for cores as processes of their own, as --processes auto tries and on demands")
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return
+    proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"
+    note(f"one device is best, {next(iter(working))}: {proof}; {_reason(plan, critical_path_s)}")
+
+
+def _reason(plan: "Plan", critical_path_s: float | None) -> str:
+    chain_s = _critical_path_s(plan) if critical_path_s is None else critical_path_s
+    if chain_s >= plan.makespan_s * (1 - _SAME):
+        return "its longest chain of ops takes as long by itself, so that there is nothing to do at once"
     # Not what the topology names: a core alone in its process never waits for it.
     dispatch_s = max(dispatch_of(plan.topology).seconds)
-    reason = "what its transfers take is more than other devices would save"
-    if dispatch_s:
-        count = sum(entry.end_s > entry.start_s for entry in plan.ops)
-        mean_s = sum(entry.end_s - entry.start_s for entry in plan.ops) / count
-        reason = (
-            f"its {count} ops take {format_seconds(mean_s)} on average, issuing one {format_seconds(dispatch_s)}, and "
-            "a transfer has its latency"
-        )
-    proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"
-    note(f"one device is best, {next(iter(working))}: {proof}; {reason}")
+    if not dispatch_s:
+        return "what its transfers take is more than other devices would save"
+    count = sum(entry.end_s > entry.start_s for entry in plan.ops)
+    mean_s = sum(entry.end_s - entry.start_s for entry in plan.ops) / count
+    return (
+        f"its {count} ops take {format_seconds(mean_s)} on average, issuing one {format_seconds(dispatch_s)}, and "
+        "a transfer has its latency"
+    )
+
+
+def _critical_path_s(plan: "Plan") -> float:
+    from dlplacer.problem.problem import build_problem
+    from dlplacer.solvers.bounds.bounds import critical_path
+    from dlplacer.solvers.instance.instance import build_instance
+
+    problem = build_problem(plan.graph, plan.topology, plan.options)
+    return float(critical_path(build_instance(problem)) * problem.tick_s)

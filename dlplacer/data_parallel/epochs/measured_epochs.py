@@ -69,11 +69,11 @@ def measure_epochs(
     ------
     InputError
         If the training function yields nothing or knows no codec or period, an argument is out of range, or the
-        checkpoint is that of another training.
+        checkpoint is that of another training or goal.
     """
     _require(batches, seeds, max_epochs, period)
     options = options_of(train, codec, period)
-    runs = FinishedRuns.of(checkpoint, _name(train))
+    runs = FinishedRuns.of(checkpoint, _name(train) + _until(reached))
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
     waiting = [run for run in dict.fromkeys(wanted) if not runs.knows(run, max_epochs)]
     if executor is None:
@@ -179,6 +179,15 @@ def options_of(train: Callable[..., Iterator[float]], codec: str | None, period:
     except ValueError:  # some builtins have no signature
         return options
     return options
+
+
+def _until(reached: Callable[[float], bool] | None) -> str:
+    """A text that differs for goals of different names, and for functions with other numbers in them."""
+    if reached is None:
+        return ""
+    code = getattr(reached, "__code__", None)
+    numbers = [] if code is None else [each for each in code.co_consts if isinstance(each, (int, float))]
+    return ", ".join([f" until {_name(reached)}", *map(str, numbers)])
 
 
 def _name(train: Any) -> str:

@@ -32,13 +32,16 @@ _NETWORK, _SWITCH = "network", "nvswitch"
 
 @dataclass
 class _Found:
-    """What a walk over the file collects."""
+    """What a walk over the file collects.
+
+    GPUs and the targets of NVLinks are known by their host and bus, as equal machines have equal buses.
+    """
 
     devices: dict[str, Device] = field(default_factory=dict)
     routers: dict[str, Router] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
-    gpu_at: dict[str, str] = field(default_factory=dict)
-    nvlinks: list[tuple[str, str, int, str]] = field(default_factory=list)
+    gpu_at: dict[tuple[str, str], str] = field(default_factory=dict)
+    nvlinks: list[tuple[str, tuple[str, str], int, str]] = field(default_factory=list)
     sockets: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     network: list[Link] = field(default_factory=list)
     device_type: str | None = None
@@ -178,7 +181,7 @@ def _read_gpu(
         return
     kind = found.device_type or TYPE_OF_SM.get(sm, f"sm{sm}")
     found.devices[name] = device_of_type(name, kind, meta={"busid": bus})
-    found.gpu_at[bus.lower()] = name
+    found.gpu_at[prefix, bus.lower()] = name
     found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
     for nvlink in gpu.findall("nvlink"):
         given = nvlink.get("count", "")
@@ -187,7 +190,7 @@ def _read_gpu(
             mistakes.append(f"<nvlink> of {name}: count is {given!r}; it must be a whole number of at least 1")
             continue
         kind = nvlink.get("tclass", "").lower()
-        found.nvlinks.append((name, nvlink.get("target", "").lower(), links, kind))
+        found.nvlinks.append((name, (prefix, nvlink.get("target", "").lower()), links, kind))
     for c2c in gpu.findall("c2c"):
         bandwidth, count = c2c.get("bw", ""), c2c.get("count", "1")
         if not _whole(bandwidth) or not _whole(count):
@@ -226,8 +229,8 @@ def _join_nvlinks(found: _Found, where: str) -> None:
     direct: Counter[tuple[str, str]] = Counter()
     switched: Counter[str] = Counter()
     to_cpu: Counter[str] = Counter()
-    for name, target, count, kind in found.nvlinks:
-        peer = found.gpu_at.get(target)
+    for name, place, count, kind in found.nvlinks:
+        peer, target = found.gpu_at.get(place), place[1]
         if peer is not None and not kind.startswith("0x0680"):
             direct[name, peer] += count
         elif kind.startswith(_CPU_CLASS):

@@ -7,7 +7,6 @@ from dlplacer.core.errors import FileFormatError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")
-_NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|[a-z]+\d*_\d+)")
 _CELL = re.compile(r"X|NV[0-9]{1,4}|PIX|PXB|PHB|NODE|SYS|SOC")
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Routes over PCIe, nearest first."""
@@ -62,14 +61,14 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
             continue
         if _GPU.fullmatch(fields[0]):
             rows[fields[0]] = (number, fields[1:])
-        elif not _NIC.fullmatch(fields[0]):
+        elif fields[0] not in columns:
             break
     gpus = tuple(name for name in columns if _GPU.fullmatch(name))
     mistakes = [f"no row for {name}, which has a column" for name in gpus if name not in rows]
     mistakes += [f"line {number}: {name} has no column" for name, (number, _) in rows.items() if name not in gpus]
     if mistakes:
         raise FileFormatError(where, mistakes)
-    links = [name for name in columns if _GPU.fullmatch(name) or _NIC.fullmatch(name)]
+    links = columns[: next((place for place, name in enumerate(columns) if " " in name), len(columns))]
     return _checked(where, gpus, links, rows, tuple(name for name in links if name not in gpus), columns)
 
 
@@ -112,7 +111,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Names of the columns; the last ones, ``CPU Affinity`` and the like, consist of two words."""
+    """Names of the columns: GPUs, network devices of any name, and what consists of words, as ``CPU Affinity``."""
     return re.findall(r"GPU NUMA ID|(?:CPU|NUMA) Affinity|\S+", line)
 
 

@@ -39,6 +39,11 @@ def nvml_topology(nvml: Any = None) -> Topology:
         ) from error
     try:
         return _read(library)
+    except library.NVMLError as error:
+        raise InputError(
+            f"NVML does not tell of the GPUs ({error}); check nvidia-smi, or run `nvidia-smi topo -m` and "
+            "`dlplacer topology import` its output"
+        ) from error
     finally:
         library.nvmlShutdown()
 
@@ -67,8 +72,9 @@ def _read(nvml: Any) -> Topology:
     devices = tuple(_device(nvml, index, handle) for index, handle in enumerate(handles))
     cells = [["X"] * len(handles) for _ in handles]
     for one, other in combinations(range(len(handles)), 2):
-        level = nvml.nvmlDeviceGetTopologyCommonAncestor(handles[one], handles[other])
-        cells[one][other] = cells[other][one] = _ANCESTORS.get(int(level), "SYS")
+        # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
+        level = _optional(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
+        cells[one][other] = cells[other][one] = "SYS" if level is None else _ANCESTORS.get(int(level), "SYS")
     numa = tuple(_optional(nvml, "nvmlDeviceGetNumaNodeId", handle) for handle in handles)
     matrix = TopoMatrix(
         tuple(device.id.upper() for device in devices),
@@ -87,7 +93,9 @@ def _read(nvml: Any) -> Topology:
 
 def _device(nvml: Any, index: int, handle: Any) -> Device:
     name = _text(nvml.nvmlDeviceGetName(handle))
-    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    # A GPU cut into instances (MIG) keeps its memory to its owner, and one that shares the host's has none.
+    memory = _optional(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    memory_bytes = None if memory is None else int(memory.total)
     return device_of_type(f"gpu{index}", name, memory_bytes, {"product": name, "busid": _bus(nvml, handle)})
 
 

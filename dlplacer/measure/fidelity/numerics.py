@@ -50,7 +50,7 @@ def compare_with_eager(
             mine = parameters[name]
             if not mine.is_meta:  # it lives on another process
                 pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
-        return max(map(float, group.gathered(_largest_difference(pairs))))
+        return _largest(group.gathered(_largest_difference(pairs)))
 
     ops = random_ops(placed.captured.executable)
     if not ops:
@@ -63,7 +63,24 @@ def compare_with_eager(
 
 
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
-    """Of the pairs in which both are there."""
-    return float(
-        max((a.cpu().float() - b.cpu().float()).abs().max() for a, b in pairs if a is not None and b is not None)
-    )
+    """Of the pairs in which one is there at least, where the other counts as zeros; NaN if one alone is no number."""
+    found = [_differences(*(_wide(each) for each in pair)) for pair in pairs if any(each is not None for each in pair)]
+    return _largest([float(each.max()) for each in found if each.numel()] or [0.0])
+
+
+def _largest(differences: Sequence[float]) -> float:
+    """NaN if one of them is, which Python's max passes over unless it comes first."""
+    return float(torch.tensor(differences, dtype=torch.float64).max())
+
+
+def _wide(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """In the host's memory, as numbers that hold every difference of two narrower ones."""
+    return None if tensor is None else tensor.cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _differences(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
+    """0 where both are equal, infinities too, or both no numbers."""
+    there = b if a is None else a
+    assert there is not None
+    one, other = (torch.zeros_like(there) if each is None else each for each in (a, b))
+    return (one - other).abs().masked_fill((one == other) | (one.isnan() & other.isnan()), 0.0)

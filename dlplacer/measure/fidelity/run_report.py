@@ -1,5 +1,6 @@
 """What a run measured against what was predicted."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ Quartiles = tuple[float, float]
 
 _LISTED = 10
 _OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside", "processes")
+_DIFFERENCES = {"max_abs_error", "full_batch_error"}
 _OVER_RANKS = (
     *("replicas", "ranks", "buckets"),
     *("full_batch_error", "all_reduce_latency_s", "all_reduce_s_per_byte"),
@@ -173,9 +175,14 @@ class RunReport(Figures):
     loss: Loss | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer run --json`` prints."""
+        """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
         left_out = {"over_ranks", *(_OF_ONE_PROCESS if self.over_ranks else _OVER_RANKS)}
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        found = {name: value for name, value in asdict(self).items() if name not in left_out}
+        for figures in (found, *found.get("beside", {}).values()):
+            for name in _DIFFERENCES & figures.keys():
+                if figures[name] is not None and not math.isfinite(figures[name]):
+                    figures[name] = str(figures[name])
+        return found
 
 
 @dataclass(frozen=True, repr=False)

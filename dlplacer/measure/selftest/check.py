@@ -42,6 +42,8 @@ class Check:
 
 
 def largest_difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """The largest absolute difference of tensors of the same names; NaN if any number is none."""
+    """The largest absolute difference of tensors of the same names; NaN if any number is none, or a name is missing."""
+    if one.keys() != other.keys():
+        return math.nan
     found = [(one[name].double() - other[name].double()).abs().max() for name in one if one[name].numel()]
     return float(torch.stack(found).max()) if found else 0.0

@@ -27,8 +27,9 @@ class BestOfDevices:
         The best with at most this many.
     by_degree
         Model-parallel degree → the best with exactly this many.
-    is_compared
-        Whether it is known what data parallelism with this many workers does; no ratio is given where it is not.
+    is_compared, is_best_compared
+        Whether it is known what data parallelism does with this many workers, and with every number up to this; no
+        ratio to it is given where it is not.
     """
 
     devices: int
@@ -38,6 +39,7 @@ class BestOfDevices:
     best_hybrid: Strategy | None
     by_degree: Mapping[int, Strategy] = field(default_factory=dict)
     is_compared: bool = True
+    is_best_compared: bool = True
 
     @classmethod
     def of(
@@ -52,7 +54,8 @@ class BestOfDevices:
         several = _best([strategy for degree, strategy in by_degree.items() if degree > 1])
         before = (None, None) if smaller is None else (smaller.best_data_parallel, smaller.best_hybrid)
         bests = _best([before[0], alone]), _best([before[1], several])
-        return cls(devices, alone, several, *bests, by_degree, is_compared)
+        is_best_compared = is_compared and (smaller is None or smaller.is_best_compared)
+        return cls(devices, alone, several, *bests, by_degree, is_compared, is_best_compared)
 
     @property
     def best(self) -> Strategy | None:
@@ -72,7 +75,7 @@ class BestOfDevices:
     @property
     def against_best_data_parallel(self) -> float | None:
         """The best strategy's speedup over the best data parallelism at any number of devices up to this."""
-        return _ratio(self.best_data_parallel, self.best) if self.is_compared else None
+        return _ratio(self.best_data_parallel, self.best) if self.is_best_compared else None
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,24 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.files.fields import Bytes, BytesPerSecond, FileModel, ListOf, Seconds, Table, built, load_model
+from dlplacer.files.fields import (
+    Bytes,
+    BytesPerSecond,
+    FileModel,
+    ListOf,
+    Seconds,
+    Table,
+    built,
+    count_key_mistakes,
+    load_model,
+)
 from dlplacer.files.text import write_json
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.machines.costs.gradient_exchange import CodecSeconds
 from dlplacer.planning.hybrid.measurements import MeasuredCollective, MeasuredNetwork, Measurements
 
 VERSION = 1
-Factors = Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(default_factory=dict)]
+Factors = Annotated[dict[str, Annotated[float, Field(gt=0, le=1e12)]], Field(default_factory=dict)]
 
 
 class CodecFields(FileModel):
@@ -22,7 +32,7 @@ class CodecFields(FileModel):
 
     encode_s_per_byte: Seconds
     decode_s_per_byte: Seconds
-    workers: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1, lt=2**31)] = 1
 
 
 class CollectiveFields(FileModel):
@@ -60,9 +70,7 @@ class MeasurementsFile(FileModel):
             for name in getattr(self, field):
                 if name not in CODECS:
                     yield f"{field}.{name}: there is no such codec; use some of {', '.join(CODECS)}"
-        for key in self.period_factor:
-            if not key.isdecimal() or int(key) < 1:
-                yield f"period_factor.{key}: the key must be a whole number of steps, at least 1"
+        yield from count_key_mistakes("period_factor", self.period_factor, "steps")
 
 
 def read_measurements(path: str | Path) -> Measurements:

@@ -52,7 +52,8 @@ class SerialOverhead:
     def efficiency(self, workers: int) -> float:
         """(1 + R) ÷ (1 + N R)."""
         require_workers(workers)
-        return (1 + self.ratio) / (1 + workers * self.ratio)
+        # The same as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), where no R is too large for a float.
+        return 1 / (1 + (workers - 1) * (self.ratio / (1 + self.ratio)))
 
     @property
     def speedup_ceiling(self) -> float:

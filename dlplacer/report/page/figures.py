@@ -10,6 +10,8 @@ from dlplacer.report.page.render import FigureTable
 from dlplacer.report.page.summary import serial_s, speedup
 
 Row = tuple[str, ...]
+_OVER_SERIAL = "speedup over serial time"
+"""Not that of ``dlplacer solve``, which is over the best device that holds all ops and waits for what issues them."""
 
 
 def highlights(plan: Plan) -> list[tuple[str, str]]:
@@ -18,7 +20,7 @@ def highlights(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("bound", format_seconds(plan.lower_bound_s)),
         ("gap", f"{100 * plan.gap:.3g} %"),
-        *([("speedup", f"{faster:.4g}×")] if faster is not None else []),
+        *([(_OVER_SERIAL, f"{faster:.4g}×")] if faster is not None else []),
         ("status", plan.status),
     ]
 
@@ -62,7 +64,7 @@ def _result(plan: Plan) -> dict[str, str]:
         "optimality gap": f"{100 * plan.gap:.3g} %",
         "rounding": format_seconds(plan.rounding_s),
         "serial time": format_seconds(serial_s(plan)),
-        "speedup": "none: the plan takes no time" if faster is None else f"{faster:.4g}×",
+        _OVER_SERIAL: "none: the plan takes no time" if faster is None else f"{faster:.4g}×",
         "critical path": _critical(plan),
         "transfers": f"{len(plan.transfers)}, {format_bytes(sum(sent.bytes for sent in plan.transfers))}",
         "method": f"{plan.method}, {format_seconds(plan.solve_s)}",

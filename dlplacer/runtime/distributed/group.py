@@ -5,7 +5,7 @@ import json
 import os
 import reprlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ class RankGroup:
         self.ranks = ranks
         kinds = [KINDS[DeviceName.parse(owner.device).kind] for owners in ranks.owners for owner in owners.values()]
         others = {kind.torch_type: kind.collectives for kind in kinds if not kind.in_host_memory}
+        _require_there([owner.device for owners in ranks.owners for owner in owners.values()])
         pairs = [f"{kind}:{backend}" for kind, backend in {CPU.torch_type: CPU.collectives, **others}.items()]
         _join(",".join(pairs) if others else CPU.collectives, timeout_s)
         self.rank, count = dist.get_rank(), dist.get_world_size()
@@ -188,6 +189,16 @@ class RankGroup:
                 if self.rank in members:
                     mine[network] = group
         return mine
+
+
+def _require_there(devices: Iterable[str]) -> None:
+    """Raise InputError where torch knows no device of a kind: joining the group would fail for want of its backend."""
+    for device in devices:
+        kind = DeviceName.parse(device).kind
+        if not KINDS[kind].count():
+            raise InputError(
+                f"device {device!r} is not here: torch sees no {kind.upper()} device; use rank0/cpu:0, … or another box"
+            )
 
 
 def _join(backend: str, timeout_s: float) -> None:

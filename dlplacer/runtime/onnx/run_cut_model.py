@@ -1,5 +1,6 @@
 """A planned ONNX model on cores of this machine: one pinned thread per device, one session per part."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -110,8 +111,9 @@ class OnnxReport:
     steps: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``dlplacer run --json`` prints."""
-        return asdict(self)
+        """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
+        error = self.max_abs_error
+        return {**asdict(self), "max_abs_error": error if math.isfinite(error) else str(error)}
 
 
 def run_onnx(
@@ -125,7 +127,8 @@ def run_onnx(
         outputs = run_session(whole, None, inputs)
         expected = dict(zip((value.name for value in whole.get_outputs()), outputs, strict=True))
         found = placed(inputs)
-        error = max((_difference(found[name], expected[name]) for name in found), default=0.0)
+        # numpy's max, as Python's passes over NaN unless it comes first
+        error = float(np.max([0.0, *(_difference(found[name], expected[name]) for name in found)]))
         times: dict[str, list[float]] = {"whole": [], "placed": []}
         for number in range(warmup + steps):
             for name, call in (("whole", lambda: whole.run(None, inputs)), ("placed", lambda: placed(inputs))):
@@ -186,4 +189,6 @@ def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> N
 def _difference(one: NDArray[Any], other: NDArray[Any]) -> float:
     if one.size == 0 or one.dtype.kind not in "fiub":
         return 0.0
-    return float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64))))
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return float(np.max(np.abs(np.subtract(a, b, out=np.zeros_like(a), where=~same))))

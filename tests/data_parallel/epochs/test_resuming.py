@@ -118,10 +118,36 @@ def test_mistakes(arguments: list[str], message: str, notes: Path, capsys: pytes
     assert re.search(message, error), error
 
 
+def test_epochs_until_one_goal_are_not_those_until_another(
+    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.json"
+    command = ["epochs", "trainings:counted", "--batches", "1", "--checkpoint", str(path), "--json", "--at-most"]
+    assert main([*command, "0"]) == 0
+    assert main([*command, "0.5"]) == 2
+    assert "at most 0.5', and" not in (error := capsys.readouterr().err)
+    assert re.search(r"until .*at most 0', and this is .*at most 0.5'", error)
+    functions = tmp_path / "functions.json"
+    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
+    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
+    with pytest.raises(InputError, match="holds runs of"):
+        measure_epochs(counted, [1], reached=lambda metric: metric <= 0.5, checkpoint=functions)
+
+
+@pytest.mark.parametrize("option", ["--mini-batch", "--samples"])
+def test_a_file_that_could_not_be_read_is_refused_before_any_training(
+    option: str, notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["epochs", "trainings:counted", "--batches", "1", "--at-most", "0", option, "-3"]
+    assert main([*command, "-o", str(tmp_path / "epochs.json")]) == 2
+    assert f"{option} is -3; it must be at least 1" in capsys.readouterr().err
+    assert not notes.read_text()
+
+
 def test_a_checkpoint_of_another_training_and_a_damaged_one(notes: Path, tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     measure_epochs(finishing, [1], checkpoint=path)
-    with pytest.raises(InputError, match=r"holds runs of '.*:finishing', and this is '.*:counted'"):
+    with pytest.raises(InputError, match=r"holds runs of '.*:finishing', and this is '.*:counted until .*:reached, 0'"):
         measure_epochs(counted, [1], reached=reached, checkpoint=path)
     path.write_text('{"format": "dlplacer.epoch-runs/1", "training": "x", "runs": [{"workers": 0, "seed": 0}]}')
     with pytest.raises(FileFormatError, match=r"runs\[0\].workers: must be at least 1"):

@@ -3,11 +3,12 @@
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines.importers.fake_nvml import FakeNvml
+from machines.importers.fake_nvml import FakeNvml, NVMLError
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
@@ -35,6 +36,30 @@ def test_nvml_box() -> None:
     assert links["gpu0", "pcie0"].bytes_per_s == pytest.approx(12e9)
     assert links["gpu2", "cpu1"].bytes_per_s == pytest.approx(48e9)
     assert box.devices[0].meta["product"] == "Tesla V100-SXM2-16GB"
+
+
+def test_gpus_that_tell_less() -> None:
+    class Instances(FakeNvml):
+        def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+            raise NVMLError("Insufficient Permissions")
+
+        def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+            raise NVMLError("Not Supported")
+
+    box = nvml_topology(Instances())
+    assert [device.memory_bytes for device in box.devices] == [16 * 2**30, 16 * 2**30, 80 * 2**30]
+    assert {link.count for link in box.links if {link.source, link.target} == {"gpu0", "gpu1"}} == {2}
+
+
+def test_a_gpu_that_is_lost_is_told_in_a_line() -> None:
+    class Lost(FakeNvml):
+        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+            raise NVMLError("GPU is lost")
+
+    nvml = Lost()
+    with pytest.raises(InputError, match="NVML does not tell of the GPUs \\(GPU is lost\\)"):
+        nvml_topology(nvml)
+    assert nvml.open == 0
 
 
 def test_nvml_that_is_not_there() -> None:

@@ -105,6 +105,22 @@ def test_two_hosts_meet_over_their_network(imported) -> None:
     assert nx.is_connected(box.to_networkx())
 
 
+def test_nvlinks_of_a_host_join_its_own_gpus(imported) -> None:
+    second = NCCL_XML.replace('host_hash="0x1"', 'host_hash="0x2"').split("\n", 1)[1].rsplit("</system>", 1)[0]
+    box = imported(NCCL_XML.replace("</system>", second + "</system>"))
+    alone = {ends: count for ends, count in links(imported(NCCL_XML)).items() if ends == ("gpu0", "gpu1")}
+    pairs = {ends: count for ends, count in links(box).items() if set(ends) <= set(box.device_index)}
+    assert pairs == alone | {("host1.gpu0", "host1.gpu1"): alone["gpu0", "gpu1"]}
+
+
+@pytest.mark.parametrize("nic", ["mlx5_bond_0", "bnxt_re0", "roceo1"])
+def test_network_devices_of_any_name_shift_no_column(imported, nic: str) -> None:
+    renamed = DGX1.replace("mlx5_0", nic).replace("mlx5_1", f"{nic}x")
+    box, plain = imported(renamed, "V100"), imported(DGX1, "V100")
+    assert (box.devices, box.links) == (plain.devices, plain.links)
+    assert box.meta["network_devices"] == [nic, f"{nic}x"]
+
+
 def test_node_link_of_networkx(imported) -> None:
     graph = nx.Graph(name="pair")
     graph.add_node("a", type="V100", memory_bytes="16 GiB", rack=7)

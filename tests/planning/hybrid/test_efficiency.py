@@ -123,3 +123,8 @@ def test_mistakes() -> None:
         ConstantEfficiency().efficiency(0)
     with pytest.raises(InputError, match="ring overhead: latency is -1"):
         RingOverhead(0.0, -1.0)
+
+
+@pytest.mark.parametrize("ratio", [1e300, 1e308])
+def test_an_overhead_of_any_size_leaves_the_speed_of_one_device(ratio: float) -> None:
+    assert SerialOverhead(ratio).efficiency(100) == pytest.approx(0.01)

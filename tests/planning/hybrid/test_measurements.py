@@ -148,3 +148,21 @@ def test_the_command_reads_the_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "has a measured one" in capsys.readouterr().err
     assert main([*command, "--measurements", str(path), "--scaling-efficiency", "1"]) == 2
     assert "--measurements is for step times over links" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"period_factor": {"2" * 5000: 1}}, r"period_factor\.2+…: the key must be a whole number of steps"),
+        ({"period_factor": {"2": 1, "02": 2}}, r"period_factor\.02: means the same as '2'"),
+        (
+            {"codecs": {"fp16": {"encode_s_per_byte": 0, "decode_s_per_byte": 0, "workers": 10**400}}},
+            r"codecs\.fp16\.workers: must be below",
+        ),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with(tmp_path: Path, content: dict[str, object], message: str) -> None:
+    path = tmp_path / "measurements.json"
+    path.write_text(json.dumps({"format": "dlplacer.measurements/1"} | content))
+    with pytest.raises(FileFormatError, match=message):
+        read_measurements(path)

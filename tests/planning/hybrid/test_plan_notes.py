@@ -45,6 +45,16 @@ def test_nothing_wins_where_the_epochs_of_data_parallelism_are_not_known() -> No
     assert "epochs of data parallelism are not known for 3 to 4 workers" in plan_notes(plan)[0]
 
 
+def test_the_best_data_parallelism_is_not_known_where_that_of_fewer_devices_is_not() -> None:
+    """Nothing converges with 4 workers, but 3 were never tried: they may be better than 1 and 2."""
+    plan = on_star(EpochsTable({1: 4.0, 2: 4.0, 4: None}), 4)
+    at_4 = plan.at(4)
+    assert at_4.is_compared
+    assert at_4.best is not None
+    assert at_4.against_best_data_parallel is None
+    assert plan.at(2).against_best_data_parallel is not None
+
+
 @pytest.mark.parametrize("base", [EpochsTable({1: 4.0, 2: 4.0, 3: None}), CriticalBatch(4.0, 100.0)])
 def test_a_claim_is_made_where_nothing_converges_or_a_form_is_given(base: EpochsTable | CriticalBatch) -> None:
     plan = on_star(base, 4)

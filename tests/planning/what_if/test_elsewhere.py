@@ -1,17 +1,20 @@
 """Why an op is where it is, and what moves under pins: against solves with the op held there."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from solvers.helpers import make_graph, make_machine
 from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
+from dlplacer.cli.main import main
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 from dlplacer.planning.what_if.elsewhere import elsewhere, pinned_plan
 
@@ -103,3 +106,11 @@ def test_pins_say_what_moves() -> None:
     value = found.to_dict()
     assert value["moved"] == {"c": {"from": "d0", "to": "d1"}}
     assert (value["makespan_s"], value["lower_bound_s"], value["status"]) == (14, 14, "optimal")
+
+
+def test_a_step_without_any_time_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = OpGraph((Op("a", "test", 0.0),))
+    topology = Topology((Device("x"), Device("y")), (), (Link("x", "y", 1e9),))
+    place(graph, topology).plan.save(tmp_path / "plan.json")
+    assert main(["explain", str(tmp_path / "plan.json"), "--why", "a", "--budget", "1"]) == 0
+    assert "longer by" in capsys.readouterr().out

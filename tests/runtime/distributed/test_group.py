@@ -6,6 +6,7 @@ import torch.distributed as dist
 from processes import run_ranks
 from runtime.random_plans import random_plan
 
+from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed.group import RankGroup
@@ -71,3 +72,11 @@ def test_settings_that_differ_are_named_in_short(plan) -> None:
         assert name == "InputError"
         assert "differ in order" in message
         assert len(message) < 400
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
+def test_gpus_that_are_not_there_are_bad_input_not_a_failed_group() -> None:
+    plan = random_plan(capture(mlp(batch_size=4)), 2, seed=1)
+    ranks = parse_ranks(plan, "rank0/cuda:0,rank1/cuda:1", 1)
+    with pytest.raises(InputError, match="device 'cuda:0' is not here: torch sees no CUDA device"):
+        RankGroup(ranks)

@@ -28,7 +28,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
     def opened(index: int, part: int | None = None, copies: str = "free") -> HostCudaDevice:
         return HostCudaDevice(index, made, part, copies)
 
-    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo"))
+    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo", count=lambda: 2))
     monkeypatch.setattr(group, "NcclTransport", lambda device: NcclTransport(torch.device("cpu"), made))
     return made
 

@@ -7,19 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dlplacer.files.fields import FileModel, Table, built, load_model
+from dlplacer.core.errors import InputError
+from dlplacer.files.fields import FileModel, Table, built, count_key_mistakes, load_model
 from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 
 VERSION = 1
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+"""More epochs are none, and their product with times would leave the range of floats."""
+Whole = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class CriticalBatchFields(FileModel):
     """The critical-batch form by its parameters."""
 
     minimum_epochs: Positive
-    critical_batch: Positive
+    critical_batch: Annotated[float, Field(ge=1e-9)]
 
 
 class EpochsFile(FileModel):
@@ -34,8 +37,8 @@ class EpochsFile(FileModel):
     source: str = ""
     meta: Table
     by: Literal["devices", "batch"] = "devices"
-    mini_batch: Annotated[int, Field(ge=1)] | None = None
-    samples: Annotated[int, Field(ge=1)] | None = None
+    mini_batch: Whole | None = None
+    samples: Whole | None = None
     epochs: dict[str, Positive | None] | None = None
     critical_batch: CriticalBatchFields | None = None
     codec_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
@@ -47,12 +50,8 @@ class EpochsFile(FileModel):
             yield "epochs: give either 'epochs' or 'critical_batch'"
         if self.by == "batch" and self.mini_batch is None:
             yield "mini_batch: required where 'by' is \"batch\"; it turns samples into workers"
-        for key in self.epochs or {}:
-            if not key.isdecimal() or int(key) < 1:
-                yield f"epochs.{key}: the key must be a whole number of {self.by}, at least 1"
-        for key in self.period_factor:
-            if not key.isdecimal() or int(key) < 1:
-                yield f"period_factor.{key}: the key must be a whole number of steps, at least 1"
+        yield from count_key_mistakes("epochs", self.epochs or {}, self.by)
+        yield from count_key_mistakes("period_factor", self.period_factor, "steps")
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,14 @@ class EpochsData:
     mini_batch: int | None = None
     samples: int | None = None
     name: str = ""
+
+    def require_mini_batch(self, samples: int | None) -> None:
+        """Raise InputError where a step takes another number of samples than the epochs were measured with."""
+        if self.mini_batch is not None and samples not in (None, self.mini_batch):
+            raise InputError(
+                f"the epochs are for mini-batches of {self.mini_batch}, the graph is for {samples}; capture the model "
+                f"with {self.mini_batch} samples, or give the epochs of {samples}"
+            )
 
 
 def read_epochs(path: str | Path) -> EpochsData:

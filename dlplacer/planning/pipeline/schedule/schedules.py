@@ -11,7 +11,8 @@ schedule          step time                                                micro
 ``zero-bubble``   m · (f + b) + (p − 1) · (f + i − w)                      min(p, m)
 ================  =======================================================  ==========================
 
-The zero-bubble order is ZB-H1 (Qi et al., 2023): the weights' part of a backward fills what would be idle.
+The zero-bubble order is ZB-H1 (Qi et al., 2023): the weights' part of a backward fills what would be idle. Its step
+time is that of m ≥ p; with fewer micro-batches there is less to fill with.
 """
 
 from collections.abc import Callable, Iterator

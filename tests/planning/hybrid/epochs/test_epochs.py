@@ -142,3 +142,30 @@ def test_mistakes_in_values() -> None:
         StatisticalEfficiency(EpochsTable({8: 2.0}), {"ternary": -1.0})
     with pytest.raises(InputError, match="period 0: steps between exchanges"):
         StatisticalEfficiency(EpochsTable({8: 2.0}), period_factors={0: 1.0})
+
+
+LONG = "1" * 5000
+"""More digits than Python turns into a number."""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"epochs": {LONG: 4}}, r"epochs\.1+…?: the key must be a whole number of devices"),
+        ({"epochs": {"1" * 400: 4}}, r"epochs\.1+…?: the key must be a whole number of devices"),
+        ({"epochs": {"٣": 4}}, r"epochs\.٣: the key must be a whole number of devices"),
+        ({"epochs": {"1": 4}, "period_factor": {LONG: 1.5}}, r"period_factor\.1+…?: the key must be a whole number"),
+        ({"epochs": {"1": 4, "01": 5}}, r"epochs\.01: means the same as '1'; remove one"),
+        ({"epochs": {"1": 4}, "period_factor": {"4": 1.5, "04": 2}}, r"period_factor\.04: means the same as '4'"),
+        ({"epochs": {"1": 4}, "mini_batch": 10**400}, r"mini_batch: must be below"),
+        ({"epochs": {"1": 4}, "samples": 10**400}, r"samples: must be below"),
+        ({"epochs": {"1": 1e308}}, r"epochs.1: must be at most 1e\+12"),
+        ({"critical_batch": {"minimum_epochs": 1e308, "critical_batch": 1}}, r"minimum_epochs: must be at most 1e\+12"),
+        ({"critical_batch": {"minimum_epochs": 1, "critical_batch": 1e-320}}, r"critical_batch: must be at least"),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    path = tmp_path / "epochs.json"
+    path.write_text(json.dumps({"format": "dlplacer.epochs/1"} | content))
+    with pytest.raises(FileFormatError, match=message):
+        read_epochs(path)

@@ -1,0 +1,74 @@
+"""The largest difference to plain PyTorch, where numbers are none, are missing, or are narrow."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dlplacer.measure.fidelity.numerics import _largest_difference
+from dlplacer.measure.fidelity.run_report import Figures, RunReport
+from dlplacer.runtime.onnx.run_cut_model import _difference
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "difference"),
+    [
+        ([0.0, 1.0], [0.0, 1.5], 0.5),
+        ([NAN, 1.0], [0.0, 1.0], NAN),
+        ([0.0, 1.0], [NAN, 1.0], NAN),
+        ([NAN, INF, 2.0], [NAN, INF, 1.0], 1.0),
+        ([INF], [-INF], INF),
+        ([], [], 0.0),
+    ],
+)
+def test_a_number_that_is_none_hides_behind_no_other(ours: list[float], theirs: list[float], difference: float) -> None:
+    loss = torch.tensor(1.0), torch.tensor(1.25)
+    pair = torch.tensor(ours), torch.tensor(theirs)
+    for pairs in ([loss, pair], [pair, loss]):
+        found = _largest_difference(pairs)
+        assert math.isnan(found) if math.isnan(difference) else found == max(difference, 0.25)
+
+
+def test_outputs_of_onnx_parts_likewise() -> None:
+    one = np.array([1.0, INF, NAN])
+    assert _difference(one, one + [0.5, 0, 0]) == 0.5
+    assert math.isnan(_difference(one, np.zeros(3)))
+    assert _difference(np.array([INF]), np.array([0.0])) == INF
+
+
+def test_a_gradient_that_is_missing_on_one_side_counts_as_zeros() -> None:
+    gradient = torch.tensor([0.5, -3.0])
+    assert _largest_difference([(None, gradient)]) == _largest_difference([(gradient, None)]) == 3.0
+    assert _largest_difference([(None, None), (gradient, gradient)]) == 0.0
+
+
+def test_differences_too_small_for_single_precision_are_seen() -> None:
+    one = torch.tensor([1.0], dtype=torch.float64)
+    assert _largest_difference([(one, one + 1e-12)]) == pytest.approx(1e-12, rel=1e-3)
+    turned = torch.tensor([1 + 2j]), torch.tensor([1 - 1j])
+    assert _largest_difference([turned]) == 3.0
+
+
+def test_a_report_stays_json() -> None:
+    figures = Figures(0.1, 0.2, 3.0, 1.5, 0.5, INF, 0.1)
+    report = RunReport(
+        **vars(replace(figures, max_abs_error=NAN)),
+        baseline_s=0.3,
+        eager_all_cores_s=None,
+        draws="none",
+        steps=10,
+        devices=("cpu:0",),
+        host_s=0.0,
+        dispatch_s=0.0,
+        use=(),
+        offenders=(),
+        beside={"unsplit": figures},
+    )
+    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert found["max_abs_error"] == "nan"
+    assert found["beside"]["unsplit"]["max_abs_error"] == "inf"
