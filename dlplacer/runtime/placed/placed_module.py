@@ -353,4 +353,6 @@ class PlacedModule(nn.Module):
         executable = variant.captured.executable
         moved = [tensors[code.name] for code in executable.of_role("parameter", "buffer")]
         updated = {code.name: tensors[code.name] for code in executable.of_role("update")}
-        self._use.share(moved, self.updater, updated)
+        # Together with constants, of which one may be a view of a buffer.
+        constants = (code.constant for code in executable.of_role("constant"))
+        self._use.share([*moved, *constants], self.updater, updated)

@@ -312,3 +312,28 @@ def test_workers_see_what_is_written_into_a_tensor_that_is_no_buffer():
                 tensor.fill_(gain)
             assert torch.equal(by_processes.step(*job.args), module(*job.args))
         assert by_processes.processes.used
+
+
+class Viewing(nn.Module):
+    """Reads a buffer also through a view of it that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("gains", torch.ones(8))
+        self.first = self.gains[:4]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.one(x) * torch.cat([self.first, self.first]) + self.other(x) * self.gains).square().mean()
+
+
+def test_a_view_of_a_buffer_that_is_no_buffer_stays_one():
+    module = Viewing()
+    plain = copy.deepcopy(module)
+    job = dp.Job(module, (torch.randn(4, 8),), loss=lambda loss: loss)
+    with contextlib.closing(placed(job, "on")) as by_processes:
+        for gain in (1.0, 3.0, 0.5):
+            module.gains.fill_(gain)
+            plain.gains.fill_(gain)
+            assert torch.equal(by_processes.step(*job.args), plain(*job.args))
+        assert by_processes.processes.used

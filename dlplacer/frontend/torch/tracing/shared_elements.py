@@ -49,5 +49,5 @@ def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte in the storage, and the first behind the last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.storage_offset() * tensor.element_size()
-    return begin, begin + (last + 1) * tensor.element_size()
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    return begin, begin + (int(last) + 1) * tensor.element_size()

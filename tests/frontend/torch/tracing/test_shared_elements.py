@@ -54,7 +54,7 @@ class Counting(nn.Module):
 # Plain PyTorch reads what was just written; the traced graph knows two tensors, and reads what was there before.
 @pytest.mark.parametrize("registers", [True, False])
 def test_a_buffer_that_is_written_and_read_through_a_view_of_it_is_refused(registers: bool) -> None:
-    with pytest.raises(CaptureError, match="the step writes to 'count', and '.*' is another tensor with the same mem"):
+    with pytest.raises(CaptureError, match=r"the step writes to 'count', and '.*' is another tensor with the same mem"):
         capture(Job(Counting(registers, True), (torch.ones(2, 6),)))
     capture(Job(Counting(registers, False), (torch.ones(2, 6),)))
 
@@ -64,7 +64,7 @@ def test_parameters_tied_by_their_data_are_refused_where_the_step_updates_them()
     model[1].weight.data = model[0].weight.data
     job = Job(model, (torch.ones(2, 6),), loss=torch.sum)
     capture(job)
-    with pytest.raises(CaptureError, match="the step writes to '0.weight', and '1.weight' is another tensor"):
+    with pytest.raises(CaptureError, match=r"the step writes to '0\.weight', and '1\.weight' is another tensor"):
         capture(Job(model, (torch.ones(2, 6),), loss=torch.sum, optimizer=Optimizer("sgd")))
 
 
