@@ -2,7 +2,7 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -42,6 +42,15 @@ class Captured:
 
     graph: OpGraph
     executable: Executable = field(repr=False)
+
+    def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
+        """The same step with other constants: id of a constant → what is in its place, for those that have one."""
+        replaced = {
+            code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
+            for code in self.executable.of_role("constant")
+        }
+        codes = {**self.executable.codes, **replaced}
+        return replace(self, executable=replace(self.executable, codes=codes))
 
 
 def capture(
