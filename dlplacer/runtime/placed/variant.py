@@ -175,7 +175,9 @@ class Variant:
     @cached_property
     def _constants(self) -> PlacedConstants:
         constants = {code.op: code.constant for code in self.captured.executable.of_role("constant")}
-        return PlacedConstants(constants, lambda op, tensor: tensor.to(self._torch_device(op)))
+        # Not by way of this object: a cycle would keep it, and its workers, until the garbage collector runs.
+        home = {op: self._torch_device(op) for op in constants}
+        return PlacedConstants(constants, lambda op, tensor: tensor.to(home[op]))
 
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
         """The programs as these devices run them, found to end and to order all that streams do."""
