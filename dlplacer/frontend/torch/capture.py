@@ -2,7 +2,7 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -27,7 +27,8 @@ from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors, replaced_tensors
+from dlplacer.frontend.torch.tracing.shared_elements import sharing
+from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
 
@@ -41,6 +42,15 @@ class Captured:
 
     graph: OpGraph
     executable: Executable = field(repr=False)
+
+    def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
+        """The same step with other constants: id of a constant → what is in its place, for those that have one."""
+        replaced = {
+            code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
+            for code in self.executable.of_role("constant")
+        }
+        codes = {**self.executable.codes, **replaced}
+        return replace(self, executable=replace(self.executable, codes=codes))
 
 
 def capture(
@@ -128,6 +138,7 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
         )
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
+    _require_own_elements(job, executable)
     fused = _fused_pairs(executable)
     ops = [replace(op, colocate=fused.get(op.id, op.colocate)) for op in ops]
     if colocate_backward:
@@ -172,6 +183,19 @@ def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: 
                 "at capture",
                 stacklevel=5,
             )
+
+
+def _require_own_elements(job: Job, executable: Executable) -> None:
+    """What a step writes to, it knows by one name: readers and writers under another one would not be ordered."""
+    constants = {f"constant {code.op}": code.constant for code in executable.of_role("constant")}
+    written = [code.name for code in executable.of_role("mutation", "update")]
+    found = sharing({**job_tensors(job), **constants}, written) if written else None
+    if found is not None:
+        name, other = found
+        raise CaptureError(
+            f"the step writes to {name!r}, and {other!r} is another tensor with the same memory, which a placed step "
+            "does not see change: give it memory of its own (.clone()), or register the one tensor under both names"
+        )
 
 
 def _require_scalar_loss(traced: joint.Traced) -> None:

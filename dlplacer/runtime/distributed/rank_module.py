@@ -80,8 +80,12 @@ class RankModule(PlacedModule):
         found = self.group.merged({name: tensor for name, tensor in state.items() if not tensor.is_meta})
         return {name: found[name] for name in state if name in found}
 
-    def _of(self, job: Job) -> PlacedModule:
-        return type(self)(job, self.plan, self.whole, self.devices, self.group, cuda_graphs=self.cuda_graphs)
+    @property
+    def _whole(self) -> Captured:
+        return self.whole
+
+    def _of(self, job: Job, captured: Captured) -> PlacedModule:
+        return type(self)(job, self.plan, captured, self.devices, self.group, cuda_graphs=self.cuda_graphs)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         edition, snapshot = self._editions.current()

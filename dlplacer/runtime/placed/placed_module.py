@@ -220,7 +220,8 @@ class PlacedModule(nn.Module):
         """A copy with tensors of its own, which runs by the same plan on the same devices."""
         job = self._job
         loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
-        copied = self._of(replace(job, module=copy.deepcopy(job.module, memo), loss=loss))
+        module = copy.deepcopy(job.module, memo)
+        copied = self._of(replace(job, module=module, loss=loss), self._whole.with_constants(memo))
         memo[id(self)] = copied
         for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
             theirs.training = ours.training
@@ -241,12 +242,17 @@ class PlacedModule(nn.Module):
             "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
         )
 
-    def _of(self, job: Job) -> "PlacedModule":
+    @property
+    def _whole(self) -> Captured:
+        """The graph and executable of all devices."""
+        return self._primary.captured
+
+    def _of(self, job: Job, captured: Captured) -> "PlacedModule":
         """The same step of another module on the same devices."""
         return type(self)(
             job,
             self.plan,
-            self._primary.captured,
+            captured,
             self.devices,
             self._use.wanted,
             cuda_graphs=self.cuda_graphs,
@@ -353,4 +359,6 @@ class PlacedModule(nn.Module):
         executable = variant.captured.executable
         moved = [tensors[code.name] for code in executable.of_role("parameter", "buffer")]
         updated = {code.name: tensors[code.name] for code in executable.of_role("update")}
-        self._use.share(moved, self.updater, updated)
+        # Together with constants, of which one may be a view of a buffer.
+        constants = (code.constant for code in executable.of_role("constant"))
+        self._use.share([*moved, *constants], self.updater, updated)

@@ -126,7 +126,7 @@ class ProcessVariant(Variant):
             return tuple(threads)
         graph, executable = self.captured.graph, self.captured.executable
         self.use.tensors.share(code.constant for code in executable.of_role("constant"))
-        here = ProcessPrograms(graph, executable, programs, devices, updater)
+        here = ProcessPrograms(graph, executable, programs, devices, updater, self.use.tensors)
         trial = ProcessTrial(self.use.wanted, self._most_calls(programs))
         step = ChosenStep(threads, StepProcesses(here), trial)
         self._steps.append(step)

@@ -15,6 +15,7 @@ from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.placed.constants import PlacedConstants
 from dlplacer.runtime.placed.guards import require_home
 from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run
@@ -115,7 +116,7 @@ class Variant:
             tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
-        return StepInputs({**bound, **self._constants}, seed, step, numbers)
+        return StepInputs({**bound, **self._constants.now()}, seed, step, numbers)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""
@@ -172,12 +173,11 @@ class Variant:
         )
 
     @cached_property
-    def _constants(self) -> Mapping[str, torch.Tensor]:
-        """Op id → tensor that the traced code holds, on the device of its op."""
-        return {
-            code.op: code.constant.to(self._torch_device(code.op))
-            for code in self.captured.executable.of_role("constant")
-        }
+    def _constants(self) -> PlacedConstants:
+        constants = {code.op: code.constant for code in self.captured.executable.of_role("constant")}
+        # Not by way of this object: a cycle would keep it, and its workers, until the garbage collector runs.
+        home = {op: self._torch_device(op) for op in constants}
+        return PlacedConstants(constants, lambda op, tensor: tensor.to(home[op]))
 
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
         """The programs as these devices run them, found to end and to order all that streams do."""

@@ -20,6 +20,7 @@ from dlplacer.runtime.processes.device_processes import DeviceProcesses
 from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
+from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
 from dlplacer.runtime.processes.slot import own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
@@ -38,6 +39,8 @@ class ProcessPrograms:
     ----------
     devices
         Name in the programs → device; the first runs in the caller's process.
+    tensors
+        The memory that the processes see.
     """
 
     graph: OpGraph
@@ -45,6 +48,12 @@ class ProcessPrograms:
     programs: Sequence[Program]
     devices: Mapping[str, CpuDevice]
     updater: Updater
+    tensors: SharedTensors
+
+    def same_every_step(self, inputs: StepInputs) -> dict[str, torch.Tensor]:
+        """Op → tensor that it brings in or writes to, for parameters, buffers and constants."""
+        codes = self.executable.of_role(*_THE_SAME_EVERY_STEP)
+        return {code.op: inputs.bound[code.op] for code in codes}
 
 
 @dataclass(kw_only=True)
@@ -71,9 +80,9 @@ class ForkedStep:
         self._lock = threading.RLock()
         words = FIRST_DONE + WORDS_EACH * len(self._away)
         self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words)
-        codes = [code for code in made.executable.codes.values() if code.role in _THE_SAME_EVERY_STEP]
-        bound = {code.op: inputs.bound[code.op] for code in codes}
+        bound = made.same_every_step(inputs)
         self._homes = {op: _home(tensor) for op, tensor in bound.items()}
+        self._blocks = made.tensors.blocks_of(bound.values()) or []
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
         here = made.devices[self._first]
         self._core = here.core
@@ -89,6 +98,9 @@ class ForkedStep:
     def fits(self, inputs: StepInputs) -> bool:
         """Whether the workers see the tensors that a step is given: nobody has put others in their place."""
         bound = inputs.bound
+        # Memory that was given back may lie at the same address again, for this process alone.
+        if not all(block.is_used for block in self._blocks):
+            return False
         return all(_home(bound[op]) == home for op, home in self._homes.items())
 
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
@@ -203,8 +215,10 @@ class StepProcesses:
         return () if self._forked is None or self._forked.group.closed else self._forked.group.pids
 
     def fits(self, inputs: StepInputs) -> bool:
-        """Whether the workers see the tensors that a step is given."""
-        return not self.pids or (self._forked is not None and self._forked.fits(inputs))
+        """Whether the workers see the tensors that a step is given, or would see them if they were forked now."""
+        if self._forked is not None and not self._forked.group.closed:
+            return self._forked.fits(inputs)
+        return self._made.tensors.blocks_of(self._made.same_every_step(inputs).values()) is not None
 
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
         """The state with which a step begins; forks the workers if there are none."""

@@ -33,6 +33,17 @@ class SharedTensors:
         for part in (*([found] for found in large), small):
             self._move(part)
 
+    def blocks_of(self, tensors: Iterable[torch.Tensor]) -> list[MemoryBlock] | None:
+        """The memory in which all of these tensors lie; None if one lies elsewhere, where only this process sees it."""
+        found: list[MemoryBlock] = []
+        for tensor in tensors:
+            if tensor.numel():
+                home = next((block for block in self._blocks if block.holds(tensor)), None)
+                if home is None:
+                    return None
+                found.append(home)
+        return list(dict.fromkeys(found))
+
     def words(self, count: int) -> memoryview:
         """Shared 64-bit integers, zero at first."""
         return SharedMemory(8 * count).words

@@ -14,6 +14,7 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepProcesses
+from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.support import why_no_processes
 from dlplacer.runtime.profile.dispatch_time import KERNELS, short_chain
 from dlplacer.runtime.profile.op_times import copied_tensors
@@ -73,7 +74,7 @@ class _Step:
         updater = Updater(None)
         self._variant = Variant(captured, order, cores, updater, layouts_of(self._leaves))
         program = lower(captured.graph, order, captured.executable.returned)
-        made = ProcessPrograms(captured.graph, captured.executable, [program], cores, updater)
+        made = ProcessPrograms(captured.graph, captured.executable, [program], cores, updater, SharedTensors())
         self._processes = StepProcesses(made)
 
     def seconds(self) -> float:

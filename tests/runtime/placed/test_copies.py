@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dlplacer.core.errors import InputError
+from dlplacer.frontend import Job
 
 pytestmark = needs_two_cores
 
@@ -64,6 +65,33 @@ def test_a_copy_goes_on_drawing_and_updating_as_the_original_does() -> None:
         ours = [placed.step(*job.args, *job.targets).item() for _ in range(3)]
         theirs = [copied.step(*job.args, *job.targets).item() for _ in range(3)]
         assert ours == theirs
+        copied.close()
+
+
+class Gained(nn.Module):
+    """Reads tensors that are neither parameters nor buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.gain, self.more = nn.Linear(6, 3), torch.ones(3), [torch.ones(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.fc(x) * self.gain + self.more[0]).square().mean()
+
+
+@pytest.mark.parametrize("processes", ["off", "on"])
+def test_a_copy_reads_its_own_tensors_that_are_no_buffers(processes: str) -> None:
+    job = Job(Gained(), (torch.randn(4, 6),))
+    with placed_at_random(job, processes=processes) as placed:
+        placed.step(*job.args)
+        copied = copy.deepcopy(placed)
+        for number, module in ((2.0, copied), (3.0, placed), (0.5, copied)):
+            own = module._job.module
+            assert isinstance(own, Gained)
+            for tensor in (own.gain, *own.more):
+                tensor.fill_(number)
+            for one in (copied, placed):
+                assert torch.equal(one.step(*job.args), one._job.module(*job.args).detach())
         copied.close()
 
 

@@ -102,6 +102,53 @@ def test_modes_alternate_within_one_training_and_optimizer():
     assert all(map(torch.equal, *results))
 
 
+class Large(nn.Module):
+    """A parameter that takes shared memory of its own, beside two small layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other = nn.Linear(12, 3), nn.Linear(12, 3)
+        self.large = nn.Parameter(torch.randn(200, 100) / 50)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.first(rows) * self.large.square().sum() + torch.tanh(self.other(rows))
+
+
+def steps_with_replaced_memory(module: PlacedModule, model: Large) -> list[torch.Tensor]:
+    """Losses of steps before which a parameter gets other memory, and parts are frozen for a while."""
+    found = []
+
+    def step() -> None:
+        found.append(module.step(ROWS, LABELS))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+
+    for layer in (model.first, model.other):
+        model.large.data = model.large.data.clone()
+        step()
+        step()
+        # Captured again, which moves all parameters to where processes see them: perhaps to where it was before.
+        layer.bias.requires_grad_(False)
+        step()
+        layer.bias.requires_grad_(True)
+        step()
+        step()
+    return found
+
+
+def test_memory_of_a_parameter_that_was_replaced_is_not_read_by_a_worker_any_more():
+    results = []
+    for processes in ("off", "on"):
+        torch.manual_seed(1)
+        model = Large()
+        module = placed(job_of(model), processes, seed=0)
+        assert module.plan.placement["large"] == module.plan.topology.devices[1].id
+        results.append(steps_with_replaced_memory(module, model))
+        module.close()
+    assert all(map(torch.equal, *results))
+
+
 def test_what_a_step_returns_is_not_overwritten_by_the_next():
     module = placed_branches("on")
     first = module.step(ROWS, LABELS)
@@ -264,4 +311,29 @@ def test_workers_see_what_is_written_into_a_tensor_that_is_no_buffer():
             for tensor in module.gains:
                 tensor.fill_(gain)
             assert torch.equal(by_processes.step(*job.args), module(*job.args))
+        assert by_processes.processes.used
+
+
+class Viewing(nn.Module):
+    """Reads a buffer also through a view of it that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("gains", torch.ones(8))
+        self.first = self.gains[:4]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.one(x) * torch.cat([self.first, self.first]) + self.other(x) * self.gains).square().mean()
+
+
+def test_a_view_of_a_buffer_that_is_no_buffer_stays_one():
+    module = Viewing()
+    plain = copy.deepcopy(module)
+    job = dp.Job(module, (torch.randn(4, 8),), loss=lambda loss: loss)
+    with contextlib.closing(placed(job, "on")) as by_processes:
+        for gain in (1.0, 3.0, 0.5):
+            module.gains.fill_(gain)
+            plain.gains.fill_(gain)
+            assert torch.equal(by_processes.step(*job.args), plain(*job.args))
         assert by_processes.processes.used

@@ -1,0 +1,53 @@
+"""Tensors of a step that share elements: what is written to one of them changes the other."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tuple[str, str] | None:
+    """A tensor that a step writes to and another one that shares elements with it; None if there are none.
+
+    One tensor under two names is none: all its readers are known.
+    """
+    of_storage: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        if (place := _storage(tensor)) is not None:
+            of_storage.setdefault(place, {})[name] = tensor
+    for name in dict.fromkeys(written):
+        tensor = tensors[name]
+        place = _storage(tensor)
+        for other, beside in of_storage[place].items() if place is not None else ():
+            if beside is not tensor and _share(tensor, beside):
+                return name, other
+    return None
+
+
+def _storage(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's storage lies; None for one without data."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
+        return None
+    return tensor.untyped_storage().data_ptr()
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage have an element in common."""
+    (begin, end), (low, high) = _extent(one), _extent(other)
+    if end <= low or high <= begin:
+        return False
+    if one.element_size() != other.element_size():
+        return True
+    # Columns of one matrix lie between each other's elements.
+    places = torch.arange(max(end, high) // one.element_size())
+    mine, theirs = (
+        places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1) for tensor in (one, other)
+    )
+    return bool(torch.isin(mine, theirs).any())
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte in the storage, and the first behind the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    return begin, begin + (int(last) + 1) * tensor.element_size()

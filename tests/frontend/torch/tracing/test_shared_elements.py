@@ -1,0 +1,74 @@
+"""Tensors of one memory: those that share an element are found, and steps that write to one of them are refused."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend import Job, Optimizer, capture
+from dlplacer.frontend.torch.tracing.shared_elements import sharing
+
+LAYOUTS = st.tuples(st.integers(0, 6), st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.integers(0, 3))
+
+
+@given(LAYOUTS, LAYOUTS)
+def test_sharing_is_having_an_element_in_common(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    memory = torch.zeros(64)
+    views = [memory.as_strided((rows, columns), strides, begin) for begin, rows, columns, *strides in (one, other)]
+    for view in views:
+        memory.zero_()
+        # By way of memory: what is written through one view is seen through the other.
+        memory[torch.arange(64).as_strided(view.shape, view.stride(), view.storage_offset()).reshape(-1)] = 1
+    seen = bool(views[0].any())
+    found = sharing({"one": views[0], "other": views[1]}, ["one"])
+    assert found == (("one", "other") if seen else None)
+
+
+def test_one_tensor_under_two_names_and_tensors_without_data_share_nothing() -> None:
+    tensor, empty = torch.zeros(4), torch.zeros(4, device="meta")
+    assert sharing({"a": tensor, "b": tensor, "c": torch.zeros(4), "d": empty, "e": empty[:2]}, ["a", "d"]) is None
+    assert sharing({"a": tensor, "b": tensor.view(torch.int32)}, ["a"]) == ("a", "b")
+    assert sharing({"a": tensor, "b": tensor.view(torch.int16)[2:4]}, ["a"]) == ("a", "b")
+
+
+class Counting(nn.Module):
+    """Writes to a buffer, and reads it under the name ``head``."""
+
+    def __init__(self, registers: bool, writes: bool) -> None:
+        super().__init__()
+        self.layer, self.writes = nn.Linear(6, 6), writes
+        self.register_buffer("count", torch.ones(6))
+        if registers:
+            self.register_buffer("head", self.count[:3])
+        else:
+            self.head = self.count[:3]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.writes:
+            self.count.add_(1.0)
+        return (self.layer(x) * torch.cat([self.head, self.head]) + self.count).sum()
+
+
+# Plain PyTorch reads what was just written; the traced graph knows two tensors, and reads what was there before.
+@pytest.mark.parametrize("registers", [True, False])
+def test_a_buffer_that_is_written_and_read_through_a_view_of_it_is_refused(registers: bool) -> None:
+    with pytest.raises(CaptureError, match=r"the step writes to 'count', and '.*' is another tensor with the same mem"):
+        capture(Job(Counting(registers, True), (torch.ones(2, 6),)))
+    capture(Job(Counting(registers, False), (torch.ones(2, 6),)))
+
+
+def test_parameters_tied_by_their_data_are_refused_where_the_step_updates_them() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    model[1].weight.data = model[0].weight.data
+    job = Job(model, (torch.ones(2, 6),), loss=torch.sum)
+    capture(job)
+    with pytest.raises(CaptureError, match=r"the step writes to '0\.weight', and '1\.weight' is another tensor"):
+        capture(Job(model, (torch.ones(2, 6),), loss=torch.sum, optimizer=Optimizer("sgd")))
+
+
+def test_parameters_that_are_parts_of_one_vector_are_not_refused() -> None:
+    model, matrix = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)), torch.randn(6, 12)
+    model[0].weight.data, model[1].weight.data = matrix[:, :6], matrix[:, 6:]
+    capture(Job(model, (torch.ones(2, 6),), loss=torch.sum, optimizer=Optimizer("sgd")))
