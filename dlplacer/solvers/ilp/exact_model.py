@@ -65,9 +65,15 @@ def _solve(
 
 
 def _one_after_another(instance: Instance, traffic: Traffic) -> int:
-    """Ticks in which all ops and all transfers, on their slowest routes, can follow one another."""
+    """Ticks in which all ops and all transfers can follow one another, if any schedule keeps the memory.
+
+    By routes of least delay, which need none in between; where they lead over devices, by whatever routes there are.
+    """
     total = sum(instance.longest)
     for request in traffic.requests:
+        if traffic.routes.needs_relays:
+            total += traffic.routes.longest(request.size) * (instance.device_count - 1)
+            continue
         slowest = 0
         for source in instance.allowed[request.source]:
             for target in {d for op in request.readers for d in instance.allowed[op]} - {source}:
