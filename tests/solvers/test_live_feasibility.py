@@ -80,6 +80,17 @@ def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, c
         place(graph, cut, Options(contention=contention), workers=1)
 
 
+@pytest.mark.parametrize("method", ["ilp", "heft", "etf"])
+def test_what_takes_less_than_a_tick_takes_memory_too(method: str) -> None:
+    # A tick is 1e5 s ÷ 2^30 = 93 us; b takes a nanosecond, with more workspace than the faster device has.
+    times = {"a": {"fast": 1e4, "slow": 1e5}, "b": {"fast": 1e-9, "slow": 1e-9}}
+    graph = make_graph(times, [("a", "b", 1)], workspace_bytes={"b": 10})
+    devices = (Device("d0", "fast", memory_bytes=9), Device("d1", "slow", memory_bytes=10))
+    plan = place(graph, Topology(devices, (), (Link("d0", "d1", 1e9),)), method=method, workers=1).plan
+    assert plan.placement["b"] == "d1"
+    assert plan.memory["d1"].peak_bytes == 10
+
+
 def test_the_order_that_keeps_the_memory_is_found() -> None:
     # The outputs of p (until q ends) and x (until it is sent) do not fit on d0 together.
     graph = make_graph(
