@@ -85,13 +85,20 @@ class RouteTable:
         """Whether some routes of least delay take memory, which may be short, on devices between their ends."""
         return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
 
-    def longest(self, size: int) -> int:
-        """Ticks that no route takes more than.
+    def long_enough(self, size: int, source: int, target: int) -> int:
+        """Ticks in which a tensor is there by one of the routes that need least memory, whichever of them has it.
 
-        Proof: a route visits no node twice, and under both delay rules it takes no more than its links one after
-        another (eq. 11).
+        Proof: with ``routing: shortest`` all routes take equally long, but for the rounding of segments. A route of
+        routers alone needs no memory on its way, so where there is one no other is needed. Elsewhere: a route visits no
+        node twice, and under both delay rules it takes no more than its links one after another (eq. 11).
         """
         topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
+        if self._problem.options.routing == "shortest":
+            return _ticks(self.quickest(size, source, target)) + len(topology.devices)
+        here, there = self._pair(source, target)
+        direct = [route for route in (self._route_segments or {}).get(here, ()) if route[-1] == there]
+        if direct:
+            return min(_ticks(self._segments(route, size_bytes)) for route in direct)
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
         return math.ceil(sum(slowest[: len(topology.nodes) - 1], Fraction(0)) / self._problem.tick_s)
 
