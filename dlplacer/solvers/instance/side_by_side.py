@@ -45,6 +45,8 @@ def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None
 
 def _run(task: Callable[[int], object], workers: int, failed: Event) -> None:
     """Run a task for which time is up when another one fails; that one's exception counts then, and not this one's."""
+    if failed.is_set():
+        return
     try:
         with ends_when(failed.is_set):
             task(workers)
