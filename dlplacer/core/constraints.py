@@ -32,6 +32,9 @@ class Constraints:
         named = tuple(
             tuple_of("constraints", f"colocate[{place}]", ops, str, "op ids") for place, ops in enumerate(sets)
         )
+        for place, ops in enumerate(named):
+            if not ops:
+                raise InputError(f"the constraints' colocate[{place}] names no op; leave it out")
         object.__setattr__(self, "colocate", named)
 
     def __bool__(self) -> bool:

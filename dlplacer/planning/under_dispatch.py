@@ -82,15 +82,18 @@ class Candidates:
         return found
 
     def offer_on(self, device: Sequence[int], order: Sequence[int]) -> bool:
-        """Simulate a placement in an order; whether it is best."""
-        return self._keep(*replay(self.problem, device, order))
+        """Simulate a placement in an order; whether it is best. A placement without routes is none."""
+        problem = self.problem
+        if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
+            return False
+        return self._keep(*replay(problem, device, order))
 
     def raise_bound(self, ticks: int) -> None:
         """Keep the higher bound of the problem without dispatch."""
         if ticks > self.bound:
             self.bound = ticks
             if self.best is not None:
-                self.best = self._plan(self.best.ops, self.best.transfers)
+                self.best = self._plan(self.best.ops, self.best.transfers, ticks)
 
     def prefer_one_device(self) -> None:
         """Go back to the best single device where the best plan hardly gains on it."""
@@ -112,15 +115,15 @@ class Candidates:
         length_s = max(entry.end_s for entry in ops)
         if self.best is not None and length_s >= self.best.makespan_s:
             return False
-        plan = self._plan(ops, transfers)
-        # Delays may let tensors live longer than there is memory for.
-        if violations(plan):
+        # Delays may let tensors live longer than there is memory for, and ops moved to a device may not fit there: that
+        # comes before the bound, which such a plan may well beat.
+        if violations(self._plan(ops, transfers, 0)):
             return False
-        self.best = plan
+        self.best = self._plan(ops, transfers, self.bound)
         return True
 
-    def _plan(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> Plan:
-        return plan_of(self.problem, ops, transfers, Outcome(None, self.bound), "", 0.0, {})
+    def _plan(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer], bound: int) -> Plan:
+        return plan_of(self.problem, ops, transfers, Outcome(None, bound), "", 0.0, {})
 
 
 def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: Budget, *, combine: bool) -> Candidates:

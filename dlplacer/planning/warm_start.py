@@ -17,6 +17,7 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.planning.placement_of_plan import placement_from
 from dlplacer.planning.schedule_of_plan import schedule_of
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
@@ -108,6 +109,10 @@ class WarmStart:
     def _resume(self, incumbent: Incumbent) -> None:
         """What was proved of the same problem is still true."""
         if not self.is_same or incumbent.best is None:
+            return
+        # What issuing costs bounds the plan, not the problem in ticks, whose ops wait for no process.
+        least_s = least_step_s(self.problem, dispatch_of(self.problem.topology))
+        if self.plan.lower_bound_s <= (1 + _WHOLE) * least_s:
             return
         ticks = self.plan.lower_bound_s / float(self.problem.tick_s)
         whole = round(ticks) if abs(ticks - round(ticks)) < _WHOLE else int(ticks)

@@ -18,7 +18,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
 from dlplacer.problem.delays import lines_of, matrices
-from dlplacer.problem.routes import RoutesByPair, least_delay_routes
+from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = {value for times in durations for value in times.values()}
     values.update(*delays)
-    if options.contention == "link":
+    # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
+    if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
         values.update(_link_times(topology, sizes))
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)

@@ -91,6 +91,12 @@ def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fract
     return line
 
 
+def any_relays(topology: Topology, tables: Iterable[RoutesByPair]) -> bool:
+    """Whether some route of the tables leads through a device, which holds what it passes on for a while."""
+    distinct = {id(table): table for table in tables}.values()
+    return any(node in topology.device_index for table in distinct for route in table.values() for node in route[1:-1])
+
+
 def segments(topology: Topology, route: Route) -> Iterator[Route]:
     """The route segments of a route between devices: where a device relays, one ends and the next begins."""
     begin = 0

@@ -7,8 +7,9 @@ from dlplacer.core.plan import ScheduledOp, Transfer, TransferSegment
 from dlplacer.problem.activities import Activity, ResourceUse, earliest
 from dlplacer.problem.dispatch import dispatch_of, issue_times
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.route_table import RouteSegment
 from dlplacer.problem.segment_timing import link_spans
-from dlplacer.problem.transfers import RouteSegment, ScheduledTransfer, transfer_requests
+from dlplacer.problem.transfers import ScheduledTransfer, transfer_requests
 
 
 def realise(

@@ -88,6 +88,11 @@ def test_a_pin_without_two_sides_is_refused(text: str) -> None:
         parsed_pin(text, BOX)
 
 
+def test_a_set_of_no_ops_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the constraints' colocate\[1\] names no op; leave it out"):
+        Constraints(colocate=(("a", "b"), ()))
+
+
 def test_constraints_name_ops_of_the_graph() -> None:
     with pytest.raises(InputError, match="the constraints name op 'z'"):
         replace(NET, constraints=Constraints({"z": "d0"}))

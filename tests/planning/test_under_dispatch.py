@@ -162,3 +162,20 @@ def test_a_single_device_is_single(asynchronous: bool) -> None:
     rows = {row.method: row for row in compare(graph, machine, methods=["single", "heft"], time_limit_s=5.0).rows}
     assert devices_of(rows["single"].plan) == 1
     assert rows["heft"].makespan_s < 0.7 * rows["single"].makespan_s
+
+
+def test_ops_are_moved_only_where_routes_lead_and_memory_suffices() -> None:
+    # Reading 1 byte over the link to d0 takes 10 s; d1, which is nearer, has no room for b, and no link leads to d2.
+    hosts = {"dispatch_s": 1e-6, "process": "host"}
+    devices = (Device("d0", **hosts), Device("d1", memory_bytes=8, **hosts), Device("d2", **hosts))  # type: ignore[arg-type]
+    topology = Topology(devices, (), (Link("d0", "d1", 0.1),))
+    ops = (
+        Op("a", "test", 1.0, weight_bytes=5, devices=("d1",)),
+        Op("b", "test", 1.0, weight_bytes=4),
+        Op("c", "test", 3.0),
+    )
+    plan = place(OpGraph(ops, (Edge("a", "b", 1),)), topology, workers=1).plan
+    assert not violations(plan)
+    assert plan.placement["b"] == "d0"
+    assert plan.makespan_s == pytest.approx(12.0, abs=1e-4)
+    assert plan.lower_bound_s > 11.9

@@ -59,6 +59,20 @@ def test_what_is_proved_stays_proved() -> None:
     assert len(calls) == 2, "the plan, and its bound: nothing is searched"
 
 
+@pytest.mark.parametrize("device_count", [1, 2])
+def test_a_bound_by_the_process_that_issues_is_none_of_the_problem_in_ticks(device_count: int) -> None:
+    # One process issues ten ops of 10 s in 6 s each: 70 s at least. Two devices alone would need 50.
+    graph = make_graph(dict.fromkeys("abcdefghij", 10.0))
+    machine = make_machine(device_count, rate=1.0)
+    devices = tuple(replace(device, dispatch_s=6.0, process="host") for device in machine.devices)
+    topology = replace(machine, devices=devices)
+    first = place(graph, topology, method="single", workers=1).plan
+    assert first.lower_bound_s >= 70 * (1 - 1e-9)
+    again = _solved(graph, topology, warm_start=first)
+    assert again.makespan_s <= first.makespan_s
+    assert 70 * (1 - 1e-9) <= again.lower_bound_s <= again.makespan_s
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
     graph = random_layers(seed)

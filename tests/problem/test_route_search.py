@@ -10,8 +10,9 @@ from solvers.random_problems import random_everything
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.route_search import route_segments
+from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.routes import route_delay
-from dlplacer.problem.transfers import TimedRoute, build_traffic
+from dlplacer.problem.transfers import build_traffic
 
 
 def _nodes(route: TimedRoute) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.result import Result
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.ilp.assignment import WORKING, find_placement
@@ -57,6 +58,37 @@ def test_without_any_schedule_that_keeps_the_memory_it_says_so() -> None:
     assert _place(graph, 7).plan.memory["d0"].peak_bytes == 7
     with pytest.raises(InfeasibleError, match=r"no schedule keeps the memory at all times: .* devices have 6 B"):
         _place(graph, 6)
+
+
+@pytest.mark.parametrize("contention", ["link", "none"])
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, count: int) -> None:
+    # Over any of the relays 100 bytes take 2 s, on the link 100; but the relays have 50 bytes each.
+    relays = [f"relay{number}" for number in range(count)]
+    rooms = {"a": 500, "b": 500, **dict.fromkeys(relays, 50)}
+    links = [Link(end, relay, 100) for relay in relays for end in "ab"]
+    topology = Topology(
+        tuple(Device(name, memory_bytes=rooms[name]) for name in rooms), (), (Link("a", "b", 1), *links)
+    )
+    graph = make_graph(
+        {"p": 1.0, "q": 1.0}, [("p", "q", 100)], output_bytes={"p": 100}, devices={"p": ("a",), "q": ("b",)}
+    )
+    result = place(graph, topology, Options(contention=contention), workers=1)
+    assert (result.status, result.plan.makespan_s) == ("optimal", 102)
+    cut = replace(topology, links=tuple(links))
+    with pytest.raises(InfeasibleError, match="no schedule keeps the memory"):
+        place(graph, cut, Options(contention=contention), workers=1)
+
+
+@pytest.mark.parametrize("method", ["ilp", "heft", "etf"])
+def test_what_takes_less_than_a_tick_takes_memory_too(method: str) -> None:
+    # A tick is 1e5 s ÷ 2^30 = 93 us; b takes a nanosecond, with more workspace than the faster device has.
+    times = {"a": {"fast": 1e4, "slow": 1e5}, "b": {"fast": 1e-9, "slow": 1e-9}}
+    graph = make_graph(times, [("a", "b", 1)], workspace_bytes={"b": 10})
+    devices = (Device("d0", "fast", memory_bytes=9), Device("d1", "slow", memory_bytes=10))
+    plan = place(graph, Topology(devices, (), (Link("d0", "d1", 1e9),)), method=method, workers=1).plan
+    assert plan.placement["b"] == "d1"
+    assert plan.memory["d1"].peak_bytes == 10
 
 
 def test_the_order_that_keeps_the_memory_is_found() -> None:

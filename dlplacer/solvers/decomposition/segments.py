@@ -98,7 +98,9 @@ def _fallen_apart(
 def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Iterator[GraphSegment]:
     """The segments into which a large one falls without the ops of most slack; itself if it does not.
 
-    A path through an op has an op of no more slack before it and behind it, so what is kept stays connected.
+    By paths alone an op of no more slack lies before every op and behind it. But heads know more than paths: an op that
+    waits for one of two tensors, whatever their devices, may have less slack than both producers. What is then on no
+    path any more is left out too, as the rows of a segment count on its inputs.
     """
     if time.monotonic() > stop_at:
         yield segment
@@ -110,11 +112,24 @@ def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Itera
     allowed = max(slack.values()) // 2
     while allowed:
         kept = [op for op in segment.ops if slack[op] <= allowed or op in ends]
+        kept = _on_paths(instance, kept, segment.begins)
         if len(_comparable(instance, kept)) > (1 if segment.begins else 2):
             yield from _fallen_apart(instance, kept, _LARGEST_REFINED, stop_at, segment.begins)
             return
         allowed //= 2
     yield segment
+
+
+def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
+    """Those of some ops in topological order that are on a path among them from the first, or from any, to the last."""
+    reached, leading = set(ops if begins else ops[:1]), set(ops[-1:])
+    for op in ops:
+        if not reached.isdisjoint(source for source, _ in instance.predecessors[op]):
+            reached.add(op)
+    for op in reversed(ops):
+        if not leading.isdisjoint(target for target, _ in instance.successors[op]):
+            leading.add(op)
+    return [op for op in ops if op in reached and op in leading]
 
 
 def couple(instance: Instance, segments: Sequence[GraphSegment]) -> list[Series]:

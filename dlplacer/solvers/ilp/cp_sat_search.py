@@ -16,6 +16,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, compact
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.time_limit import time_is_up
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def status_of_search(
     while not running.done() and time.monotonic() < stop_at + CP_SAT.grace_share * seconds + CP_SAT.grace_s:
         wait((running,), CP_SAT.poll_s)
         listener.deliver(incumbent)
-        if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at:
+        if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at or time_is_up():
             solver.stop_search()
     if not running.done():
         return int(cp_model.UNKNOWN)

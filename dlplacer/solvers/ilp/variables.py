@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.transfers import TimedRoute
+from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.instance.instance import Instance
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute, Traffic, TransferRequest
+from dlplacer.problem.route_table import TimedRoute
+from dlplacer.problem.transfers import ScheduledTransfer, Traffic, TransferRequest
 from dlplacer.solvers.instance.busy_intervals import BusyIntervals
 from dlplacer.solvers.instance.instance import FAR
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.problem.live_memory import TensorLifetime, may_bind, peaks, stashes
+from dlplacer.problem.live_memory import TensorLifetime, may_bind, memory_use, peaks, stashes
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.seconds import realise
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -32,7 +33,7 @@ def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[i
     traffic = instance.traffic
     if traffic is None or not may_bind(problem):
         return [0] * instance.device_count
-    used = live_peaks(problem, traffic, schedule)
+    used = peaks_in_seconds(problem, schedule) if _vanishes(problem) else live_peaks(problem, traffic, schedule)
     rooms = zip(used, problem.capacity_bytes, strict=True)
     return [0 if room is None else max(0, size - room) for size, room in rooms]
 
@@ -128,6 +129,28 @@ def live_peaks(problem: Problem, traffic: Traffic, schedule: Schedule) -> list[i
         for send in schedule.transfers
     ]
     return peaks(problem, device, start, end, lifetimes)
+
+
+def peaks_in_seconds(problem: Problem, schedule: Schedule) -> list[int]:
+    """[device] → peak of what is alive once the schedule is realised in seconds."""
+    count = problem.op_count
+    ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
+    return [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
+
+
+def _vanishes(problem: Problem) -> bool:
+    """Whether something that takes time takes no tick: in ticks nothing is alive meanwhile, in seconds it may be.
+
+    A tick is horizon ÷ 2^30 where that is above 1 ns: 10,000 edges of 100 MB over a gigabit per second make it 7 us.
+    """
+    if "vanishes" not in problem.derived:
+        tick_s = float(problem.tick_s)
+        kinds = problem.topology.device_types
+        ops = (op.time_on(kind) or 0.0 for op in problem.graph.ops for kind in kinds)
+        links = {(link.total_bytes_per_s, link.latency_s) for link in problem.topology.links}
+        sent = (size / rate + latency_s for rate, latency_s in links for size in problem.sizes_bytes)
+        problem.derived["vanishes"] = not problem.exact and any(0 < time_s < tick_s for time_s in (*ops, *sent))
+    return bool(problem.derived["vanishes"])
 
 
 def keeping_surrogates(problem: Problem) -> Iterator[Instance]:

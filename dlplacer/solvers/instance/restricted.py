@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute
+from dlplacer.problem.route_table import TimedRoute
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, sequence
 

@@ -28,6 +28,11 @@ def ends_when(is_over: Callable[[], bool]) -> Iterator[None]:
         _limits.reset(token)
 
 
+def time_is_up() -> bool:
+    """Whether any of the limits around is reached."""
+    return any(is_over() for is_over in _limits.get())
+
+
 def ask_time() -> None:
     """Go on, unless time is up.
 
@@ -36,9 +41,8 @@ def ask_time() -> None:
     OutOfTimeError
         If any of the limits around is reached.
     """
-    for is_over in _limits.get():
-        if is_over():
-            raise OutOfTimeError
+    if time_is_up():
+        raise OutOfTimeError
 
 
 def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.transfers import RouteTable, TimedRoute
+from dlplacer.problem.route_table import RouteTable, TimedRoute
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.local_search.units import move_units
 

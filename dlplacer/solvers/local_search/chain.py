@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute
+from dlplacer.problem.route_table import TimedRoute
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers

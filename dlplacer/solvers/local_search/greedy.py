@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlplacer.problem.transfers import TimedRoute
+from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
 from dlplacer.solvers.instance.incumbent import Incumbent

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.problem.transfers import ScheduledTransfer, TimedRoute
+from dlplacer.problem.route_table import TimedRoute
+from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.arrays import CLASS, SOURCE, InstanceArrays, Ints

@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from ortools.sat.python import cp_model
@@ -167,6 +168,33 @@ def test_a_large_segment_falls_apart_without_what_has_slack() -> None:
     # The next layer begins where a, the shorter one, has run: 2 and 2 of delay and 4 there, b's tensor at 2 + 5 + 2.
     assert lower_bounds(instance).makespan < chain.raised(lower_bounds(instance), 1.0).makespan == 1 + 30 * 9 + 1
     assert min(schedule.makespan for schedule in chain.candidates()) == 272
+
+
+def test_what_is_left_of_a_segment_is_joined_to_both_of_its_cut_ops() -> None:
+    # j waits for 6 of one of a and b, wherever it is, so it has less slack than both; with s, which joins what is far
+    # apart, both are left out, and j would read nothing.
+    early, late = [f"m{number}" for number in range(20)], [f"n{number}" for number in range(140)]
+    times = {**dict.fromkeys(early, 3), "a": 10, "b": 10, "c": 17, "j": 1, "s": 440, **dict.fromkeys(late, 3)}
+    chains = [(*pair, 1) for names in (early, late) for pair in pairwise(names)]
+    fork = [
+        ("m19", "a", 6),
+        ("m19", "b", 6),
+        ("m19", "c", 1),
+        ("a", "j", 6),
+        ("b", "j", 6),
+        ("j", "n0", 1),
+        ("c", "n0", 1),
+    ]
+    graph = make_graph(times, [*chains, *fork, ("m5", "s", 1), ("s", "n130", 1)])
+    instance = make_instance(graph, make_machine(3))
+    segments = find_segments(instance, graph.index["n139"], 10.0)
+    assert len(segments) > 100
+    for segment in segments:
+        part, last = segment.instance, len(segment.ops) - 1
+        assert segment.begins or all(part.predecessors[op] for op in range(1, last + 1))
+        assert all(part.successors[op] for op in range(last))
+        model, bounds = cp_model.CpModel(), lower_bounds(part)
+        charge_idle_ends(model, part, create_variables(model, part, bounds, 1000), segment, bounds, 0)
 
 
 @pytest.mark.parametrize("refined", [False, True])

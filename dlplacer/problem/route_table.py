@@ -1,0 +1,334 @@
+"""The routes between the devices of a machine in ticks: which links a tensor holds on its way, and when.
+
+Solvers need them where links carry one transfer at a time, or where copies take memory; otherwise the delays of
+`dlplacer.problem.problem` say all.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+from itertools import islice, pairwise
+from typing import Any
+
+from dlplacer.core.topology import Topology
+from dlplacer.core.units import exact, ticks
+from dlplacer.problem.live_memory import may_bind
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.route_search import route_segments, routes_within
+from dlplacer.problem.routes import Route, any_relays, route_delay, segments
+from dlplacer.problem.segment_timing import link_delay_s, link_spans
+from dlplacer.problem.unavoidable_links import UnavoidableLinks
+
+Hop = tuple[str, str]
+
+Line = tuple[int, int, int]
+"""(a, b, c): a size of x bytes gives (a + b x) // c ticks."""
+
+_MOST_ROUTES = 4
+"""Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
+joined devices have two, so nothing is left out there. Never tuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSegment:
+    """A segment of a route in ticks.
+
+    Attributes
+    ----------
+    target
+        The device where it ends.
+    ticks
+        From its start until the tensor is there.
+    holds
+        (link direction, offset, ticks) of the links that it occupies, counted from its start.
+    """
+
+    hops: tuple[Hop, ...]
+    target: int
+    ticks: int
+    holds: tuple[tuple[int, int, int], ...]
+
+
+TimedRoute = tuple[RouteSegment, ...]
+"""From device to device: more than one route segment where devices relay."""
+
+
+class RouteTable:
+    """The routes between the devices of a problem's machine, in ticks.
+
+    Attributes
+    ----------
+    resource_count
+        Number of link directions (`Link.direction`); 0 where links are not contended.
+    chooses
+        Whether a transfer may have other routes than one of least delay: where links are contended, or where a relay
+        may lack the memory for what it passes on. With ``routing: shortest`` those of equal delay.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        contended = problem.options.contention == "link"
+        self._problem = problem
+        self._directions = _numbered_directions(problem.topology) if contended else {}
+        self._quickest: dict[tuple[int, int, int], TimedRoute] = {}
+        self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
+        self._paths: dict[tuple[str, str], list[Route]] = {}
+        self._swappable: dict[tuple[int, int], bool] = {}
+        self._segment_ticks: dict[tuple[Route, int], int] = {}
+        self._lines: dict[tuple[Hop, ...], list[tuple[Line, Line]]] = {}
+        self.resource_count = len(set(self._directions.values()))
+        self.chooses = contended or self.needs_relays
+
+    @cached_property
+    def needs_relays(self) -> bool:
+        """Whether some routes of least delay take memory, which may be short, on devices between their ends."""
+        return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
+
+    def long_enough(self, size: int, source: int, target: int) -> int:
+        """Ticks in which a tensor is there by one of the routes that need least memory, whichever of them has it.
+
+        Proof: with ``routing: shortest`` all routes take equally long, but for the rounding of segments. A route of
+        routers alone needs no memory on its way, so where there is one no other is needed. Elsewhere: a route visits no
+        node twice, and under both delay rules it takes no more than its links one after another (eq. 11).
+        """
+        topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
+        if self._problem.options.routing == "shortest":
+            return _ticks(self.quickest(size, source, target)) + len(topology.devices)
+        here, there = self._pair(source, target)
+        direct = [route for route in (self._route_segments or {}).get(here, ()) if route[-1] == there]
+        if direct:
+            return min(_ticks(self._segments(route, size_bytes)) for route in direct)
+        slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
+        return math.ceil(sum(slowest[: len(topology.nodes) - 1], Fraction(0)) / self._problem.tick_s)
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether `routes` leaves out no route that a transfer may take."""
+        names = list(self._problem.topology.device_index)
+        return not self.chooses or (
+            len(names) <= _MOST_ROUTES
+            and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
+        )
+
+    def bytes_of(self, size: int) -> int:
+        """The bytes of a size."""
+        return self._problem.sizes_bytes[size]
+
+    def first_like(self, size: int) -> int:
+        """The first size whose tensors take the same routes of least delay between all devices."""
+        return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
+
+    def swappable(self, a: int, b: int) -> bool:
+        """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
+        if (a, b) not in self._swappable:
+            self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
+        return self._swappable[a, b]
+
+    def joined(self, size: int, source: int, target: int) -> bool:
+        """Whether there is any route between two devices."""
+        assert source != target
+        return self._pair(source, target) in self._problem.routes[size]
+
+    def quickest(self, size: int, source: int, target: int) -> TimedRoute:
+        """The route of least delay between two devices."""
+        key = size, source, target
+        if key not in self._quickest:
+            route = self._problem.routes[size][self._pair(source, target)]
+            self._quickest[key] = self._segments(route, self._problem.sizes_bytes[size])
+        return self._quickest[key]
+
+    def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
+        """Some routes between two devices by rising delay, that of least delay first."""
+        key = size, source, target
+        if key not in self._routes_by_pair:
+            first = self.quickest(*key)
+            others = [self._segments(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
+            others.sort(key=_ticks)
+            self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
+        return self._routes_by_pair[key]
+
+    @property
+    def share_links(self) -> bool:
+        """Whether there are links that no route between some devices avoids."""
+        return bool(self._directions) and self._unavoidable_links.any
+
+    def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
+        """What a transfer holds whatever route it takes: the links that none avoids, one after another.
+
+        A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
+        the tensor arrives when it has left the last. So segments may start together, and the last takes time.
+        """
+        problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
+        hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
+        links = (problem.topology.link_between[hop] for hop in hops)
+        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
+        return tuple(
+            RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
+            for hop, busy in zip(hops, held, strict=True)
+        ) or (RouteSegment((), target, 0, ()),)
+
+    def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
+        """The route over given links, in segments from device to device, for tensors of a size."""
+        return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
+
+    def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
+        """All routes between two devices that take at most some ticks, by rising delay; None if there are too many.
+
+        Parameters
+        ----------
+        most
+            How many are not too many.
+        """
+        if not self.chooses:
+            return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)
+        if self._route_segments is None:
+            return None
+        number, pair = self._problem.topology.device_index, self._pair(source, target)
+        # Every segment is rounded down to ticks, so of two routes the slower one may have fewer ticks, one a segment.
+        rounding = len(number)
+        only_least = self._problem.options.routing == "shortest"
+        if only_least:
+            most_ticks = min(most_ticks, _ticks(self.quickest(size, source, target)) + rounding)
+
+        def ticks_of(segment: Route) -> int:
+            if (segment, size) not in self._segment_ticks:
+                timed = self._segment(tuple(pairwise(segment)), self._problem.sizes_bytes[size])
+                self._segment_ticks[segment, size] = timed.ticks
+            return self._segment_ticks[segment, size]
+
+        def least(device: str) -> int:
+            if device == pair[1]:
+                return 0
+            return max(0, _ticks(self.quickest(size, number[device], target)) - rounding)
+
+        found = list(islice(routes_within(self._route_segments, ticks_of, least, pair, most_ticks), most + 1))
+        if len(found) > most:
+            return None
+        if only_least:
+            found = self._of_least_delay(found, size, pair)
+        return tuple(sorted((self._segments(route, self._problem.sizes_bytes[size]) for route in found), key=_ticks))
+
+    def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
+        if not self.chooses:
+            return []
+        size, pair = key[0], self._pair(*key[1:])
+        best = self._problem.routes[size][pair]
+        others = [route for route in self._routes(pair) if route != best]
+        return others if self._problem.options.routing == "free" else self._of_least_delay(others, size, pair)
+
+    def _of_least_delay(self, routes: Iterable[Route], size: int, pair: tuple[str, str]) -> list[Route]:
+        delay = partial(
+            route_delay,
+            self._problem.topology,
+            size_bytes=self._problem.sizes_bytes[size],
+            delay=self._problem.options.delay,
+        )
+        least = delay(self._problem.routes[size][pair])
+        return [route for route in routes if delay(route) == least]
+
+    @cached_property
+    def _unavoidable_links(self) -> UnavoidableLinks:
+        return UnavoidableLinks(self._problem.topology)
+
+    @cached_property
+    def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:
+        return route_segments(self._problem.topology)
+
+    def _routes(self, pair: tuple[str, str]) -> list[Route]:
+        if pair not in self._paths:
+            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
+        return self._paths[pair]
+
+    def _pair(self, source: int, target: int) -> tuple[str, str]:
+        devices = self._problem.topology.devices
+        return devices[source].id, devices[target].id
+
+    def _segments(self, route: Route, size_bytes: int) -> TimedRoute:
+        topology = self._problem.topology
+        return tuple(self._segment(tuple(pairwise(part)), size_bytes) for part in segments(topology, route))
+
+    def _segment(self, hops: tuple[Hop, ...], size_bytes: int) -> RouteSegment:
+        problem = self._problem
+        if hops not in self._lines:
+            self._lines[hops] = _lines(problem, hops)
+        spans = [
+            tuple((least + slope * size_bytes) // unit for least, slope, unit in pair) for pair in self._lines[hops]
+        ]
+        target = problem.topology.device_index[hops[-1][1]]
+        return RouteSegment(
+            hops,
+            target,
+            spans[-1][1],
+            tuple(
+                (self._directions[hop], begin, end - begin)
+                for hop, (begin, end) in zip(hops, spans, strict=True)
+                if self._directions
+            ),
+        )
+
+
+def _lines(problem: Problem, hops: Sequence[Hop]) -> list[tuple[Line, Line]]:
+    """[link] → when a tensor begins and ceases to hold it, as lines over its bytes: both delay rules are linear."""
+    links = [problem.topology.link_between[hop] for hop in hops]
+    nothing, byte = (link_spans(links, size_bytes, problem.options.delay, exact) for size_bytes in (0, 1))
+    found = []
+    for none, one in zip(nothing, byte, strict=True):
+        begin, end = (_line(least, more - least, problem.tick_s) for least, more in zip(none, one, strict=True))
+        found.append((begin, end))
+    return found
+
+
+def _line(least_s: Fraction, per_byte_s: Fraction, tick_s: Fraction) -> Line:
+    least, slope = least_s / tick_s, per_byte_s / tick_s
+    unit = math.lcm(least.denominator, slope.denominator)
+    return int(least * unit), int(slope * unit), unit
+
+
+def _ticks(route: TimedRoute) -> int:
+    return sum(segment.ticks for segment in route)
+
+
+def _numbered_directions(topology: Topology) -> dict[Hop, int]:
+    """Hop → number of the link direction that it takes."""
+    numbers: dict[Hop, int] = {}
+    return {
+        hop: numbers.setdefault(link.direction(hop), len(numbers))
+        for link in topology.links
+        for hop in ((link.source, link.target), (link.target, link.source))
+    }
+
+
+def _simple_paths(topology: Topology, pair: tuple[str, str], sizes_bytes: Sequence[int]) -> list[Route]:
+    """The simple paths of least delay for the smallest and for the largest tensor."""
+    import networkx as nx
+
+    graph = topology.to_networkx()
+    if not nx.has_path(graph, *pair):
+        return []
+    found: dict[Route, None] = {}
+    for size_bytes in {*sizes_bytes[:1], *sizes_bytes[-1:]}:
+        for _, _, data in graph.edges(data=True):
+            data["delay_s"] = link_delay_s(data["link"], size_bytes, float)
+        for path in islice(nx.shortest_simple_paths(graph, *pair, weight="delay_s"), _MOST_ROUTES + 1):
+            found[tuple(path)] = None
+    return list(found)
+
+
+def _swaps(topology: Topology, a: str, b: str) -> bool:
+    import networkx as nx
+
+    there, back = topology.to_networkx(), topology.to_networkx()
+    fixed = {name: name for name in topology.device_index}
+    nx.set_node_attributes(there, fixed, "name")
+    nx.set_node_attributes(back, {**fixed, a: b, b: a}, "name")
+
+    def same_node(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return bool(one.get("name") == other.get("name"))
+
+    def same_link(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        links = one["link"], other["link"]
+        keys = [(link.bytes_per_s, link.count, link.latency_s, link.duplex) for link in links]
+        return keys[0] == keys[1]
+
+    return bool(nx.is_isomorphic(there, back, same_node, same_link))
