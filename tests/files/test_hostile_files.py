@@ -89,7 +89,7 @@ def test_a_name_that_shows_as_another_is_refused(tmp_path: Path, text: str, told
 def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
     path.write_text(json.dumps({**TINY, "nodes": [{**TINY["nodes"][0], "id": "a\ud800b"}]}))
-    with pytest.raises(FileFormatError, match=r"\(U\+D800\), which hides what it says"):
+    with pytest.raises(FileFormatError, match=r"holds half a surrogate pair \(U\+D800\), which is no text"):
         read_graph(path)
 
 
