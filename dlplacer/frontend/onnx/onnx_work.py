@@ -9,10 +9,16 @@ from onnx import NodeProto
 
 from dlplacer.core.op import TensorSpec
 
-VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
-"""Ops that move no bytes in inference."""
+_VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
+_ONNX = ("", "ai.onnx")
+"""The domain of the ops that are counted: one of the same name in another domain may be anything."""
 
 Specs = Sequence[TensorSpec | None]
+
+
+def is_view(node: NodeProto) -> bool:
+    """Whether an op moves no bytes in inference."""
+    return node.op_type in _VIEWS and node.domain in _ONNX
 
 
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
@@ -23,13 +29,13 @@ def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     inputs, outputs
         In the node's order; None for an optional one that is left out.
     """
-    count = _FLOPS.get(node.op_type)
+    count = _FLOPS.get(node.op_type) if node.domain in _ONNX else None
     return 0.0 if count is None else float(count(node, inputs, outputs))
 
 
 def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
     """Bytes read and written, each tensor once."""
-    if node.op_type in VIEWS:
+    if is_view(node):
         return 0
     return sum(spec.bytes for spec in (*inputs, *outputs) if spec is not None)
 
@@ -46,15 +52,36 @@ def _convolution(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     return 2.0 * _size(positions) * prod(weight.shape[1:]) if weight is not None else 0.0
 
 
+def _quantized_convolution(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    """Tensor, scale and zero point of the input, then those of the weight."""
+    return _convolution(node, inputs[::3], outputs)
+
+
 def _gemm(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     left = inputs[0]
-    inner = left.shape[0 if attribute(node, "transA", 0) else 1] if left is not None else 0
-    return 2.0 * _size(outputs[0]) * inner
+    # The shape of a constant may be unknown, where it was made by an op whose output's size depends on the data.
+    if left is None or len(left.shape) != 2:
+        return 0.0
+    return 2.0 * _size(outputs[0]) * left.shape[0 if attribute(node, "transA", 0) else 1]
 
 
 def _matmul(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     left = inputs[0]
     return 2.0 * _size(outputs[0]) * left.shape[-1] if left is not None and left.shape else 0.0
+
+
+def _einsum(node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
+    """2 × all combinations of the indices, where two tensors are summed over one; an ellipsis is not counted."""
+    terms, arrow, kept = attribute(node, "equation", b"").decode().replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    for term, spec in zip(terms.split(","), inputs, strict=True):
+        if spec is None or len(term) != len(spec.shape) or "." in term:
+            return 0.0
+        for index, extent in zip(term, spec.shape, strict=True):
+            sizes[index] = max(sizes.get(index, 1), extent)
+    # Without an arrow what is written twice is summed over.
+    summed = any(index not in kept if arrow else terms.count(index) > 1 for index in sizes)
+    return 2.0 * prod(sizes.values()) if summed and len(inputs) == 2 else 0.0
 
 
 def _recurrent(_node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
@@ -73,9 +100,13 @@ _FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
     "Conv": _convolution,
     "ConvInteger": _convolution,
     "ConvTranspose": _convolution,
+    "DeformConv": _convolution,
+    "QLinearConv": _quantized_convolution,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "Einsum": _einsum,
     "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
     "LSTM": _recurrent,
     "GRU": _recurrent,
     "RNN": _recurrent,

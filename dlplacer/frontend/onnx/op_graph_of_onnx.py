@@ -9,7 +9,7 @@ from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
-from dlplacer.frontend.onnx.onnx_work import VIEWS, bytes_of, flops_of
+from dlplacer.frontend.onnx.onnx_work import bytes_of, flops_of, is_view
 
 WEIGHT_PREFIX = "weight:"
 _UNKNOWN = TensorSpec((), "float32", 0)
@@ -101,7 +101,7 @@ def _node(node: Any, values: Values, taken: set[str]) -> Op:
         bytes_accessed=bytes_of(node, inputs, outputs),
         dtype=made[0].dtype if made else None,
         outputs=made,
-        output_bytes=0 if node.op_type in VIEWS else sum(spec.bytes for spec in made),
+        output_bytes=0 if is_view(node) else sum(spec.bytes for spec in made),
         phase="forward",
         attrs={"node": node.name},
     )

@@ -178,7 +178,7 @@ class OpSampler:
             planned(usual_together),
             median(host_s) if host_s else 0.0,
             [(number, plain_s) for number, plain_s, _, _ in timed],
-            [_total(steps[number][at]) / alone_s for number, _, alone_s, at in timed] if several else [],
+            [_total(steps[number][at]) / alone_s for number, _, alone_s, at in timed if alone_s] if several else [],
         )
 
     def _last_alone(self, count: int) -> dict[int, list[AloneSample]]:

@@ -36,8 +36,10 @@ def measured_choice(
     whole_s = evaluate(()).makespan_s
     best = SplitChoice((), whole, whole_s, whole_s, 0)
     begin: tuple[str, ...] = ()
+    tried = 0
     for _ in range(_ROUNDS):
         choice = choose_splits(evaluate, time_limit_s / _ROUNDS, stop, begin, on_progress)
+        tried += choice.evaluated
         if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or (stop is not None and stop.is_set()):
             break
         captured = evaluate.step.captured(choice.splits)
@@ -51,4 +53,4 @@ def measured_choice(
         evaluate.overhead = max(measured_overhead(whole, graph, table.device_type) for table in evaluate.tables)
         evaluate.seen.clear()
         begin = tuple(split.op for split in best.splits)
-    return best
+    return replace(best, evaluated=tried)

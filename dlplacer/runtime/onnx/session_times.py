@@ -3,18 +3,29 @@
 import json
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import onnx
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend.onnx.onnx_file import OnnxFile
+from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
 from dlplacer.machines.importers.host import CORE
-from dlplacer.runtime.onnx.run_cut_model import random_inputs
+from dlplacer.runtime.onnx.cut_by_device import Part, sub_model
+from dlplacer.runtime.onnx.run_cut_model import Tensors, random_inputs
 from dlplacer.runtime.onnx.session import open_session, run_session
 from dlplacer.runtime.profile.statistic import typical
+
+_ENDING = "_kernel_time"
 
 
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
     """Device type → op id → seconds on one core, every node run by itself; see `typical`.
+
+    A node that onnxruntime replaces by several, as it has no kernel for it or it is a function of the file, is timed in
+    a session of its own.
 
     Raises
     ------
@@ -23,23 +34,81 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
     RunError
         If it cannot run the model.
     """
+    count, inputs = warmup + steps, random_inputs(file)
+    model: Any = onnx.ModelProto()
+    model.CopyFrom(file.model)
+    # Nodes that onnxruntime makes, and those of subgraphs, may have the names of others.
+    marks = {node.name: f"{node.name} (node {number})" for number, node in enumerate(model.graph.node)}
+    for node in model.graph.node:
+        node.name = marks[node.name]
+    found = _kernel_times(model, inputs, count)
+    wanted = [str(op.attrs["node"]) for op in graph.ops if "node" in op.attrs]
+    times = {name: _per_step(found[marks[name]], count) for name in wanted if marks[name] in found}
+    times |= _replaced_times(file, [name for name in wanted if name not in times], inputs, count)
+    none = [0.0] * count
+    by_op = {op.id: times.get(str(op.attrs.get("node", "")), none) for op in graph.ops}
+    samples = [{op: seconds[number] for op, seconds in by_op.items()} for number in range(warmup, count)]
+    return {CORE: typical(samples)}
+
+
+def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[str, list[float]]:
+    """Name of a node that ran → seconds of each of its runs, in so many runs of the model."""
     with tempfile.TemporaryDirectory() as folder:
-        session = open_session(file.model, Path(folder) / "profile", optimized=False)
-        inputs = random_inputs(file)
-        for _ in range(warmup + steps):
+        session = open_session(model, Path(folder) / "profile", optimized=False)
+        for _ in range(count):
             run_session(session, None, inputs)
         events = json.loads(Path(session.end_profiling()).read_text())
     durations: dict[str, list[float]] = defaultdict(list)
     for event in events:
         name = str(event.get("name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-            durations[name.removesuffix("_kernel_time")].append(event["dur"] * 1e-6)
-    by_op = {op.id: _per_step(durations.get(str(op.attrs.get("node", "")), []), warmup + steps) for op in graph.ops}
-    samples = [{op: times[number] for op, times in by_op.items()} for number in range(warmup, warmup + steps)]
-    return {CORE: typical(samples)}
+        if event.get("cat") == "Node" and name.endswith(_ENDING):
+            durations[name.removesuffix(_ENDING)].append(event["dur"] * 1e-6)
+    return dict(durations)
+
+
+def _replaced_times(file: OnnxFile, names: Sequence[str], inputs: Tensors, count: int) -> dict[str, list[float]]:
+    """Node → [step] → seconds of all nodes that it is replaced by, with the inputs that it has in the model."""
+    if not names:
+        return {}
+    values = values_of(file)
+    by_name = {node.name: node for node in file.model.graph.node}
+    parts = {name: _part_of(by_name[name], values) for name in names}
+    needed = {read for part in parts.values() for read in part.inputs}
+    known = {**inputs, **_made(file, sorted(needed - {*inputs}), inputs, values)}
+    of_kind: dict[object, list[float]] = {}
+    times = {}
+    for name, part in parts.items():
+        kind = _kind_of(by_name[name], values)
+        if kind not in of_kind:
+            given = {read: known[read] for read in part.inputs}
+            runs = _kernel_times(sub_model(file, part), given, count).values()
+            of_kind[kind] = [sum(step) for step in zip(*(_per_step(each, count) for each in runs), strict=True)]
+        times[name] = of_kind[kind] or [0.0] * count
+    return times
+
+
+def _part_of(node: onnx.NodeProto, values: Values) -> Part:
+    inputs = tuple(name for name in reads(node) if name not in values.constant)
+    return Part("one core", (node.name,), inputs, tuple(name for name in node.output if name in values.specs))
+
+
+def _kind_of(node: Any, values: Values) -> object:
+    """The same for nodes that do the same with tensors of the same shapes and dtypes."""
+    attributes = tuple(sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute))
+    return node.domain, node.op_type, attributes, tuple(map(values.specs.get, node.input))
+
+
+def _made(file: OnnxFile, names: Sequence[str], inputs: Tensors, values: Values) -> Mapping[str, Any]:
+    """Values that nodes of the model make, by name."""
+    if not names:
+        return {}
+    nodes = [node for node in file.model.graph.node if not values.constant.issuperset(filter(None, node.output))]
+    given = tuple(value.name for value in data_inputs(file.model))
+    whole = sub_model(file, Part("one core", tuple(node.name for node in nodes), given, tuple(names)))
+    return dict(zip(names, run_session(open_session(whole), None, inputs), strict=True))
 
 
 def _per_step(times: list[float], count: int) -> list[float]:
-    """[step] → seconds of a node that may run several times in a step; one that was removed or folded takes none."""
+    """[step] → seconds of a node that may run several times in a step."""
     runs = len(times) // count
     return [sum(times[number * runs : (number + 1) * runs]) for number in range(count)]

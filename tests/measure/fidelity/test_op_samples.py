@@ -63,6 +63,18 @@ def test_only_the_last_rounds_count() -> None:
     assert (found.alone, found.plain_s) == ({"x": 1.0, "y": 20.0}, [(0, 30.5)])
 
 
+def test_ops_too_short_for_the_clock_say_nothing_about_contention() -> None:
+    steps = MadeSteps()
+    steps.factor = 0.0
+    sampler = OpSampler(steps, [0, 1])
+    for _ in range(2):
+        sampler.step_alone()
+        sampler.step_together()
+    found = sampler.own_times(2, POSITION, PLACEMENT)
+    assert found.alone == found.together == {"x": 0.0, "y": 0.0}
+    assert found.contention == []
+
+
 def test_a_plan_on_one_device_is_sampled_alone() -> None:
     steps = MadeSteps()
     sampler = OpSampler(steps, [1])

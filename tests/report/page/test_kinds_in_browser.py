@@ -75,10 +75,16 @@ def test_ops_that_only_one_plan_has_are_listed(session: Browser, pages: dict[str
     assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "yes", "0 s"]
     assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "absent", "–"]
     assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "absent", "–"]
-    quantities = ["1.5ms", "-2 us", "3 MiB", "7", "1e3", "2x"]
+    quantities = ["1.5ms", "-2 us", "3 MiB", "7", "1e3", "2 GB/s", "5kB/s", "2x", "3%"]
     found = session.run("return arguments[0].map((text) => String(parseQuantity(text)))", quantities)
-    assert [float(value) for value in found[:5]] == pytest.approx([1.5e-3, -2e-6, 3 * 2**20, 7, 1000])
-    assert found[5] == "NaN"
+    assert [float(value) for value in found[:7]] == pytest.approx([1.5e-3, -2e-6, 3 * 2**20, 7, 1000, 2e9, 5e3])
+    assert found[7:] == ["NaN", "NaN"]
+    # As tables write them: a rate of 2 GB/s, a share of 30 %.
+    columns = "[{name: 'rate', unit: 'rate', value: (row) => [1e9, 3e9][row]},"
+    columns += " {name: 'share', unit: 'share', value: (row) => [0.2, 0.4][row]}]"
+    query = f"const both = {columns}; return arguments[0].map((text) => [0, 1].filter(compileQuery(text, both).test))"
+    texts = ["rate>2GB/s", "rate<=1GB/s", "share>30%", "share<30"]
+    assert session.run(query, texts) == [[1], [0], [1], [0]]
     assert session.messages() == []
 
 

@@ -20,7 +20,7 @@ function compileQuery(text, columns) {
 }
 
 const unquoted = (text) => text.replace(/^"(.*)"$/, "$1");
-const example = ({ unit }) => ({ time: "1ms", signed: "1ms", bytes: "1MiB" })[unit] ?? "1";
+const example = ({ unit }) => ({ time: "1ms", signed: "1ms", bytes: "1MiB", rate: "1GB/s", share: "10%" })[unit] ?? "1";
 
 function contains(columns, word) {
   const searched = columns.filter((column) => !column.unit);
@@ -47,7 +47,7 @@ function condition(column, operator, text) {
     const test = TEXT_TESTS[operator];
     return test && ((row) => test(column.value(row).toLowerCase(), text.toLowerCase()));
   }
-  const wanted = parseQuantity(text) / (column.unit === "time" || column.unit === "signed" ? data.unitS : column.unit === "share" ? 100 : 1);
+  const wanted = parseQuantity(column.unit === "share" ? text.replace(/%$/, "") : text) / (column.unit === "time" || column.unit === "signed" ? data.unitS : column.unit === "share" ? 100 : 1);
   if (Number.isNaN(wanted)) return null;
   return (row) => {
     const value = column.value(row);

@@ -23,12 +23,12 @@ const seconds = (units) => formatSeconds(units * data.unitS);
 const between = (earlier, later) => (Math.abs(later - earlier) <= 2 ? 0 : later - earlier);
 const signedSeconds = (units) => (units > 0 ? "+" : units < 0 ? "−" : "") + seconds(Math.abs(units));
 
-// "1.5ms" or "2 MiB" → SI; plain numbers stay; NaN for anything else.
+// "1.5ms", "2 MiB" or "1GB/s" → SI; plain numbers stay; NaN for anything else.
 function parseQuantity(text) {
   const match = /^([-+]?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-zµμ/]*)$/i.exec(text.trim().replace("−", "-"));
   if (!match) return NaN;
   const unit = match[2].toLowerCase().replace(/[µμ]s/, "us");
   if (!unit) return Number(match[1]);
-  const found = [...SECONDS, ...SIZES, ["kb", 1e3], ["mb", 1e6], ["gb", 1e9], ...COUNTS].find(([name]) => name.toLowerCase() === unit);
+  const found = [...SECONDS, ...SIZES, ["kb", 1e3], ["mb", 1e6], ["gb", 1e9], ...RATES, ...COUNTS].find(([name]) => name.toLowerCase() === unit);
   return found ? Number(match[1]) * found[1] : NaN;
 }

@@ -1,0 +1,83 @@
+"""Work of single nodes: what is counted of which op, by arithmetic done by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from dlplacer.core.op import Op
+from dlplacer.frontend.onnx import onnx_graph, read_onnx
+
+FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
+Value = tuple[str, int, list[int]]
+
+
+def op_of(
+    folder: Path, node: Any, inputs: Sequence[Value], output: list[int], kind: int = FLOAT, before: Sequence[Any] = ()
+) -> Op:
+    """The op that a node becomes in a model of its own, which also knows a domain ``acme``."""
+    node.name = "node"
+    graph = helper.make_graph(
+        [*before, node],
+        "one",
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info("y", kind, output)],
+        [helper.make_tensor("k", FLOAT, [2, 2], [1.0] * 4)],
+    )
+    opsets = [helper.make_opsetid("", 19), helper.make_opsetid("acme", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(folder / "m.onnx"))
+    return onnx_graph(read_onnx(folder / "m.onnx")).op("node")
+
+
+@pytest.mark.parametrize("kind", ["Conv", "LSTM", "Gemm", "MatMul", "Einsum"])
+def test_an_op_of_another_domain_is_not_taken_for_its_namesake(tmp_path: Path, kind: str) -> None:
+    op = op_of(tmp_path, helper.make_node(kind, ["x"], ["y"], domain="acme"), [("x", FLOAT, [3, 4])], [3, 4])
+    assert (op.flops, op.bytes_accessed, op.output_bytes) == (0, 2 * 48, 48)
+
+
+def test_a_reshape_of_another_domain_moves_its_bytes(tmp_path: Path) -> None:
+    op = op_of(tmp_path, helper.make_node("Reshape", ["x"], ["y"], domain="acme"), [("x", FLOAT, [3, 4])], [3, 4])
+    assert (op.bytes_accessed, op.output_bytes) == (2 * 48, 48)
+
+
+def test_quantized_products_compute_as_much_as_others(tmp_path: Path) -> None:
+    scale: list[Value] = [("s", FLOAT, []), ("z", UINT8, [])]
+    convolution = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"], pads=[1, 1, 1, 1])
+    inputs = [("x", UINT8, [2, 4, 8, 8]), ("w", UINT8, [6, 4, 3, 3]), *scale]
+    assert op_of(tmp_path, convolution, inputs, [2, 6, 8, 8], UINT8).flops == 2 * (2 * 6 * 8 * 8) * (4 * 9)
+    product = helper.make_node("QLinearMatMul", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
+    inputs = [("x", UINT8, [3, 5]), ("w", UINT8, [5, 7]), *scale]
+    assert op_of(tmp_path, product, inputs, [3, 7], UINT8).flops == 2 * 3 * 5 * 7
+
+
+def test_a_deformed_convolution_computes_as_a_plain_one(tmp_path: Path) -> None:
+    inputs = [("x", FLOAT, [1, 4, 8, 8]), ("w", FLOAT, [6, 4, 3, 3]), ("o", FLOAT, [1, 18, 6, 6])]
+    op = op_of(tmp_path, helper.make_node("DeformConv", ["x", "w", "o"], ["y"]), inputs, [1, 6, 6, 6])
+    assert op.flops == 2 * (6 * 6 * 6) * (4 * 9)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "output", "flops"),
+    [
+        ("ij,jk->ik", ([2, 3], [3, 5]), [2, 5], 2 * 2 * 3 * 5),
+        ("ij, jk", ([2, 3], [3, 5]), [2, 5], 2 * 2 * 3 * 5),
+        ("bhqd,bhkd->bhqk", ([2, 3, 4, 5], [2, 3, 6, 5]), [2, 3, 4, 6], 2 * 2 * 3 * 4 * 6 * 5),
+        ("i,j->ij", ([2], [3]), [2, 3], 0),
+        ("ij->ji", ([2, 3],), [3, 2], 0),
+    ],
+)
+def test_an_einsum_of_two_tensors_is_a_product(
+    tmp_path: Path, equation: str, shapes: tuple[list[int], ...], output: list[int], flops: int
+) -> None:
+    names = ["x", "w"][: len(shapes)]
+    inputs = [(name, FLOAT, shape) for name, shape in zip(names, shapes, strict=True)]
+    assert op_of(tmp_path, helper.make_node("Einsum", names, ["y"], equation=equation), inputs, output).flops == flops
+
+
+def test_a_constant_of_unknown_shape_ends_no_reading(tmp_path: Path) -> None:
+    made = [helper.make_node("NonZero", ["k"], ["n"]), helper.make_node("Cast", ["n"], ["f"], to=FLOAT)]
+    op = op_of(tmp_path, helper.make_node("Gemm", ["f", "x"], ["y"]), [("x", FLOAT, [4, 8])], [2, 8], before=made)
+    assert op.kind == "onnx.Gemm"
