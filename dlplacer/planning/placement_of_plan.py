@@ -47,7 +47,9 @@ def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
     blocks = list(problem.groups)
     grouped = {op for group in blocks for op in group}
     blocks += [(op,) for op in range(problem.op_count) if op not in grouped]
-    allowed = {op: _allowed(problem, group) for group in blocks for op in group}
+    allowed: dict[int, tuple[int, ...]] = {}
+    for group in blocks:
+        allowed.update(dict.fromkeys(group, _allowed(problem, group)))
     device: dict[int, int] = {}
     for group in blocks:
         votes: dict[int, float] = defaultdict(float)

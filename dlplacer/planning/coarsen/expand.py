@@ -25,7 +25,7 @@ def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the graph that it was made from: same devices, same order.
 
     Transfers start as soon as the op that makes the tensor has run, so the plan may be faster than the coarse one. An
-    op without a time gets its share of the coarse op's time, by FLOPs and bytes.
+    op without a time gets its share of the coarse op's time, by FLOPs and bytes; an equal one where none has any.
 
     Raises
     ------
@@ -51,7 +51,10 @@ def _with_shares(plan: Plan, fine: OpGraph) -> OpGraph:
     for coarse in plan.graph.ops:
         members = [fine.op(name) for name in members_of(coarse)]
         weights = [member.bytes_accessed + member.flops / _FLOPS_PER_BYTE for member in members]
-        whole = sum(weights) or 1.0
+        if not any(weights):
+            # Nothing tells the members apart, and what the coarse op takes must not be lost.
+            weights = [1.0] * len(members)
+        whole = sum(weights)
         for member, weight in zip(members, weights, strict=True):
             shares = {kind: time_s * weight / whole for kind in types if (time_s := coarse.time_on(kind)) is not None}
             own = {kind: time_s for kind in types if (time_s := member.time_on(kind)) is not None}

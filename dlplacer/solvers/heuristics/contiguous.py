@@ -105,8 +105,13 @@ def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | No
 
 
 def _candidates(time: Floats, most: int) -> list[int]:
-    total = np.where(np.isfinite(time), time, 0).sum(axis=0)
-    return sorted(np.argsort(total, kind="stable")[:most].tolist()) if len(total) > most else list(range(len(total)))
+    """The devices that some unit cannot do without, then those that may run most units, then the fastest."""
+    may_run = np.isfinite(time)
+    if time.shape[1] <= most:
+        return list(range(time.shape[1]))
+    needed = may_run[may_run.sum(axis=1) == 1].any(axis=0)
+    total = np.where(may_run, time, 0).sum(axis=0)
+    return sorted(np.lexsort((total, -may_run.sum(axis=0), ~needed))[:most].tolist())
 
 
 def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -> Floats:

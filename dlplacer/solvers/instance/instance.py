@@ -219,7 +219,8 @@ def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
 def _build(problem: Problem, activations: float) -> Instance:
     block, members = _blocks(problem)
     device_sets = [set(devices) for devices in problem.allowed]
-    allowed = [tuple(sorted(set.intersection(*(device_sets[op] for op in members[number])))) for number in block]
+    common = [tuple(sorted(set.intersection(*(device_sets[op] for op in ops)))) for ops in members]
+    allowed = [common[number] for number in block]
     successors = _arcs(problem)
     duration = [tuple(ticks or 0 for ticks in row) for row in problem.duration]
     order = list(problem.topological)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from runtime.random_plans import random_plan
+from solvers.helpers import make_machine
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
@@ -108,6 +109,17 @@ def test_an_expanded_plan_is_not_slower() -> None:
     for seed in range(20):
         plan = random_plan(contract(timed, {"bc": ["b", "c"]}, "test"), seed=seed)
         assert expanded_plan(plan, graph).makespan_s <= plan.makespan_s * (1 + 1e-9)
+
+
+# What a profile says of a coarse op is not lost where its ops tell neither FLOPs nor bytes.
+def test_ops_without_flops_and_bytes_share_the_coarse_ops_time() -> None:
+    graph = OpGraph(tuple(Op(name, "test") for name in "abcd"), (Edge("a", "b", 8), Edge("b", "c", 8)))
+    coarse = contract(graph, {"abc": ["a", "b", "c"]}, "test")
+    times = {"abc": 6.0, "d": 2.0}
+    timed = replace(coarse, ops=tuple(replace(op, time_s=times[op.id]) for op in coarse.ops))
+    fine = expanded_plan(place(timed, make_machine(1), method="list").plan, graph)
+    lengths_s = {entry.op: entry.end_s - entry.start_s for entry in fine.ops}
+    assert lengths_s == pytest.approx({"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0})
 
 
 def test_a_plan_of_another_graph_is_refused() -> None:

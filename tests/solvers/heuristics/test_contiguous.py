@@ -4,8 +4,9 @@ from itertools import combinations, pairwise, permutations
 from random import Random
 
 import pytest
-from solvers.helpers import broken_rules, make_problem
+from solvers.helpers import broken_rules, make_machine, make_problem
 
+from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
@@ -83,3 +84,28 @@ def test_fills_the_fastest_devices_first_where_transfers_are_cheap() -> None:
     # 5 layers on the fast device, 5 on the middle one: 5 · 1 + 5 · 2
     assert found is not None
     assert found.makespan * problem.tick_s == 15
+
+
+# It looks at eight devices only: the one that an op is pinned to must be among them.
+def test_a_pin_to_the_last_of_many_devices_is_kept() -> None:
+    ops = tuple(Op(f"l{i}", "layer", 1.0) for i in range(6))
+    edges = tuple(Edge(f"l{i}", f"l{i + 1}", 0) for i in range(5))
+    graph = OpGraph(ops, edges, constraints=Constraints(pins={"l5": "d10"}))
+    instance = build_instance(make_problem(graph, make_machine(11)))
+    found = contiguous(instance, by_rank(instance, upward_ranks(instance)))
+    assert found is not None
+    assert found.device[5] == 10
+
+
+# Eight slow devices for the input alone spend least time there: it is those that may run the rest which count.
+def test_devices_that_may_run_most_ops_are_looked_at_first() -> None:
+    anywhere, fast = {"cpu": 1.0, "gpu": 1.0}, ("gpu",)
+    ops = (Op("l0", "layer", anywhere), *(Op(f"l{i}", "layer", {"gpu": 1.0}, devices=fast) for i in range(1, 6)))
+    kinds = [*["cpu"] * 8, "gpu", "gpu"]
+    devices = tuple(Device(f"d{i}", kind, memory_bytes=100) for i, kind in enumerate(kinds))
+    links = tuple(Link(a.id, b.id, 1) for a, b in combinations(devices, 2))
+    graph = OpGraph(ops, tuple(Edge(f"l{i}", f"l{i + 1}", 1) for i in range(5)))
+    instance = build_instance(make_problem(graph, Topology(devices, (), links)))
+    found = contiguous(instance, by_rank(instance, upward_ranks(instance)))
+    assert found is not None
+    assert all(device >= 8 for device in found.device[1:])
