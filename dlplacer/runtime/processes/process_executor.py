@@ -206,7 +206,8 @@ class StepProcesses:
 
     def __init__(self, made: ProcessPrograms) -> None:
         self._made = made
-        self._forking = threading.Lock()
+        # Reentrant: left taken by a Ctrl-C just before its release, it must not lock out the thread that has it.
+        self._forking = threading.RLock()
         self._forked: ForkedStep | None = None
 
     @property
