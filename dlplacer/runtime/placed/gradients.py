@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks, has_tensor_hooks
+from dlplacer.frontend.torch.tracing.shared_elements import extent
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
@@ -52,15 +53,7 @@ def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """
     taken: dict[int, list[tuple[int, int]]] = {}
     for gradient in gradients:
-        begin, end = _extent(gradient)
+        begin, end = extent(gradient)
         spans = taken.setdefault(gradient.untyped_storage().data_ptr(), [])
         yield gradient if all(end <= low or high <= begin for low, high in spans) else gradient.clone()
         spans.append((begin, end))
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the elements of a tensor begin and end in memory."""
-    if not tensor.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

@@ -24,6 +24,15 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
     return None
 
 
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte of a tensor in its storage, and the first behind the last; one without elements has none."""
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    if not tensor.numel():
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (int(last) + 1) * tensor.element_size()
+
+
 def _storage(tensor: torch.Tensor) -> int | None:
     """Where a tensor's storage lies; None for one without data."""
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
@@ -33,7 +42,7 @@ def _storage(tensor: torch.Tensor) -> int | None:
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one storage have an element in common."""
-    (begin, end), (low, high) = _extent(one), _extent(other)
+    (begin, end), (low, high) = extent(one), extent(other)
     if end <= low or high <= begin:
         return False
     if one.element_size() != other.element_size():
@@ -44,10 +53,3 @@ def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
         places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1) for tensor in (one, other)
     )
     return bool(torch.isin(mine, theirs).any())
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte in the storage, and the first behind the last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = int(tensor.storage_offset()) * tensor.element_size()
-    return begin, begin + (int(last) + 1) * tensor.element_size()
