@@ -5,7 +5,7 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.check import arithmetic, dispatch, memory, placement, routing, shortest, timing
+from dlplacer.check import arithmetic, dispatch, issues, memory, placement, routing, shortest, timing
 from dlplacer.check.memory import LiveTensor, live_bytes, live_tensors, resident_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
@@ -30,8 +30,9 @@ RULES: tuple[Rule, ...] = (
     timing.precedence,
     timing.order,
     dispatch.turns,
-    memory.capacities,
-    memory.reported_peaks,
+    dispatch.hand_overs,
+    issues.issued,
+    memory.peaks,
     arithmetic.makespan,
     arithmetic.bound_and_gap,
 )

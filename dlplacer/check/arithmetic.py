@@ -28,6 +28,8 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
         yield Violation(
             "rounding", f"the plan says that {plan.rounding_s:.9g} s are hidden; ticks can hide 0 to {most_s:.9g} s"
         )
+    if plan.lower_bound_s < 0:
+        yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is below 0, which is always a bound")
     if plan.lower_bound_s > plan.makespan_s + slack:
         yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s")
     true_gap = (plan.makespan_s - plan.lower_bound_s) / plan.makespan_s if plan.makespan_s else 0.0

@@ -1,7 +1,7 @@
 """Eq. 13: what is on a device fits into its memory."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,21 +10,28 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 
 
-def capacities(plan: Plan) -> Iterator[Violation]:
-    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of what is alive under ``memory: live``."""
-    for name, used in used_bytes(plan).items():
+def peaks(plan: Plan) -> Iterator[Violation]:
+    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of what is alive under ``memory: live``.
+
+    And the peaks and capacities that the plan reports are those of its placement and topology.
+    """
+    used = used_bytes(plan)
+    yield from _capacities(plan, used)
+    yield from _reported(plan, used)
+
+
+def _capacities(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
+    for name, peak in used.items():
         capacity = plan.topology.device(name).memory_bytes
-        if capacity is not None and used > capacity:
+        if capacity is not None and peak > capacity:
             yield Violation(
                 "eq. 13 memory",
-                f"device {name!r} needs {format_bytes(used)} ({used} bytes); it has {format_bytes(capacity)} "
+                f"device {name!r} needs {format_bytes(peak)} ({peak} bytes); it has {format_bytes(capacity)} "
                 f"({capacity} bytes)",
             )
 
 
-def reported_peaks(plan: Plan) -> Iterator[Violation]:
-    """The peaks and capacities that the plan reports are those of its placement and topology."""
-    used = used_bytes(plan)
+def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
     for name, reported in plan.memory.items():
         if name not in used:
             yield Violation("eq. 13 memory", f"the plan reports memory of {name!r}, which is no device of the topology")

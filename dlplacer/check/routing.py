@@ -106,15 +106,16 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
                     direction = hop if link.duplex == "full" else (min(hop), max(hop))
                     uses[direction].append((start_s, end_s, transfer.tensor))
     for direction, entries in uses.items():
-        latest_s, latest = -math.inf, ""
+        latest_s, since_s, latest = -math.inf, -math.inf, ""
         for start_s, end_s, tensor in sorted(entries):
-            if start_s < latest_s - slack:
+            # One of no time may come just before one that starts at the same moment, but for rounding.
+            if start_s < latest_s - slack and end_s > since_s + slack:
                 yield Violation(
                     "link contention",
                     f"link {_arrow(direction)} carries {latest!r} until {latest_s:.9g} s, but {tensor!r} starts on it "
                     f"at {start_s:.9g} s",
                 )
-            latest_s, latest = max((latest_s, latest), (end_s, tensor))
+            latest_s, since_s, latest = max((latest_s, since_s, latest), (end_s, start_s, tensor))
 
 
 def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:

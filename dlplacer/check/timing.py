@@ -50,18 +50,25 @@ def one_op_at_a_time(plan: Plan) -> Iterator[Violation]:
 def order(plan: Plan) -> Iterator[Violation]:
     """The devices can run their ops in the plan's order: no op waits for one that comes later.
 
-    Start times do not imply it where ops and transfers take no time.
+    Start times do not imply it where ops and transfers take no time. Under ``step: autograd`` backward ops wait for the
+    barrier at the loss, and that for all forward ops.
     """
-    sorter: TopologicalSorter[str] = TopologicalSorter()
+    sorter: TopologicalSorter[str | None] = TopologicalSorter()
     for edge in plan.graph.edges:
         sorter.add(edge.target, edge.source)
     for ops in plan.order.values():
         for before, after in pairwise(ops):
             sorter.add(after, before)
+    if plan.options.step == "autograd":
+        for op in plan.graph.ops:
+            sorter.add(*((op.id, None) if op.phase in ("backward", "optimizer") else (None, op.id)))
     try:
         sorter.prepare()
     except CycleError as error:
-        waiting = [f"{name!r} on {plan.placement[name]!r}" for name in error.args[1]]
+        waiting = [
+            "the barrier at the loss" if name is None else f"{name!r} on {plan.placement[name]!r}"
+            for name in error.args[1]
+        ]
         yield Violation(
             "eq. 10, 12 order", f"ops wait for each other in a circle: {' → '.join(waiting)}; change their order"
         )

@@ -30,6 +30,11 @@ def brief(value: object) -> str:
     return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
 
 
+def brief_number(value: float) -> str:
+    """The number on part of a line, whole ones of hundreds of digits too."""
+    return str(value) if isinstance(value, float) else _brief.repr(value)
+
+
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
     """The error for a value of a wrong type: whose it is, what it is, and what is accepted."""
     prefix = f"{owner}: " if owner else ""

@@ -1,6 +1,7 @@
 """A plan: placement P, start times T and routes C of the paper's Table 2, with the problem that it answers."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core import frames
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_figure, expect_table, expect_text, expect_whole, short_name, tuple_of
+from dlplacer.core.expect import (
+    brief_number,
+    expect,
+    expect_figure,
+    expect_number,
+    expect_table,
+    expect_text,
+    expect_whole,
+    refuse,
+    short_name,
+    tuple_of,
+)
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
@@ -49,6 +61,9 @@ class TransferSegment:
             object.__setattr__(self, "route", tuple_of("segment", "route", self.route, tuple, "(from, to) pairs"))
         if not self.route:
             raise InputError("a segment has no links; name the links that it travels")
+        for hop in self.route:
+            if type(hop) is not tuple or len(hop) != 2 or not type(hop[0]) is type(hop[1]) is str:
+                raise refuse("segment", "a link of its route", hop, "a (from, to) pair of node names")
         _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
 
 
@@ -76,8 +91,9 @@ class Transfer:
 
     def __post_init__(self) -> None:
         expect_text("transfer", tensor=self.tensor, source=self.source, target=self.target)
-        expect_whole(f"transfer of {self.tensor!r}", bytes=self.bytes)
         owner = f"transfer of {self.tensor!r}"
+        expect_whole(owner, bytes=self.bytes)
+        _require_amount(owner, bytes=self.bytes)
         segments = tuple_of(owner, "segments", self.segments, TransferSegment, "TransferSegment")
         object.__setattr__(self, "segments", segments)
         if not self.segments:
@@ -100,6 +116,11 @@ class DeviceMemory:
 
     capacity_bytes: int | None
     peak_bytes: int
+
+    def __post_init__(self) -> None:
+        expect_number("device memory", optional=True, capacity_bytes=self.capacity_bytes)
+        expect_whole("device memory", peak_bytes=self.peak_bytes)
+        _require_amount("device memory", capacity_bytes=self.capacity_bytes or 0, peak_bytes=self.peak_bytes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,10 +177,13 @@ class Plan(Saved, Shown):
         for name, entry in (("ops", ScheduledOp), ("transfers", Transfer)):
             object.__setattr__(self, name, tuple_of("plan", name, getattr(self, name), entry, entry.__name__))
         expect_table("plan", memory=self.memory, provenance=self.provenance, meta=self.meta)
+        for name, memory in self.memory.items():
+            expect("plan", f"memory[{name!r}]", memory, DeviceMemory, "an object of class DeviceMemory")
         if self.status not in STATUSES:
             raise InputError(f"the plan's status is {self.status!r}; use one of {', '.join(STATUSES)}")
         figures = ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")
         _require_finite("the plan", **{name: getattr(self, name) for name in figures})
+        _require_amount("the plan", solve_s=self.solve_s)
 
     def __repr__(self) -> str:
         graph, topology = short_name(self.graph.name), short_name(self.topology.name)
@@ -173,7 +197,7 @@ class Plan(Saved, Shown):
     @cached_property
     def tolerance_s(self) -> float:
         """By how much times may differ and still count as equal: see `tolerance_s`."""
-        return tolerance_s(self.graph, self.topology, self.transfers)
+        return tolerance_s(self.topology, self.ops, self.transfers)
 
     @cached_property
     def placement(self) -> Mapping[str, str]:
@@ -206,17 +230,26 @@ class Plan(Saved, Shown):
         return frames.device_use(self)
 
 
-def tolerance_s(graph: OpGraph, topology: Topology, transfers: Iterable[Transfer]) -> float:
-    """1e-9 × the horizon: all ops at their slowest and all transfers, one after another."""
-    slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in topology.device_types) for op in graph.ops)
-    moved_s = sum(abs(transfer.end_s - transfer.start_s) for transfer in transfers)
+def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:
+    """1e-9 × the horizon: all ops, transfers and their issues, one after another."""
+    # What the plan takes, not what ops would take elsewhere: on a slow device that nobody uses a step may be so long
+    # that its billionth hides an op. Durations that are wrong cannot hide themselves so: n of them add n × 1e-9.
+    entries: list[ScheduledOp | Transfer] = [*ops, *transfers]
+    issue_s = max((device.dispatch_s or 0.0 for device in topology.devices), default=0.0)
+    horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + 3 * len(entries) * issue_s
     # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
-    return 1e-9 * (slowest_s + moved_s) + 1e-15
+    return (1e-9 * horizon_s if math.isfinite(horizon_s) else 0.0) + 1e-15
 
 
 def _require_finite(owner: str, **figures: float) -> None:
     for name, value in figures.items():
         if type(value) is not float:
             expect_figure(owner, name, value)
-        if not math.isfinite(value):
-            raise InputError(f"{owner}: {name} is {value}; it must be finite")
+        if not -sys.float_info.max <= value <= sys.float_info.max:
+            raise InputError(f"{owner}: {name} is {brief_number(value)}; it must be finite")
+
+
+def _require_amount(owner: str, **amounts: float) -> None:
+    for name, value in amounts.items():
+        if not 0 <= value <= sys.float_info.max:
+            raise InputError(f"{owner}: {name} is {brief_number(value)}; it must be finite and at least 0")

@@ -5,7 +5,9 @@ An op that takes time is issued by the process of its device in `Device.dispatch
 *Asynchronous* devices (GPUs) queue what is issued to them. Their process runs ahead: it issues the ops of each device
 in order, by a thread per device. A tensor for another device is issued too, by the thread of its producer behind the op
 that makes it, and by the thread of its reader before the first op there that reads it, which waits for the former. The
-threads of one process take turns, first come, first served. An op or a transfer starts after it has been issued.
+threads of one process take turns, first come, first served; of those that come together, in the order of the devices.
+An op or a transfer starts after it has been issued. However many edges lead there, a tensor is sent to a device and
+received by it once, also where a barrier comes between its readers.
 
 *Synchronous* devices (CPU cores) run an op inside the call that issues it, so an op's time includes its issue, and a
 device alone in its process never waits. Devices that share a process share its interpreter: after an op has started, an
@@ -21,7 +23,7 @@ each other.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.graph import OpGraph
@@ -152,22 +154,40 @@ class Issues:
     sent_s: dict[tuple[str, int], float]
 
 
-def issue_times(problem: Problem, device: Sequence[int], queues: Sequence[Sequence[int]], dispatch: Dispatch) -> Issues:
+def issue_times(
+    problem: Problem,
+    device: Sequence[int],
+    queues: Sequence[Sequence[int]],
+    dispatch: Dispatch,
+    behind: Container[int] = frozenset(),
+) -> Issues:
     """When everything has been issued that these queues of ops ask for.
 
     Parameters
     ----------
     queues
         [device] → its ops in order; each op once. What is in no queue counts as issued at 0.
+    behind
+        Ops behind a barrier: their issues begin anew there, but what a device has received it does not receive again.
     """
-    left = [deque(_calls(problem, device, queue)) for queue in queues]
-    unsent = {call.sends for queue in left for call in queue if call.sends is not None}
     found = Issues([0.0] * problem.op_count, {})
-    thread_s = [0.0] * len(queues)
+    received: list[set[str]] = [set() for _ in queues]
+    for later in (False, True):
+        part = [[op for op in queue if (op in behind) == later] for queue in queues]
+        calls = [deque(_calls(problem, device, *each)) for each in zip(part, received, strict=True)]
+        found.sent_s.update(_issue(calls, dispatch, found.op_s))
+    return found
+
+
+def _issue(left: Sequence[deque["_Call"]], dispatch: Dispatch, op_s: list[float]) -> dict[tuple[str, int], float]:
+    """When transfers are issued if who comes first is served first; enters the same of ops."""
+    sent_s: dict[tuple[str, int], float] = {}
+    unsent = {call.sends for queue in left for call in queue if call.sends is not None}
+    thread_s = [0.0] * len(left)
     process_s = dict.fromkeys(dispatch.process, 0.0)
     while any(left):
         ready = [
-            (max(thread_s[here], found.sent_s.get(queue[0].receives, 0.0) if queue[0].receives else 0.0), here)
+            (max(thread_s[here], sent_s.get(queue[0].receives, 0.0) if queue[0].receives else 0.0), here)
             for here, queue in enumerate(left)
             if queue and queue[0].receives not in unsent
         ]
@@ -180,11 +200,11 @@ def issue_times(problem: Problem, device: Sequence[int], queues: Sequence[Sequen
             ready_s = process_s[process] = max(process_s[process], ready_s) + dispatch.seconds[here]
         thread_s[here] = ready_s
         if call.op is not None:
-            found.op_s[call.op] = ready_s
+            op_s[call.op] = ready_s
         if call.sends is not None:
-            found.sent_s[call.sends] = ready_s
+            sent_s[call.sends] = ready_s
             unsent.discard(call.sends)
-    return found
+    return sent_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +217,15 @@ class _Call:
     takes_time: bool = True
 
 
-def _calls(problem: Problem, device: Sequence[int], queue: Sequence[int]) -> Iterator[_Call]:
-    """What the thread of a device issues, in order: a tensor before its first reader here, and behind its producer."""
-    graph, received = problem.graph, set()
+def _calls(problem: Problem, device: Sequence[int], queue: Sequence[int], received: set[str]) -> Iterator[_Call]:
+    """What the thread of a device issues, in order: a tensor before its first reader here, and behind its producer.
+
+    Parameters
+    ----------
+    received
+        Tensors that the device has; those that come are added.
+    """
+    graph = problem.graph
     for op in queue:
         node, here = graph.ops[op], device[op]
         for edge, arc in zip(graph.edges_into[node.id], problem.arcs_into[op], strict=True):

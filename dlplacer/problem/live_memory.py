@@ -183,7 +183,7 @@ def memory_use(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence
             )
             for transfer in transfers
         ]
-        slack_s = tolerance_s(problem.graph, problem.topology, transfers)
+        slack_s = tolerance_s(problem.topology, ops, transfers)
         used = peaks(problem, device, start_s, end_s, lifetimes, slack_s)
     return {
         entry.id: DeviceMemory(entry.memory_bytes, used[number])

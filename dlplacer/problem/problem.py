@@ -18,6 +18,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
 from dlplacer.problem.delays import lines_of, matrices
+from dlplacer.problem.magnitudes import MOST_BYTES, require_countable_bytes, require_finite_span
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
 
 
@@ -60,7 +61,7 @@ class Problem:
     resident_bytes, output_bytes, workspace_bytes
         [op] → weight, gradient and state; output; workspace.
     capacity_bytes
-        Mem(n) per device (None if unlimited).
+        Mem(n) per device (None if unlimited, or more than any graph takes).
     groups
         Colocation groups of two or more ops, as op positions.
     """
@@ -154,9 +155,12 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     Raises
     ------
     InputError
-        If an allowed device's type has no time for an op, or a forward op reads what is behind the barrier.
+        If an allowed device's type has no time for an op, a forward op reads what is behind the barrier, or all times
+        or bytes add up to more than can be counted.
     """
     _require_known_names(graph, topology)
+    require_finite_span(graph, topology)
+    require_countable_bytes(graph)
     if options.step == "autograd":
         _require_acyclic(graph)
     pins = [graph.constraints.pins.get(op.id) for op in graph.ops]
@@ -196,9 +200,14 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         resident_bytes=resident,
         output_bytes=tuple(op.output_bytes for op in graph.ops),
         workspace_bytes=tuple(op.workspace_bytes for op in graph.ops),
-        capacity_bytes=tuple(device.memory_bytes for device in topology.devices),
+        capacity_bytes=tuple(_capacity(device) for device in topology.devices),
         groups=_groups(graph),
     )
+
+
+def _capacity(device: Device) -> int | None:
+    room = device.memory_bytes
+    return None if room is None or room >= MOST_BYTES else room
 
 
 def _require_acyclic(graph: OpGraph) -> None:

@@ -42,7 +42,7 @@ class RouteSegment:
     ticks
         From its start until the tensor is there.
     holds
-        (link direction, offset, ticks) of the links that it occupies, counted from its start.
+        (link direction, offset, ticks) of the links that it occupies, counted from its start: the whole ticks within.
     """
 
     hops: tuple[Hop, ...]
@@ -252,8 +252,11 @@ class RouteTable:
         problem = self._problem
         if hops not in self._lines:
             self._lines[hops] = _lines(problem, hops)
+        # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 + b2,
+        # floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick too high.
         spans = [
-            tuple((least + slope * size_bytes) // unit for least, slope, unit in pair) for pair in self._lines[hops]
+            (-(-(begin[0] + begin[1] * size_bytes) // begin[2]), (end[0] + end[1] * size_bytes) // end[2])
+            for begin, end in self._lines[hops]
         ]
         target = problem.topology.device_index[hops[-1][1]]
         return RouteSegment(
@@ -261,7 +264,7 @@ class RouteTable:
             target,
             spans[-1][1],
             tuple(
-                (self._directions[hop], begin, end - begin)
+                (self._directions[hop], begin, max(0, end - begin))
                 for hop, (begin, end) in zip(hops, spans, strict=True)
                 if self._directions
             ),

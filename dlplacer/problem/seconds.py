@@ -53,18 +53,29 @@ class _Stage:
         self.issued_s, self.sent_s, self.turn_after = (
             self._issues() if self.dispatch.delays else ([0.0] * len(start), {}, {})
         )
-        self.sent_by, self.received = [0] * problem.op_count, [0] * problem.op_count
-        self.sent_after = [self._count(send) for send in transfers]
+        self.sent_by: list[dict[tuple[str, int], int]] = [{} for _ in range(problem.op_count)]
+        self.received = self._received()
+        self.sent_after = [self._sent_after(send) for send in transfers]
         self.first = list(accumulate((len(send.route) for send in transfers), initial=problem.op_count + 1))
         self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
 
-    def _count(self, send: ScheduledTransfer) -> int:
-        """How many transfers of its producer leave before this one and with it; counts it for both of its ends."""
+    def _sent_after(self, send: ScheduledTransfer) -> int:
+        """How many tensors its producer hands over before this one and with it, each once to every device."""
         request = self.requests[send.request]
-        readers = [op for op in request.readers if self.device[op] == send.target]
-        self.received[min(readers, key=lambda op: (self.start[op], self.end[op], self.rank[op]))] += 1
-        self.sent_by[request.source] += 1
-        return self.sent_by[request.source]
+        mine = self.sent_by[request.source]
+        return mine.setdefault((request.tensor, send.target), len(mine) + 1)
+
+    def _received(self) -> list[int]:
+        """[op] → how many tensors of other devices it is the first to read on its own."""
+        received, known = [0] * self.problem.op_count, set()
+        edges = zip(self.problem.graph.edges, self.problem.arcs, strict=True)
+        place = [(self.start[op], self.end[op], self.rank[op]) for op in range(self.problem.op_count)]
+        for edge, arc in sorted(edges, key=lambda entry: place[entry[1].target]):
+            there = self.device[arc.target]
+            if there != self.device[arc.source] and (edge.tensor, there) not in known:
+                known.add((edge.tensor, there))
+                received[arc.target] += 1
+        return received
 
     def steps(self) -> list[Activity]:
         """All steps; those of ops come first, at the ops' positions."""
@@ -93,7 +104,7 @@ class _Stage:
         arcs = self.problem.arcs_into[op]
         after = [(arc.source, self.length_s[arc.source]) for arc in arcs if self.device[arc.source] == here]
         handover_s = self.dispatch.handover_s(here)
-        before_s, behind_s = handover_s * self.received[op], handover_s * self.sent_by[op]
+        before_s, behind_s = handover_s * self.received[op], handover_s * len(self.sent_by[op])
         behind = op in self.problem.behind_barrier
         if behind:
             after.append((self.problem.op_count, self.issued_s[op]))
@@ -106,29 +117,27 @@ class _Stage:
             (ResourceUse(-1 - here, begin, self.end[op], -before_s, before_s + length_s + behind_s),),
             here,
             (here,),
-            0.0 if behind else self.issued_s[op],
+            max(before_s, 0.0 if behind else self.issued_s[op]),
         )
 
     def _issues(self) -> tuple[list[float], dict[tuple[str, int], float], dict[int, tuple[int, float]]]:
         """When ops and transfers have been issued; op → whose start it follows at their process, how much later."""
         order = sorted(range(len(self.start)), key=lambda op: (self.start[op], self.end[op], self.rank[op]))
-        behind = self.problem.behind_barrier
-        parts: list[list[list[int]]] = [[[] for _ in self.dispatch.seconds] for _ in range(2)]
+        queues: list[list[int]] = [[] for _ in self.dispatch.seconds]
         turns = [self.dispatch.takes_turns(here) for here in range(self.problem.device_count)]
         latest: dict[int, int] = {}
         turn_after: dict[int, tuple[int, float]] = {}
         for op in order:
             here = self.device[op]
             if self.dispatch.asynchronous[here]:
-                parts[op in behind][here].append(op)
+                queues[here].append(op)
             elif self.length_s[op] and turns[here]:
                 before = latest.get(self.dispatch.process[here])
                 if before is not None and self.device[before] != here:
                     turn_after[op] = before, self.dispatch.seconds[self.device[before]]
                 latest[self.dispatch.process[here]] = op
-        first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
-        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
-        return op_s, first.sent_s | second.sent_s, turn_after
+        found = issue_times(self.problem, self.device, queues, self.dispatch, self.problem.behind_barrier)
+        return found.op_s, found.sent_s, turn_after
 
     def _barrier(self) -> Activity:
         """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""

@@ -185,10 +185,8 @@ class _Clock:
         """When ops and transfers have been issued; behind a barrier counted from there, since the host waits for it."""
         ahead = zip(self.queues, self.dispatch.asynchronous, strict=True)
         queues = [list(reversed(queue)) if asynchronous else [] for queue, asynchronous in ahead]
-        parts = [[[op for op in queue if (op in self.behind_barrier) == later] for queue in queues] for later in (0, 1)]
-        first, second = (issue_times(self.problem, self.device, part, self.dispatch) for part in parts)
-        op_s = [max(times) for times in zip(first.op_s, second.op_s, strict=True)]
-        return op_s, first.sent_s | second.sent_s
+        found = issue_times(self.problem, self.device, queues, self.dispatch, self.behind_barrier)
+        return found.op_s, found.sent_s
 
     def _name(self, device: int) -> str:
         return self.problem.topology.devices[device].id

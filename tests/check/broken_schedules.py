@@ -6,9 +6,20 @@ from check import plans
 from check.broken import CROSSING, ROUTED, SERIAL, SINGLE, TRAINED, Broken, alone, circle
 from check.plans import changed, constrained, issued_in, with_op, with_ops
 
-from dlplacer.check import dispatch, placement, timing
+from dlplacer.check import dispatch, issues, placement, timing
 from dlplacer.core.constraints import Constraints
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.plan import ScheduledOp
+from dlplacer.core.topology import Link
+
+APART = plans.plan(
+    OpGraph((Op("x", "test", 2), Op("y", "test", 3))),
+    plans.machine(Link("a", "b", 1)),
+    plans.PAPER,
+    [("x", "a", 0, 2), ("y", "b", 5, 8)],
+)
+"""Two ops that have nothing to do with each other."""
 
 PLACED = {
     "op missing": Broken(
@@ -75,14 +86,50 @@ PLACED = {
 
 TIMED = {
     "started before its issue": Broken(
-        dispatch.turns,
-        issued_in(CROSSING, dispatch_s=1.5),
+        issues.issued,
+        changed(plans.issued_ahead(), "y", start_s=3.75, end_s=6.75),
         "dispatch",
-        "op 'x' starts on 'a' at 0 s as number 1 of its process, which needs 1.5 s to issue an op",
+        "op 'y' starts on 'b' at 3.75 s; its process has issued it at 4 s",
+    ),
+    "sent before its issue": Broken(
+        issues.issued,
+        changed(plans.issued_ahead(), transfer=0, start_s=1.75, end_s=2.0),
+        "dispatch",
+        "the transfer of 't' to 'b' starts at 1.75 s; the process of 'a' has issued it at 2 s",
+    ),
+    "nothing issued at the barrier": Broken(
+        issues.issued,
+        issued_in(TRAINED, dispatch_s=1e-6),
+        "dispatch",
+        "op 'g' starts on 'a' at 3 s; its process has issued it at 3.000001 s",
+    ),
+    "started while its device sends": Broken(
+        dispatch.hand_overs,
+        changed(plans.handed_over(), "z", start_s=2.25, end_s=3.25),
+        "hand-over",
+        "op 'z' starts on 'a' at 2.25 s; the device is busy until 2.5 s with what it sends behind 'x' and the 0 ",
+    ),
+    "started while its device receives": Broken(
+        dispatch.hand_overs,
+        changed(plans.handed_over(), "y", start_s=6.25, end_s=9.25),
+        "hand-over",
+        "op 'y' starts on 'b' at 6.25 s; the device is busy until 6.5 s with what it sends behind 'w' and the 1 ",
+    ),
+    "left before it was handed over": Broken(
+        dispatch.hand_overs,
+        changed(plans.handed_over(), transfer=0, start_s=2.25, end_s=5.25),
+        "hand-over",
+        "tensor 't' leaves 'a' for 'b' at 2.25 s as number 1 behind 'x', which ends at 2 s; each takes 0.5 s",
+    ),
+    "started within a turn": Broken(
+        dispatch.turns,
+        changed(changed(plans.taking_turns(), "y", start_s=2.5, end_s=7.5), "z", start_s=7.5, end_s=8.5),
+        "dispatch",
+        "op 'y' starts on 'b' at 2.5 s, 'x' on 'a' at 0 s; their process needs 3 s between them",
     ),
     "interpreter not shared": Broken(
         dispatch.turns,
-        issued_in(CROSSING, dispatch_s=99.0, process="host", asynchronous=False),
+        issued_in(APART, dispatch_s=99.0, process="host", asynchronous=False),
         "dispatch",
         "their process needs 99 s between them",
     ),
@@ -182,6 +229,14 @@ TIMED = {
         replace(plans.all_zero(), ops=plans.all_zero().ops[::-1]),
         "eq. 10, 12 order",
         "ops wait for each other in a circle: 'y' on 'a' → 'x' on 'a' → 'y' on 'a'",
+    ),
+    "listed before the barrier": Broken(
+        timing.order,
+        with_op(
+            replace(alone(("x", 0, 0), ("y", 0, 0)), options=plans.options(step="autograd")), "x", phase="backward"
+        ),
+        "eq. 10, 12 order",
+        "ops wait for each other in a circle: 'y' on 'a' → the barrier at the loss → 'x' on 'a' → 'y' on 'a'",
     ),
     "devices wait for each other": Broken(
         timing.order,

@@ -158,32 +158,38 @@ ON_THE_WAY = {
 }
 
 COUNTED = {
+    "bound below 0": Broken(
+        arithmetic.bound_and_gap,
+        replace(CROSSING, lower_bound_s=-8.0, gap=2.0, status="feasible"),
+        "lower bound",
+        "-8 s is below 0",
+    ),
     "footprints above capacity": Broken(
-        memory.capacities,
+        memory.peaks,
         smaller(CROSSING, 23),
         "eq. 13 memory",
         "device 'a' needs 24 B (24 bytes); it has 23 B (23 bytes)",
     ),
     "live peak above capacity": Broken(
-        memory.capacities,
+        memory.peaks,
         smaller(ALIVE, 36),
         "eq. 13 memory",
         "device 'a' needs 37 B (37 bytes); it has 36 B (36 bytes)",
     ),
     "reported peak": Broken(
-        memory.reported_peaks,
+        memory.peaks,
         reporting(CROSSING, "a", 100, 25),
         "eq. 13 memory",
         "device 'a': the plan reports 25 bytes; they are 24",
     ),
     "reported capacity": Broken(
-        memory.reported_peaks,
+        memory.peaks,
         reporting(CROSSING, "a", None, 24),
         "eq. 13 memory",
         "device 'a': the plan reports a capacity of unlimited; the topology says 100 bytes",
     ),
     "memory of no device": Broken(
-        memory.reported_peaks,
+        memory.peaks,
         reporting(CROSSING, "z", 100, 0),
         "eq. 13 memory",
         "the plan reports memory of 'z', which is no device of the topology",

@@ -227,7 +227,7 @@ def change_report(random: Random, plan: Plan) -> Plan | None:
     told = plan.memory[name]
     other = random.choice(
         [
-            {name: replace(told, peak_bytes=told.peak_bytes + random.choice([-1, 1]))},
+            {name: replace(told, peak_bytes=abs(told.peak_bytes + random.choice([-1, 1])))},
             {name: replace(told, capacity_bytes=(told.capacity_bytes or 0) + 1)},
             {"nowhere": told},
         ]

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
+from check.reckoning_of_hosts import keeps_to_hosts
+
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 CLOSE = 1e-6
@@ -16,7 +18,7 @@ CLOSE = 1e-6
 def is_right(plan: Plan) -> bool:
     """Whether the plan keeps every rule."""
     return _is_placed(plan) and all(
-        rule(plan) for rule in (_lasts, _takes_turns, _can_run, _travels, _waits, _fits, _adds_up)
+        rule(plan) for rule in (_lasts, _takes_turns, _can_run, _travels, _waits, keeps_to_hosts, _fits, _adds_up)
     )
 
 
@@ -56,9 +58,16 @@ def _takes_turns(plan: Plan) -> bool:
 
 
 def _can_run(plan: Plan) -> bool:
-    """Every device takes the first op of its list whose inputs are all computed, until nothing is left."""
+    """Every device takes the first op of its list whose inputs are all computed, until nothing is left.
+
+    Behind the barrier an op also needs all that is before it.
+    """
     lists = {device.id: [e.op for e in plan.ops if e.device == device.id] for device in plan.topology.devices}
     needs = {op.id: {edge.source for edge in plan.graph.edges if edge.target == op.id} for op in plan.graph.ops}
+    forward = {op.id for op in plan.graph.ops if op.phase in (None, "forward")}
+    for op in plan.graph.ops:
+        if plan.options.step == "autograd" and op.id not in forward:
+            needs[op.id] |= forward
     done: set[str] = set()
     while any(lists.values()):
         heads = [ops for ops in lists.values() if ops and needs[ops[0]] <= done]
@@ -233,5 +242,5 @@ def _adds_up(plan: Plan) -> bool:
     if abs(plan.makespan_s - last_s) > CLOSE or plan.lower_bound_s > plan.makespan_s + CLOSE:
         return False
     gap = 1 - plan.lower_bound_s / plan.makespan_s if plan.makespan_s else 0.0
-    small = 0 <= plan.rounding_s <= CLOSE
+    small = 0 <= plan.rounding_s <= CLOSE and plan.lower_bound_s >= 0
     return small and abs(plan.gap - gap) <= 1e-5 and (plan.status == "feasible" or plan.gap <= 0)

@@ -1,5 +1,6 @@
 """Where the rules end: shortest routes, tolerances, memory over time."""
 
+import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 from random import Random
@@ -14,7 +15,7 @@ from check.plans import changed, sent, with_op
 from dlplacer.check import violations
 from dlplacer.check.memory import live_bytes, used_bytes
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.topology import Link, Topology
 
@@ -106,3 +107,16 @@ def test_rounded_times_do_not_stack_up_memory() -> None:
     scheduled = [("x", "a", 0.0, 0.1 + 0.2), ("y", "a", 0.3, 0.8)]
     plan = plans.plan(OpGraph(ops), plans.machine(), Options(step="joint"), scheduled, memory={"a": 60})
     assert violations(plan) == ()
+
+
+@pytest.mark.parametrize(
+    ("at_s", "broken"), [(2.0, False), (math.nextafter(2.0, 3.0), False), (2.5, True), (4.0, False)]
+)
+def test_a_transfer_of_no_time_may_share_the_first_moment_of_another(at_s: float, broken: bool) -> None:
+    # What starts together differs by rounding where the routes before it do.
+    ops = (Op("x", "test", 2), Op("y", "test", 3), Op("z", "test", 3))
+    graph = OpGraph(ops, (Edge("x", "y", 20, tensor="t"), Edge("x", "z", 0, tensor="none")))
+    transfers = [sent("t", "x", 20, ("ab", 2.0, 4.0)), sent("none", "x", 0, ("ab", at_s, at_s))]
+    order = [("x", "a", 0.0, 2.0), ("y", "b", 4.0, 7.0), ("z", "b", 7.0, 10.0)]
+    plan = plans.plan(graph, plans.machine(Link("a", "b", 10)), plans.options(contention="link"), order, transfers)
+    assert {violation.rule for violation in violations(plan)} == ({"link contention"} if broken else set())

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from check.mutations import ALWAYS_WRONG, MOSTLY_HARMLESS, MUTATIONS
 from check.reckoning import is_right
-from solvers.random_problems import random_step
+from problem.random_hosts import with_hosts
+from solvers.random_problems import random_everything, random_step
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError, NoPlanError
@@ -19,10 +20,14 @@ METHODS = ("heft", "etf", "list", "m-etf", "sequential")
 
 
 def right_plans(seeds: range) -> Iterator[Plan]:
-    """Plans of random steps under random options; half of them do not tell their memory."""
+    """Plans of random steps under random options; half of them do not tell their memory, a third waits for hosts."""
     for seed in seeds:
         random = Random(seed)
         graph, topology, options = random_step(seed, most_ops=random.choice([4, 6, 8]))
+        if seed % 4 == 1:
+            graph, topology, options = random_everything(seed)
+        if seed % 3 == 0:
+            topology = with_hosts(topology, random)
         try:
             plan = place(graph, topology, options, method=random.choice(METHODS), workers=1).plan
         except (InfeasibleError, NoPlanError):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from check.broken import (
     ROUTED,
     SHARED,
 )
-from check.plans import sent
+from check.plans import changed, sent, with_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +27,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
-from dlplacer.core.topology import Link
+from dlplacer.core.topology import Device, Link
 
+SENT = CROSSING.transfers[0]
 NAMES, NODES = st.sampled_from(["x", "y", "t", "ghost"]), st.sampled_from(["a", "b", "c", "r", "nowhere"])
 SECONDS = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 5.0, 8.0, 1e300])
 SEGMENTS = st.builds(
@@ -96,6 +98,54 @@ def test_plans_hold_finite_numbers(value: float) -> None:
         TransferSegment((("a", "b"),), value, 1.0)
     with pytest.raises(InputError, match="the plan: gap is"):
         replace(CROSSING, gap=value)
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: ScheduledOp("x", "a", 0, HUGE), r"op 'x': end_s is 1000.*\.\.\..*0; it must be finite"),
+        (lambda: ScheduledOp("x", "a", True, 1.0), r"op 'x': start_s is True \(bool\); give a number"),
+        (lambda: replace(CROSSING, solve_s=HUGE), r"the plan: solve_s is 1000.*; it must be finite"),
+        (lambda: replace(CROSSING, solve_s=-1.0), r"the plan: solve_s is -1.0; it must be finite and at least 0"),
+        (lambda: replace(CROSSING.transfers[0], bytes=-1), r"transfer of 't': bytes is -1; it must be finite and at l"),
+        (lambda: replace(CROSSING.transfers[0], bytes=HUGE), r"transfer of 't': bytes is 1000.*; it must be finite"),
+        (lambda: DeviceMemory(8, True), r"device memory: peak_bytes is True \(bool\); give a whole number"),
+        (lambda: DeviceMemory(8, -1), r"device memory: peak_bytes is -1; it must be finite and at least 0"),
+        (lambda: DeviceMemory(math.nan, 1), r"device memory: capacity_bytes is nan; it must be finite"),
+        (lambda: replace(CROSSING, memory={"a": 8}), r"plan: memory\['a'\] is 8 \(int\); give an object of class Dev"),
+        (
+            lambda: TransferSegment((("a",),), 0.0, 1.0),
+            r"segment: a link of its route is of type tuple; give a \(from, to\) pair",
+        ),
+        (lambda: TransferSegment((("a", 1),), 0.0, 1.0), r"segment: a link of its route is .*give a \(from, to\) pair"),
+        (
+            lambda: TransferSegment(("ab",), 0.0, 1.0),
+            r"segment: a link of its route is 'ab' \(str\); give a \(from, to",
+        ),
+    ],
+)
+def test_plans_hold_what_they_say(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        make()
+
+
+def test_durations_beyond_floats_hide_nothing() -> None:
+    # Their sum is infinite, and so would be the tolerance.
+    late = TransferSegment((("a", "b"),), -1.7e308, 1.7e308)
+    assert "eq. 11 delay" in {
+        v.rule for v in violations(replace(CROSSING, transfers=(replace(SENT, segments=(late,)),)))
+    }
+
+
+def test_an_op_that_would_be_slow_elsewhere_hides_nothing() -> None:
+    slow = with_op(CROSSING, "y", time_s={"gpu": 3.0, "abacus": 1e12})
+    machine = replace(slow.topology, devices=(*slow.topology.devices, Device("c", "abacus")))
+    assert violations(replace(slow, topology=machine, memory={})) == ()
+    early = replace(changed(slow, "y", start_s=4.0, end_s=7.0), topology=machine, memory={})
+    assert {violation.rule for violation in violations(early)} == {"eq. 10 precedence"}
 
 
 def test_plans_hold_transfers_that_go_somewhere() -> None:

@@ -8,7 +8,7 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem.naive_dispatch import naive_ends
+from problem.naive_step import naive_step
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -74,8 +74,8 @@ def test_a_long_op_leaves_the_interpreter_to_others() -> None:
     }
 
 
-def a_case(seed: int, ops: int) -> tuple[OpGraph, Topology, int]:
-    """A random graph and machine in whole seconds, and the latency of its links."""
+def a_case(seed: int, ops: int) -> tuple[OpGraph, Topology]:
+    """A random graph and machine in whole seconds."""
     chooser = random.Random(seed)
     graph = OpGraph(
         tuple(Op(f"o{i}", "x", float(chooser.choice((0, 1, 1, 2, 5)))) for i in range(ops)),
@@ -95,23 +95,23 @@ def a_case(seed: int, ops: int) -> tuple[OpGraph, Topology, int]:
         for i in range(devices)
     )
     links = tuple(Link(f"d{i}", f"d{j}", 1e15, latency_s) for i in range(devices) for j in range(i))
-    return graph, Topology(nodes, (), links), latency_s
+    return graph, Topology(nodes, (), links)
 
 
 @given(st.integers(0, 10**6))
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_the_replay_agrees_with_a_naive_simulator(seed: int) -> None:
-    graph, topology, latency_s = a_case(seed, 9)
+    graph, topology = a_case(seed, 9)
     problem = build_problem(graph, topology, FREE)
     device = [random.Random(seed + i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
     ops, _ = replay(problem, device, range(len(graph.ops)))
-    assert {entry.op: round(entry.end_s) for entry in ops} == naive_ends(problem, device, range(9), latency_s)
+    assert {entry.op: round(entry.end_s) for entry in ops} == naive_step(problem, device, range(9))[0]
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["", "host"]))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_without_dispatch_time_processes_change_no_bit(seed: int, process: str) -> None:
-    graph, topology, _ = a_case(seed, 12)
+    graph, topology = a_case(seed, 12)
     device = [random.Random(seed - i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
     plain = replace(topology, devices=tuple(Device(d.id, d.type) for d in topology.devices))
     zero = replace(topology, devices=tuple(replace(d, dispatch_s=0.0, process=process) for d in topology.devices))
@@ -122,7 +122,7 @@ def test_without_dispatch_time_processes_change_no_bit(seed: int, process: str) 
 @given(st.integers(0, 10**6))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_longer_dispatch_never_helps(seed: int) -> None:
-    graph, topology, _ = a_case(seed, 12)
+    graph, topology = a_case(seed, 12)
     device = [random.Random(seed * 3 + i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
 
     def length_s(seconds: float, *, ahead: bool) -> float:
@@ -154,7 +154,7 @@ def best_by_brute_force(problem: Problem) -> float:
 def test_bounds_and_plans_against_all_plans() -> None:
     optimal = 0
     for seed in range(24):
-        graph, topology, _ = a_case(seed, 4)
+        graph, topology = a_case(seed, 4)
         problem = build_problem(graph, topology, FREE)
         best_s = best_by_brute_force(problem)
         assert least_step_s(problem, dispatch_of(topology)) <= best_s
