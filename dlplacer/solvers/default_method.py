@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,7 +19,7 @@ from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility import explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
@@ -27,6 +28,7 @@ from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.local_search.compile_ahead import compiling_ahead, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
@@ -56,9 +58,11 @@ class DefaultParams:
     swap_share
         For orders on devices and links where links are contended: a second at 2,000 ops, and it took Inception on four
         GPUs from a gap of 1.0 % to 0.3.
-    anneal_share, anneal_s, compile_s
-        For annealing where links are contended, ahead of what else improves plans, and the least time that it gets: for
-        its code to be loaded, or compiled, which takes 8.7 s, once for all on a machine.
+    anneal_share, compile_patience
+        For annealing where links are contended, ahead of what else improves plans; and the share of that for which it
+        waits for its code, if that is being compiled.
+    compile_ahead_from_s
+        Seconds left from which annealing's code is compiled meanwhile, once for all on a machine.
     compiled_from, compiled_share
         Ops above which heuristics in machine code come first, and their share.
     compiled_from_s, loaded_from_s
@@ -81,8 +85,8 @@ class DefaultParams:
     restarts: int = 150
     swap_share: float = 0.1
     anneal_share: float = 0.5
-    anneal_s: float = 0.3
-    compile_s: float = 10.0
+    compile_patience: float = 0.5
+    compile_ahead_from_s: float = 4.0
     compiled_from: int = 2000
     compiled_from_s: float = 12.0
     compiled_share: float = 0.1
@@ -95,9 +99,6 @@ class DefaultParams:
 
 
 PARAMS = DefaultParams()
-
-_ANNEALING_CODE = ("moves.anneal", "greedy.greedy", "kernels.run_from", "kernels.take_over")
-"""Functions that annealing calls, in machine code."""
 
 
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]], begin: Begin) -> Outcome:
@@ -126,7 +127,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     begin(instance, incumbent)
     if not incumbent.closed:
         phases = partial(_run_phases, problem, instance, incumbent, list(starts))
-        within(lambda: incumbent.best is not None and not budget.left_s, phases)
+        within(lambda: incumbent.best is not None and not incumbent.budget.left_s, phases)
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
@@ -138,15 +139,22 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     heuristics = StartSearch(problem, instance, incumbent, starts)
     _start(heuristics, was_compiled)
     elsewhere = RestrictionSearch(problem, instance, incumbent, [start for _, start in starts], _search)
-    if instance.traffic is not None:
-        _search_elsewhere(elsewhere.run_ahead, incumbent)
+    with _annealing_ahead(instance, incumbent):
+        if instance.traffic is not None:
+            _search_elsewhere(elsewhere.run_ahead, incumbent)
 
-    def later() -> None:
-        heuristics.go_on()
-        elsewhere.run()
+        def later() -> None:
+            heuristics.go_on()
+            elsewhere.run()
 
-    _search(problem, instance, incumbent, heuristics.surrogate, later)
-    _go_on(instance, incumbent, heuristics.surrogate)
+        _search(problem, instance, incumbent, heuristics.surrogate, later)
+        _go_on(instance, incumbent, heuristics.surrogate)
+
+
+def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContextManager[None]:
+    """Have annealing's code compiled while other phases run, where it is likely to be called."""
+    wanted = instance.traffic is not None and instance.op_count > PARAMS.exact_up_to and not incumbent.closed
+    return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.compile_ahead_from_s else nullcontext()
 
 
 def _search(
@@ -162,7 +170,7 @@ def _search(
     working = sum(ticks > 0 for ticks in instance.longest)
     if incumbent.refused and working > PARAMS.exact_up_to:
         # Segments are placed without memory over time: where it is short they bring bounds, but hardly plans.
-        _anneal(surrogate, incumbent, PARAMS.anneal_share)
+        _anneal(surrogate, incumbent, PARAMS.anneal_share, 0.0)
     bounds, chain = _solve_segments(instance, bounds, incumbent)
     _reconcile_segments(chain, bounds, incumbent)
     swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
@@ -275,12 +283,15 @@ def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
     improve(surrogate, incumbent, PARAMS.restart_share * incumbent.budget.left_s, PARAMS.restarts)
 
 
-def _anneal(surrogate: Instance, incumbent: Incumbent, share: float) -> None:
+def _anneal(surrogate: Instance, incumbent: Incumbent, share: float, patience: float = PARAMS.compile_patience) -> None:
     """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
     seconds = share * incumbent.budget.left_s
-    if surrogate.traffic is None or incumbent.closed:
+    if surrogate.traffic is None or incumbent.closed or not seconds:
         return
-    if seconds > (PARAMS.anneal_s if is_kept(*_ANNEALING_CODE) else PARAMS.compile_s):
+    asked = time.monotonic()
+    load_s = seconds_to_load(patience * seconds)
+    seconds -= time.monotonic() - asked
+    if seconds > load_s:
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
         anneal_schedule(surrogate, incumbent, seconds)
@@ -303,7 +314,8 @@ def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, share
         return
     stop_at = time.monotonic() + share * incumbent.budget.left_s
     model, variables = build_model(instance, bounds, best.makespan, best)
-    if not search(model, variables, instance, incumbent, stop_at - time.monotonic()):
+    end = search(model, variables, instance, incumbent, stop_at - time.monotonic())
+    if end is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"

@@ -5,7 +5,8 @@ from functools import partial
 
 from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
 from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.cpop import cpop
@@ -24,9 +25,13 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import within
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
+
+_PLACEMENT_SHARE = 0.5
+"""Of the time that is left, for a placement by search where a heuristic runs out of memory; never tuned."""
 
 
 def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
@@ -57,17 +62,23 @@ def start_named(method: str, problem: Problem, instance: Instance) -> Schedule |
 
 
 def _single(problem: Problem, budget: Budget) -> Outcome:
-    bounds = lower_bounds(build_instance(problem), _BOUND_SHARE * budget.left_s)
-    return Outcome(best_single(problem), bounds.makespan)
+    bound = _bound(build_instance(problem), budget, _BOUND_SHARE * budget.left_s)
+    return Outcome(best_single(problem), bound)
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
-    instance = build_instance(problem)
-    found = run_rule(problem, instance, method, budget.left_s / 2)
-    bounds = lower_bounds(instance, _BOUND_SHARE * budget.left_s)
-    budget.report(None if found is None else found.makespan, bounds.makespan)
+    instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
+    found = run_rule(problem, instance, method, budget, bound_s)
+    bound = _bound(instance, budget, bound_s)
+    budget.report(None if found is None else found.makespan, bound)
     schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
-    return Outcome(schedule, bounds.makespan)
+    return Outcome(schedule, bound)
+
+
+def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
+    """The best of all combinatorial bounds, or the simple ones where somebody asks to stop."""
+    bounds = within(budget.stop.is_set, partial(lower_bounds, instance, min(seconds, budget.left_s)))
+    return max(critical_path(instance), whole_area(instance)) if bounds is None else bounds.makespan
 
 
 RULES: dict[str, Rule] = {
@@ -138,8 +149,18 @@ SUMMARIES = {
 """Method → what it does, in a line."""
 
 
-def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) -> Schedule | None:
-    """The schedule of a method of `RULES`; None if it runs out of memory, on any placement found in that time too.
+def run_rule(
+    problem: Problem, instance: Instance, method: str, budget: Budget, spared_s: float = 0.0
+) -> Schedule | None:
+    """The best schedule of a method of `RULES` that there is time for; None if it runs out of time or of memory.
+
+    Where it runs out of memory it is asked again, on tighter surrogates and on a placement found by search. It gives
+    its own schedule or none: a plan by another rule would not be what its name says.
+
+    Parameters
+    ----------
+    spared_s
+        Seconds to leave once there is a schedule.
 
     Raises
     ------
@@ -149,11 +170,24 @@ def run_rule(problem: Problem, instance: Instance, method: str, seconds: float) 
         If the method needs a package that is not installed.
     """
 
-    def rule(surrogate: Instance) -> Schedule | None:
-        found = construct(_seen_by(method, problem, surrogate), RULES[method])
-        return found or construct_on_placement(problem, surrogate, RULES[method], seconds)
+    made = 0
 
-    admitted = best_admitted(problem, instance, rule)
+    def run(seen: Instance, priority: Priority, fixed: Fixed) -> Schedule | None:
+        nonlocal made
+        found = RULES[method](seen, priority, fixed)
+        made += found is not None
+        return found
+
+    def rule(surrogate: Instance) -> Schedule | None:
+        found = construct(_seen_by(method, problem, surrogate), run)
+        return found or construct_on_placement(problem, surrogate, run, _PLACEMENT_SHARE * budget.left_s)
+
+    first = budget.for_first
+
+    def is_over() -> bool:
+        return budget.left_s <= spared_s if made else not first.left_s
+
+    admitted = within(is_over, partial(best_admitted, problem, instance, rule))
     return None if admitted is None else admitted[0]
 
 

@@ -144,10 +144,9 @@ class _Entry:
 
         # Progress on a part is not that of the whole.
         budget = replace(
-            outer.budget,
+            outer.budget.unreported,
             deadline=min(until, outer.budget.deadline),
             seed=outer.budget.seed + self._phases,
-            report=lambda makespan, bound: None,
         )
         self._phases += 1
         inner = Incumbent(budget, admission(restricted.problem, restricted.instance), offer)

@@ -124,19 +124,24 @@ class StartSearch:
         hurry
             Whether list schedules are known already: then the first heuristic gets no more time than all of them.
         """
-        began, left_s = time.monotonic(), self._incumbent.budget.left_s
+        budget = self._incumbent.budget
+        began, left_s = time.monotonic(), budget.left_s
         pace = float("inf")
         for number, (cost, _) in enumerate(self._starts):
             run = _Run(number, self._attempts(number), cost * pace)
             if number < self._sure:
-                self._ask(run, began + (PARAMS.share if hurry else PARAMS.first_share) * left_s)
+                share = PARAMS.share if hurry else PARAMS.first_share
+                allowed = budget if number or hurry else budget.for_first
+                self._incumbent.budget = allowed
+                self._ask(run, began + share * left_s + allowed.deadline - budget.deadline)
+                self._incumbent.budget = budget
                 # The first may load libraries; a pace too slow leaves out what there is time for.
                 pace = min(pace, run.spent_s / cost)
             else:
                 self._waiting.append(run)
         self._go_on(began + PARAMS.share * left_s, began + PARAMS.memory_share * left_s)
         if self._incumbent.best is None:
-            self._on_placement(self._incumbent.budget.deadline)
+            within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
             self._go_on(self._incumbent.budget.deadline, self._incumbent.budget.deadline)
 
@@ -172,7 +177,8 @@ class StartSearch:
         began, incumbent = time.monotonic(), self._incumbent
 
         def is_over() -> bool:
-            return incumbent.best is not None and time.monotonic() > until
+            late = incumbent.best is not None and time.monotonic() > until
+            return late or incumbent.budget.stop.is_set()
 
         made = within(is_over, lambda: list(islice(run.attempts, 1)))
         run.seen, run.expected_s = True, time.monotonic() - began

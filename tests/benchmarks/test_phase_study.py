@@ -12,7 +12,7 @@ from dlplacer.solvers import default_method
 def test_every_phase_is_watched() -> None:
     phases = (default_method._run_phases, default_method._search)
     called = {name for phase in phases for name in re.findall(r"\b(_\w+)\(", inspect.getsource(phase))}
-    assert called - {"_run_phases", "_search", "_contract", "_go_on"} == set(PHASES)
+    assert called - {"_run_phases", "_search", "_contract", "_go_on", "_annealing_ahead"} == set(PHASES)
 
 
 def test_what_phases_earned_adds_up() -> None:

@@ -5,6 +5,20 @@ from mutants.mutant import Mutant
 PROBLEM = (
     Mutant(
         "problem/dispatch.py",
+        "behind the barrier all is received again",
+        "for each in zip(part, received, strict=True)]",
+        "for each in zip(part, [set[str]() for _ in queues], strict=True)]",
+        ("problem/test_naive_step.py",),
+    ),
+    Mutant(
+        "problem/seconds.py",
+        "a tensor for two edges is handed over twice",
+        "mine.setdefault((request.tensor, send.target), len(mine) + 1)",
+        "mine.setdefault((str(send), send.target), len(mine) + 1)",
+        ("planning/test_schedules_on_hosts.py",),
+    ),
+    Mutant(
+        "problem/dispatch.py",
         "an op is issued before its inputs have been",
         "if queue and queue[0].receives not in unsent",
         "if queue",
@@ -82,8 +96,8 @@ SOLVERS = (
     Mutant(
         "solvers/heuristics/randomized_restarts.py",
         "schedules are not justified",
-        "                found = justified(instance, found)",
-        "                found = found",
+        "                tried.append(justified(instance, found))",
+        "                tried.append(found)",
         ("solvers/test_strength.py", "solvers/heuristics", "solvers/test_default_method.py"),
     ),
     Mutant(

@@ -24,7 +24,7 @@ from dlplacer.solvers.default_method import solve_ilp
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve, justified
-from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -76,7 +76,8 @@ def test_a_search_without_time_leaves_everything_open() -> None:
     found = list_schedule(instance, by_rank(instance, upward_ranks(instance)))
     assert found is not None
     model, variables = build_model(instance, lower_bounds(instance, 1.0), found.makespan, found)
-    assert search(model, variables, instance, Incumbent(one_worker(1.0)), -0.5)
+    end = search(model, variables, instance, Incumbent(one_worker(1.0)), -0.5)
+    assert end is SearchEnd.UNDECIDED
 
 
 def test_reports_only_improve() -> None:

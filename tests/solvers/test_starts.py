@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
+from math import inf
 
 import pytest
 from benchmarks.families import FAMILIES
@@ -16,6 +17,7 @@ from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
@@ -48,7 +50,7 @@ def test_no_heuristic_is_better_than_the_starts_where_memory_is_short() -> None:
             search = StartSearch(problem, instance, incumbent, [(1.0, partial(start_named, name)) for name in RULES])
             search.run()
             search.go_on()
-            own = {name: run_rule(problem, instance, name, 5.0) for name in RULES}
+            own = {name: run_rule(problem, instance, name, Budget(inf)) for name in RULES}
             found = {name: schedule.makespan for name, schedule in own.items() if schedule is not None}
             short += incumbent.refused and bool(found)
             if found:
@@ -195,7 +197,7 @@ def test_copies_alone_that_exceed_the_memory_tighten_the_problem() -> None:
     machine = dp.Topology(devices, (), (dp.Link("d0", "d1", 100.0),))
     problem = build_problem(graph, machine, dp.Options())
     instance = build_instance(problem)
-    found = run_rule(problem, instance, "contiguous", 5.0)
+    found = run_rule(problem, instance, "contiguous", Budget(inf))
     assert found is not None
     assert not any(overflow(problem, instance, found))
     assert found.device == (0,) * 5 + (1,) * 3
@@ -239,3 +241,35 @@ def test_a_schedule_for_one_rank_is_kept_where_there_is_no_time_for_the_next() -
     # Three ranks, each of which asks as often.
     assert found_within(0.5 * in_all) is not None
     assert found_within(0.2 * in_all) is None
+
+
+def test_a_first_schedule_may_be_late_by_the_grace() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    for grace_s, kept in ((0.0, False), (60.0, True)):
+        instance, incumbent = _begun(problem, 0.0)
+        incumbent.budget = replace(incumbent.budget, grace_s=grace_s)
+        budget, asked = incumbent.budget, list[str]()
+
+        def start(name: str, problem: Problem, instance: Instance, asked: list[str] = asked) -> Schedule | None:
+            asked.append(name)
+            return start_named(name, problem, instance)
+
+        search = StartSearch(problem, instance, incumbent, [(1.0, partial(start, name)) for name in ("list", "heft")])
+        search.offer_single_device()
+        assert incumbent.best is not None
+        alone = incumbent.best.makespan
+        search.run()
+        assert (incumbent.best.makespan < alone) == kept
+        # Nobody is late for a second schedule.
+        assert asked == ["list"] * kept
+        assert incumbent.budget is budget
+
+
+def test_a_heuristic_by_name_may_be_late_by_the_grace() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance = build_instance(problem)
+    assert run_rule(problem, instance, "heft", Budget(time.monotonic())) is None
+    late = Budget(time.monotonic(), grace_s=60.0)
+    assert run_rule(problem, instance, "heft", late) is not None
+    late.stop.set()
+    assert run_rule(problem, instance, "heft", late) is None

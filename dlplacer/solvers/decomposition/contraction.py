@@ -79,8 +79,7 @@ class Contracted(Incumbent):
     """What is reached on a reduced instance; the original's incumbent hears of all of it."""
 
     def __init__(self, found: Reduction, outer: Incumbent) -> None:
-        budget = replace(outer.budget, report=lambda makespan, bound: None)
-        super().__init__(budget, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
+        super().__init__(outer.budget.unreported, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
         self.outer, self.bound, self.found = outer, outer.bound, found
         self.follow()
 

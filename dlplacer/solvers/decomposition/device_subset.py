@@ -45,7 +45,8 @@ def device_subsets(
     """Sets of two or more devices, ascending by size: of each pool the whole, and its fastest, best connected few.
 
     Pools are the machine, the devices of one type, and *islands*: devices that are nearer to each other than to the
-    rest, at every level of nearness. Of sets that look the same (types, capacities, delays between them) one is kept.
+    rest, at every level of nearness. Devices that no op may use take part in none, and those that some op cannot do
+    without in all. Of sets that look the same (types, capacities, delays between them) one is kept.
     """
     key = "device_subsets", params
     if key not in problem.derived:
@@ -54,18 +55,32 @@ def device_subsets(
 
 
 def _subsets(problem: Problem, instance: Instance, params: SubsetParams) -> list[tuple[int, ...]]:
-    everything = tuple(range(instance.device_count))
+    allowed = set(instance.allowed)
+    everything = tuple(sorted({device for devices in allowed for device in devices}))
+    needed = {devices[0] for devices in allowed if len(devices) == 1}
     delays = _delays(instance, params.most_delays)
-    work = [sum(row[device] for row in instance.duration) for device in everything]
+    work = _work(instance)
     kind = [(device.type, device.memory_bytes) for device in problem.topology.devices]
-    pools = [everything, *_types(kind), *_islands(delays)]
-    wholes = [pool for pool in pools if 1 < len(pool) < len(everything)]
-    few = [_best(pool, size, work, delays) for size in params.sizes for pool in pools if size < len(pool)]
+    used = [tuple(device for device in pool if device in everything) for pool in (*_types(kind), *_islands(delays))]
+    pools = list(dict.fromkeys((everything, *used)))
+    picked = [_best(pool, size, work, delays) for size in params.sizes for pool in pools if size < len(pool)]
+    few = [tuple(sorted(needed.union(devices))) for devices in picked]
+    wholes = [tuple(sorted(needed.union(pool))) for pool in pools if len(pool) > 1]
+    few, wholes = ([part for part in parts if len(part) < instance.device_count] for parts in (few, wholes))
     found: dict[object, tuple[int, ...]] = {}
     for devices in sorted((*wholes, *few), key=lambda devices: sum(work[device] for device in devices) / len(devices)):
         found.setdefault(_look(devices, kind, work, delays), devices)
     chosen = sorted(found.values(), key=[*few, *wholes].index)[: params.most]
     return sorted(chosen, key=len)
+
+
+def _work(instance: Instance) -> list[int]:
+    """[device] → ticks of all ops there; one that may not run there counts as long as where it takes longest."""
+    work = [0] * instance.device_count
+    for row, devices, longest in zip(instance.duration, instance.allowed, instance.longest, strict=True):
+        for device in range(instance.device_count):
+            work[device] += row[device] if device in devices else longest
+    return work
 
 
 def _delays(instance: Instance, most: int) -> Delays:

@@ -79,9 +79,9 @@ def search_windows(instance: Instance, incumbent: Incumbent, seconds: float, pat
             tasks = [pool.submit(_solve, window, upper, random.randrange(2**31), left) for window in windows]
             results = [task.result() for task in tasks]
             better = _combined(timeline, windows, [found for found, _ in results])
-            idle = 0 if better.makespan < current.makespan else idle + len(windows)
-            current = better
-            incumbent.offer(current)
+            accepted = better is current or incumbent.accepts(better)
+            idle = 0 if accepted and better.makespan < current.makespan else idle + len(windows)
+            current = better if accepted else current
             for _, work in results:
                 factor = PARAMS.growth if work < PARAMS.easy_work else PARAMS.shrinkage if work >= PARAMS.work else 1.0
                 size = min(PARAMS.largest_size, max(PARAMS.least_size, size * factor))

@@ -1,15 +1,13 @@
 """One series of segments improved and proven: randomized restarts, then CP-SAT with the rows of its segments."""
 
-from ortools.sat.python import cp_model
-
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import status_of_search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.incumbent import SchedulesOnly
 
 _RESTARTS = 30
 """Randomized restarts before CP-SAT, which gains from a good hint. Never tuned."""
@@ -58,13 +56,11 @@ def search_series(
             last = variables.start[offset + len(segment.ops) - 1]
             model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
     exact = routes is None or routes.complete
-    # With routes left out, the model's bound is none of the series: keep it apart.
-    known = incumbent if exact or relaxed else Incumbent(incumbent.budget)
-    status = status_of_search(model, variables, instance, known, incumbent.budget.left_s, work)
-    incumbent.offer(known.best)
-    if not exact and (known.closed or status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)):
+    known = incumbent if exact or relaxed else SchedulesOnly(incumbent)
+    end = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    if not exact and (known.closed or end is not SearchEnd.UNDECIDED):
         chain.exhausted.add(instance)
-    if status != cp_model.INFEASIBLE or not (exact or relaxed):
+    if end is not SearchEnd.INFEASIBLE or not (exact or relaxed):
         return
     if upper < best.makespan:
         incumbent.raise_bound(upper + 1)

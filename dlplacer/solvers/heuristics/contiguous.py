@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 Floats = NDArray[np.float64]
 
@@ -92,6 +93,7 @@ def _costs(instance: Instance, units: list[list[int]], fixed: Sequence[int] | No
     """[unit][device] → ticks, infinite where one of its blocks may not run, and [unit] → bytes."""
     time = np.zeros((len(units), instance.device_count))
     for number, unit in enumerate(units):
+        ask_time()
         for block in unit:
             devices = set(instance.allowed[instance.members[block][0]])
             if fixed is not None and fixed[block] >= 0:
@@ -119,6 +121,7 @@ def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -
     home = {block: number for number, unit in enumerate(units) for block in unit}
     steps = np.zeros((len(units) + 2, len(devices), len(devices)))
     for op, arcs in enumerate(instance.successors):
+        ask_time()
         mine = home[instance.block[op]]
         reach: dict[int, tuple[tuple[int, ...], ...]] = {}
         for end, delay in arcs:
@@ -148,6 +151,7 @@ def _best_runs(
     for used_count in range(devices):
         sets = [used for used in range(1 << devices) if used.bit_count() == used_count]
         for device in range(devices):
+            ask_time()
             free = np.array([used for used in sets if not used >> device & 1])
             entry, last = _entries(best[free], crossing[: count + 1, :, device].T, begins=not used_count)
             value, cuts = _window(entry - ahead[:, device], first[device])

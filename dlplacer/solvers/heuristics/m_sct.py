@@ -9,6 +9,7 @@ from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
 from dlplacer.solvers.heuristics.etf import EarliestFirst
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 _MOST_ARCS = 10_000
 """Above it the linear program takes seconds."""
@@ -46,6 +47,7 @@ def favourite_children(instance: Instance) -> tuple[int, ...]:
     position = {op: number for number, op in enumerate(working)}
     arcs = []
     for op in working:
+        ask_time()
         for target, delay in instance.successors[op]:
             ticks = arc_delays(instance, op, target, delay).cut
             arcs.append((position[op], position[target], ticks if ticks < FAR else 0))

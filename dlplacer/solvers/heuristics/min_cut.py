@@ -14,6 +14,7 @@ from dlplacer.solvers.heuristics.common.place_blocks import fitted
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 _WEIGHT = 10**8
 """Sum of all weights handed to METIS, whose integers have 32 bits and are added up."""
@@ -66,6 +67,7 @@ def _divided(instance: Instance, metis: ModuleType) -> list[int]:
     part = [0] * len(instance.members)
     pending = [(list(range(len(network.blocks))), list(range(instance.device_count)))]
     while pending:
+        ask_time()
         vertices, devices = pending.pop()
         if len(devices) == 1 or len(vertices) < 2:
             for vertex in vertices:
@@ -102,6 +104,7 @@ def _network(instance: Instance) -> _Network:
     vertex = {block: number for number, block in enumerate(blocks)}
     rows: list[dict[int, float]] = [{} for _ in blocks]
     for op, arcs in enumerate(instance.successors):
+        ask_time()
         for target, delay in arcs:
             ticks = arc_delays(instance, op, target, delay).cut
             ends = vertex.get(instance.block[op]), vertex.get(instance.block[target])

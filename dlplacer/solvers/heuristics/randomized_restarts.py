@@ -69,11 +69,13 @@ def _improve(instance: Instance, incumbent: Incumbent, rounds: int, params: Rest
             found = _repaired(instance, current, random, params)
         if found is not None and found.makespan <= current.makespan:
             # Ties are accepted, to drift; only true progress is worth two more list schedules.
+            tried = [found]
             if found.makespan < current.makespan:
                 incumbent.offer(found)
-                found = justified(instance, found)
-            current = found
-            incumbent.offer(found)
+                tried.append(justified(instance, found))
+            for one in tried:
+                if incumbent.accepts(one):
+                    current = one
 
 
 def justified(instance: Instance, schedule: Schedule) -> Schedule:

@@ -3,12 +3,15 @@
 Every placement can be scheduled, one op after another, so a problem is infeasible exactly if no placement exists.
 """
 
+import time
 from collections.abc import Container
 
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.ilp.solver_thread import in_thread
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, time_is_up
 
 WORKING = "working"
 """Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
@@ -23,11 +26,34 @@ FAMILIES = ("memory", "pins", "colocation", "routes")
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
     """Whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
 
+    Where time is up it is undecided; `OutOfTimeError` is not raised, as a proof that is explained is not to be lost.
+
     Parameters
     ----------
     without
         Families to ignore, or `WORKING`.
     """
+    until = time.monotonic() + seconds
+    try:
+        with ends_when(lambda: time.monotonic() > until):
+            model, place = _model(problem, without)
+    except OutOfTimeError:
+        return False, None
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = left_s = max(0.0, until - time.monotonic())
+    solver.parameters.presolve_inclusion_work_limit = 0
+    solver.parameters.catch_sigint_signal = False
+    try:
+        status = in_thread(lambda: solver.solve(model), left_s, time_is_up, solver.stop_search)
+    except TimeoutError:
+        return False, None
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return status == cp_model.INFEASIBLE, None
+    return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]
+
+
+def _model(problem: Problem, without: Container[str]) -> tuple[cp_model.CpModel, list[dict[int, cp_model.IntVar]]]:
     model = cp_model.CpModel()
     devices = range(problem.device_count)
     place = [
@@ -35,6 +61,7 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
         for op in range(problem.op_count)
     ]
     for literals in place:
+        ask_time()
         model.add_exactly_one(literals.values())
     if "colocation" not in without:
         for group in problem.groups:
@@ -50,15 +77,7 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
                 model.add(used <= capacity)
         if WORKING not in without and problem.options.memory == "live":
             _leave_working_room(model, problem, place)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.presolve_inclusion_work_limit = 0
-    solver.parameters.catch_sigint_signal = False
-    status = solver.solve(model)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return status == cp_model.INFEASIBLE, None
-    return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]
+    return model, place
 
 
 def _leave_working_room(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
@@ -75,6 +94,7 @@ def _leave_working_room(model: cp_model.CpModel, problem: Problem, place: list[d
             here = [(problem.footprint_bytes[op], row[device]) for op, row in enumerate(place) if device in row]
             model.add(held[device] == sum(size * there for size, there in here))
     for op, row in enumerate(place):
+        ask_time()
         inputs = input_bytes(problem, op)
         for device, literal in row.items():
             capacity = problem.capacity_bytes[device]
@@ -103,6 +123,7 @@ def _keep_together(
 
 def _join(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
     for arc in problem.arcs:
+        ask_time()
         reach = problem.delay[arc.size]
         for device, literal in place[arc.source].items():
             joined = [there for d, there in place[arc.target].items() if reach[device][d] is not None]

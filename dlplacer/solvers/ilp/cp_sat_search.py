@@ -1,16 +1,15 @@
 """Running CP-SAT on a model: parameters, deadline, early stops, improvements as they come."""
 
 import math
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from threading import Thread
+from enum import Enum
 
 from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
@@ -28,11 +27,6 @@ class CpSatParams:
     seconds_of_work
         Seconds that one deterministic second of work takes on segments, to limit several workers: with limits of their
         own one of two was idle for most of the time. Measured as 3 to 7.
-    poll_s
-        Seconds between looks at the clock, at `Budget.stop` and at new solutions: what a user notices as immediate.
-    grace_share, grace_s
-        Share of the limit and seconds that a solver may overrun before it is left behind: presolve looks at the clock
-        rarely.
     tuned_portfolio
         From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune.
     subsolvers
@@ -41,9 +35,6 @@ class CpSatParams:
     """
 
     seconds_of_work: float = 4.0
-    poll_s: float = 0.05
-    grace_share: float = 0.02
-    grace_s: float = 0.2
     tuned_portfolio: int = 8
     subsolvers: tuple[str, ...] = (
         "no_lp",
@@ -120,6 +111,14 @@ def read_schedules(
     return [early, found, Schedule(found.device, start, makespan, kept)]
 
 
+class SearchEnd(Enum):
+    """What a search has proven when it ends."""
+
+    INFEASIBLE = "the model has no solution"
+    OPTIMAL = "no solution is better than the incumbent's"
+    UNDECIDED = "time or work was up first"
+
+
 def search(
     model: cp_model.CpModel,
     variables: Variables,
@@ -127,23 +126,10 @@ def search(
     incumbent: Incumbent,
     seconds: float,
     work: float = math.inf,
-) -> bool:
-    """Solve a model for some time; better schedules and bounds go to the incumbent. False if it has no solution."""
-    return status_of_search(model, variables, instance, incumbent, seconds, work) != cp_model.INFEASIBLE
+) -> SearchEnd:
+    """What is proven after a model has been solved for some time; better schedules and bounds go to the incumbent.
 
-
-def status_of_search(
-    model: cp_model.CpModel,
-    variables: Variables,
-    instance: Instance,
-    incumbent: Incumbent,
-    seconds: float,
-    work: float = math.inf,
-) -> int:
-    """CP-SAT's status after a model has been solved for some time; better schedules and bounds go to the incumbent.
-
-    The solver runs in a thread of its own, so that `Budget.stop` can end it with what it has. A solver that does not
-    heed the time limit is left behind.
+    A solver that does not heed the time limit is left behind.
 
     Parameters
     ----------
@@ -155,7 +141,7 @@ def status_of_search(
     """
     budget = incumbent.budget
     if seconds <= 0:
-        return int(cp_model.UNKNOWN)
+        return SearchEnd.UNDECIDED
     solver = new_solver(budget.workers, budget.seed, seconds)
     solver.parameters.relative_gap_limit = budget.gap
     if budget.workers == 1:
@@ -165,31 +151,25 @@ def status_of_search(
         solver.parameters.max_time_in_seconds = min(seconds, CP_SAT.seconds_of_work * work)
     listener = _Listener(variables, instance)
     solver.best_bound_callback = listener.on_bound
-    running = Future[int]()
-    stop_at = time.monotonic() + seconds
-    # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
-    Thread(target=_run, args=(solver, model, listener, running), daemon=True).start()
-    while not running.done() and time.monotonic() < stop_at + CP_SAT.grace_share * seconds + CP_SAT.grace_s:
-        wait((running,), CP_SAT.poll_s)
+
+    def look() -> bool:
         listener.deliver(incumbent)
-        if budget.stop.is_set() or incumbent.closed or time.monotonic() > stop_at or time_is_up():
-            solver.stop_search()
-    if not running.done():
-        return int(cp_model.UNKNOWN)
-    status = running.result()
+        return budget.stop.is_set() or incumbent.closed or time_is_up()
+
+    try:
+        # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
+        status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
+    except TimeoutError:
+        return SearchEnd.UNDECIDED
     listener.deliver(incumbent)
     if status == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model: {model.validate()}; please report this graph and topology")
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         incumbent.raise_bound(_whole(solver.best_objective_bound))
-    return status
+    return _ENDS.get(status, SearchEnd.UNDECIDED)
 
 
-def _run(solver: cp_model.CpSolver, model: cp_model.CpModel, listener: "_Listener", running: Future[int]) -> None:
-    try:
-        running.set_result(int(solver.solve(model, listener)))
-    except Exception as error:
-        running.set_exception(error)
+_ENDS = {cp_model.INFEASIBLE: SearchEnd.INFEASIBLE, cp_model.OPTIMAL: SearchEnd.OPTIMAL}
 
 
 class _Listener(cp_model.CpSolverSolutionCallback):

@@ -7,9 +7,9 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance
 
 _MOST_REQUESTS_BY_PAIR = 1600
@@ -53,9 +53,8 @@ def _solve(
     model, variables = build_exact_model(problem, instance, bounds, upper, best, every_route)
     model.add(variables.makespan >= incumbent.bound)
     complete = not variables.left_out
-    known = incumbent if complete else Incumbent(incumbent.budget, incumbent.admits)
-    solvable = search(model, variables, instance, known, seconds)
-    incumbent.offer(known.best)
+    known = incumbent if complete else SchedulesOnly(incumbent)
+    solvable = search(model, variables, instance, known, seconds) is not SearchEnd.INFEASIBLE
     if not solvable and best is not None and complete:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "

@@ -92,6 +92,9 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
         for start, segment in zip(optional.start, optional.route, strict=True):
             same: dict[tuple[int, int], int] = {}
             for resource, offset, ticks in segment.holds:
+                if offset and not ticks:
+                    # Less than a tick, of which no whole one may be left: at which tick it lies is not known.
+                    continue
                 if (offset, ticks) not in same:
                     same[offset, ticks] = len(intervals)
                     intervals.append(

@@ -46,6 +46,13 @@ class Incumbent:
         self.pass_on(schedule)
         return True
 
+    def accepts(self, schedule: Schedule) -> bool:
+        """Offer a schedule; whether it is a plan at all, so that a search may go on from it, better or not."""
+        is_better = self.best is None or schedule.makespan < self.best.makespan
+        if self.offer(schedule):
+            return True
+        return not is_better and schedule.makespan < FAR and self.admits(schedule)
+
     def follow(self) -> None:
         """Take over what somebody else has found: nothing here, as whoever finds something offers it."""
 
@@ -70,6 +77,20 @@ class Incumbent:
                 "schedule; please report this graph and topology"
             )
         self.budget.report(None if self.best is None else self.best.makespan, self.bound)
+
+
+class SchedulesOnly(Incumbent):
+    """The schedules that a model finds which leaves out some of what plans may do: they go to the problem's incumbent.
+
+    What bounds such a model bounds no plan, and a schedule read from its solution, whose transfers are decided anew,
+    may be shorter than it. So bounds are dropped.
+    """
+
+    def __init__(self, outer: Incumbent) -> None:
+        super().__init__(outer.budget.unreported, outer.admits, outer.offer)
+
+    def raise_bound(self, bound: int) -> None:
+        """Nothing."""
 
 
 Begin = Callable[[Instance, Incumbent], None]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Event
 
@@ -76,6 +76,8 @@ class Budget:
         `time.monotonic` value at which to stop.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
+    grace_s
+        Seconds behind the deadline that a first schedule may take, where none or that of one device is known.
     stop
         Set by whoever wants the solve to end early with its best plan.
     """
@@ -86,11 +88,22 @@ class Budget:
     workers: int = 1
     stop: Event = field(default_factory=Event)
     report: Callable[[int | None, int], None] = lambda makespan, bound: None
+    grace_s: float = 0.0
+
+    @property
+    def for_first(self) -> "Budget":
+        """The budget of a first schedule: no more than that is worth being late for."""
+        return replace(self, deadline=self.deadline + self.grace_s, grace_s=0.0)
 
     @property
     def left_s(self) -> float:
         """Seconds until the deadline, 0 if it has passed or somebody asked to stop."""
         return 0.0 if self.stop.is_set() else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def unreported(self) -> "Budget":
+        """The same without reports: for the search of a problem whose bounds, or whose schedules, are another's."""
+        return replace(self, report=lambda makespan, bound: None)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
@@ -10,12 +11,13 @@ def interchangeable(instance: Instance) -> list[tuple[int, ...]]:
 
     Swapping two devices maps plans to plans of the same makespan if every op takes the same time on both or may run on
     neither, the capacities agree, and every delay to, from and between them is kept; with traffic, also every link.
+    One member of a class stands for all: swapping a with b, b with c, and a with b again swaps a with c.
     """
-    tables = {delay for arcs in instance.successors for _, delay in arcs}
+    tables = {_pattern(delay) for delay in {delay for arcs in instance.successors for _, delay in arcs}}
     classes: list[list[int]] = []
     for device in range(instance.device_count):
         for members in classes:
-            if all(_swappable(instance, tables, device, other) for other in members):
+            if _swappable(instance, tables, members[0], device):
                 members.append(device)
                 break
         else:
@@ -52,3 +54,10 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
         delay[a][b] == delay[b][a] and all(delay[a][c] == delay[b][c] and delay[c][a] == delay[c][b] for c in others)
         for delay in tables
     )
+
+
+def _pattern(delay: Delay) -> Delay:
+    """Where delays are equal, whatever they are: tensors of many sizes have few patterns over one machine."""
+    ask_time()
+    numbers: dict[int, int] = {}
+    return tuple(tuple(numbers.setdefault(ticks, len(numbers)) for ticks in row) for row in delay)

@@ -9,7 +9,7 @@ from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
-from dlplacer.solvers.local_search.arrays import OP_BYTES, InstanceArrays, Ints
+from dlplacer.solvers.local_search.arrays import OP_BYTES, READS, InstanceArrays, Ints
 from dlplacer.solvers.local_search.kernels import (
     run_from,
     take_over,
@@ -183,4 +183,5 @@ def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints,
         np.zeros(6, np.int64),
         turns.rows,
         turns.asker,
+        np.zeros((int((arrays.ops[:, READS + 1] - arrays.ops[:, READS]).max(initial=0)), 2), np.int64),
     )

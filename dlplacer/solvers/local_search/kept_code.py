@@ -8,6 +8,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from dlplacer.solvers.local_search.cache_folders import used_folder
+
 
 @cache
 def code_folder() -> Path | None:
@@ -15,17 +17,18 @@ def code_folder() -> Path | None:
 
     A folder for each version: numba asks whether a function's own file has changed, not whether the columns that it
     imports have, and stumbles over a class that is there no more. And for each place where it is installed: numba
-    looks no function up that was compiled from another path.
+    looks no function up that was compiled from another path. Those of other versions that were used longest ago make
+    room.
     """
     sources = [source.read_bytes() for source in sorted(Path(__file__).parent.glob("*.py"))]
     here = repr((str(Path(__file__).parent), version("numba"), sys.version, platform.machine(), _processor()))
     digest = hashlib.sha256(b"".join([*sources, here.encode()])).hexdigest()[:16]
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer" / digest
-        folder.mkdir(parents=True, exist_ok=True)
+        parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer"
+        folder = used_folder(parent, digest)
     except (OSError, RuntimeError):
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if folder is not None and os.access(folder, os.W_OK) else None
 
 
 def is_kept(*names: str) -> bool:

@@ -45,6 +45,8 @@ class Solution(NamedTuple):
         [device] → bytes, and a vector for use inside.
     turns, asker
         Of `Turns`.
+    unsent
+        What an op reads and is still to be sent, a heap for use inside: end of the producer, place in the op's list.
     """
 
     ops: Ints
@@ -59,3 +61,4 @@ class Solution(NamedTuple):
     counts: Ints
     turns: Ints
     asker: Ints
+    unsent: Ints

@@ -164,9 +164,6 @@ def _send_segment(
     legs, size, leg, epoch = solution.legs, arrays.sizes[request], counts[TRIAL_LEGS], counts[EPOCH]
     begin = segment_start(segments, holds, busy, links, segment, size, ready, base, epoch)
     if leg == legs.shape[1]:
-        # The trial is void, but it has to end: `receive` asks until all is there.
-        solution.arrivals[request, target, TRIAL_ARRIVAL] = begin
-        solution.arrivals[request, target, TRIAL_EPOCH] = epoch
         counts[OVERFLOW] = 1
         return begin
     legs[1, leg, REQUEST], legs[1, leg, TARGET], legs[1, leg, SEGMENT] = request, target, segment
@@ -229,27 +226,60 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
 
 
 @inner
+def _push(heap: Ints, count: int, end: int, number: int) -> None:
+    """Add to a heap of so many rows, the least first."""
+    row = count
+    while row > 0:
+        above = (row - 1) >> 1
+        if heap[above, 0] < end or (heap[above, 0] == end and heap[above, 1] < number):
+            break
+        heap[row, 0], heap[row, 1] = heap[above, 0], heap[above, 1]
+        row = above
+    heap[row, 0], heap[row, 1] = end, number
+
+
+@inner
+def _pop(heap: Ints, count: int) -> None:
+    """Take the first row out of a heap of so many."""
+    last, row, below = count - 1, 0, 1
+    end, number = heap[last, 0], heap[last, 1]
+    while below < last:
+        right = below + 1
+        if right < last and (
+            heap[right, 0] < heap[below, 0] or (heap[right, 0] == heap[below, 0] and heap[right, 1] < heap[below, 1])
+        ):
+            below = right
+        if end < heap[below, 0] or (end == heap[below, 0] and number < heap[below, 1]):
+            break
+        heap[row, 0], heap[row, 1] = heap[below, 0], heap[below, 1]
+        row, below = below, 2 * below + 1
+    heap[row, 0], heap[row, 1] = end, number
+
+
+@inner
 def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
-    ops, arrivals, lists = solution.ops, solution.arrivals, arrays.lists
-    here, epoch, latest = ops[op, DEVICE], solution.counts[EPOCH], 0
-    while True:
-        request, ready = -1, NEVER
-        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-            candidate = lists[number]
-            source = arrays.requests[candidate, SOURCE]
-            end = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
-            if ops[source, DEVICE] == here:
-                latest = max(latest, end)
-            elif arrivals[candidate, here, TRIAL_EPOCH] == epoch:
-                latest = max(latest, arrivals[candidate, here, TRIAL_ARRIVAL])
-            elif 0 <= arrivals[candidate, here, ARRIVAL_LEG] < base:
-                latest = max(latest, arrivals[candidate, here, ARRIVAL])
-            elif end < ready:
-                request, ready = candidate, end
-        if request < 0:
-            return latest
+    ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
+    here, epoch, latest, count = ops[op, DEVICE], solution.counts[EPOCH], 0, 0
+    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+        request = lists[number]
+        source = arrays.requests[request, SOURCE]
+        end = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
+        if ops[source, DEVICE] == here:
+            latest = max(latest, end)
+        elif arrivals[request, here, TRIAL_EPOCH] == epoch:
+            latest = max(latest, arrivals[request, here, TRIAL_ARRIVAL])
+        elif 0 <= arrivals[request, here, ARRIVAL_LEG] < base:
+            latest = max(latest, arrivals[request, here, ARRIVAL])
+        else:
+            _push(unsent, count, end, number)
+            count += 1
+    while count > 0:
+        ready, request = unsent[0, 0], lists[unsent[0, 1]]
+        _pop(unsent, count)
+        count -= 1
         latest = max(latest, _send(arrays, solution, request, here, ready, base, at))
+    return latest
 
 
 @inner

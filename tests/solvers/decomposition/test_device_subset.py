@@ -71,3 +71,28 @@ def test_memory_tells_islands_apart() -> None:
     found = subsets(dp.Topology(devices, (), ISLANDS.links))
     assert {"a0", "a1", "a2"} in found
     assert {"b0", "b1", "b2"} in found
+
+
+def test_devices_that_no_op_may_use_are_no_fast_ones() -> None:
+    graph = dp.OpGraph(
+        tuple(dp.Op(name, "op", {"T": 1.0, "slow": 3.0}, devices=("T", "slow")) for name in "abc"), CHAIN.edges
+    )
+    found = subsets(joined("host", "slow", "T", "slow", "T", "host"), graph)
+    assert {"d2", "d4"} in found
+    assert all(part.isdisjoint({"d0", "d5"}) for part in found)
+    assert {"d1", "d2", "d3", "d4"} in found
+
+
+def test_a_device_that_some_ops_may_not_use_is_as_slow_for_them_as_any() -> None:
+    ops = tuple(dp.Op(name, "op", {"T": 1.0, "slow": 3.0, "half": 1.0}, devices=("T", "slow")) for name in "ab")
+    graph = dp.OpGraph((*ops, dp.Op("c", "op", {"T": 1.0, "slow": 3.0, "half": 1.0})), CHAIN.edges)
+    found = subsets(joined("half", "slow", "half", "T", "T"), graph)
+    assert next(part for part in found if len(part) == 2) == {"d3", "d4"}
+
+
+def test_a_device_that_an_op_cannot_do_without_is_in_every_part() -> None:
+    graph = dp.OpGraph((*CHAIN.ops, dp.Op("read", "op", {"T": 1.0, "slow": 3.0}, devices=("d0",))), CHAIN.edges)
+    found = subsets(joined("slow", *["T"] * 5), graph)
+    assert found
+    assert all("d0" in part and len(part) < 6 for part in found)
+    assert {len(part) for part in found} >= {3, 5}

@@ -14,7 +14,7 @@ from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.ilp.cp_sat_search import search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
@@ -70,7 +70,7 @@ def _agreed(instance: Instance) -> tuple[int, int, Schedule | None]:
 def _optimum(instance: Instance, upper: int) -> int:
     incumbent = Incumbent(one_worker())
     built = build_model(instance, no_bounds(instance), upper)
-    assert search(*built, instance, incumbent, 60.0)
+    assert search(*built, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
     return incumbent.bound
 
 

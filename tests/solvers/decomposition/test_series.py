@@ -22,7 +22,7 @@ from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.feasibility import require_feasible
-from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.variables import create_variables
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -41,7 +41,7 @@ def _chain(instance: Instance) -> SegmentChain:
 def _whole_optimum(instance: Instance, upper: int) -> int:
     incumbent = Incumbent(one_worker())
     model, variables = build_model(instance, no_bounds(instance), upper)
-    assert search(model, variables, instance, incumbent, 60.0)
+    assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
     return incumbent.bound
 
 

@@ -12,7 +12,7 @@ from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, read_schedule, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -66,7 +66,7 @@ def test_a_window_over_everything_is_the_problem() -> None:
         assert found is not None, seed
         incumbent = Incumbent(one_worker())
         model, variables = build_model(instance, no_bounds(instance), schedule.makespan)
-        assert search(model, variables, instance, incumbent, 60.0), seed
+        assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL, seed
         # Sources that nothing reads stay where they are, which only memory can make felt.
         assert value == incumbent.bound or instance.memory_binds, seed
 

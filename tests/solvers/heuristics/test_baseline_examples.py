@@ -2,6 +2,7 @@
 
 import importlib.util
 from itertools import pairwise
+from math import inf
 
 import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
@@ -16,6 +17,7 @@ from dlplacer.solvers.heuristics.m_sct import favourite_children
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import optimistic_costs
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import RULES, run_rule
 
@@ -192,7 +194,7 @@ def test_sequential_fills_the_devices_module_by_module() -> None:
     # Six blocks of 2 bytes: the first device takes up to 12/2 + 1.25*2 = 8, so modules 0 to 3; the sum stays with b0.
     # Forward f0-f3 0-4, f4 and f5 5-7; b5 and b4 7-9, b3-b0 10-14, sum 14-15.
     instance = build_instance(problem)
-    found = run_rule(problem, instance, "sequential", 1.0)
+    found = run_rule(problem, instance, "sequential", Budget(inf))
     assert found is not None
     names = [op.id for op in problem.graph.ops]
     second = {name for name, device in zip(names, found.device, strict=True) if device == 1}

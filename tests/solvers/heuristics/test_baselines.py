@@ -3,6 +3,7 @@
 import importlib.util
 from dataclasses import replace
 from functools import cache
+from math import inf
 from random import Random
 
 import pytest
@@ -30,6 +31,7 @@ from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
@@ -114,11 +116,11 @@ def test_crowded_problems_keep_every_rule(method: str) -> None:
         problem = _crowded(seed)
         require_feasible(problem)
         instance = build_instance(problem)
-        found = run_rule(problem, instance, method, 10.0)
+        found = run_rule(problem, instance, method, Budget(inf))
         assert found is not None, seed
         assert not broken_rules(instance, found), seed
         assert found.makespan >= lower_bounds(instance, 0.05).makespan, seed
-        assert found == run_rule(problem, instance, method, 10.0), seed
+        assert found == run_rule(problem, instance, method, Budget(inf)), seed
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -149,7 +151,7 @@ def test_names_do_not_matter(method: str) -> None:
             for number, edge in enumerate(problem.graph.edges)
         )
         renamed = make_problem(OpGraph(ops, edges), problem.topology)
-        found, again = (run_rule(p, build_instance(p), method, 10.0) for p in (problem, renamed))
+        found, again = (run_rule(p, build_instance(p), method, Budget(inf)) for p in (problem, renamed))
         assert found == again, seed
 
 

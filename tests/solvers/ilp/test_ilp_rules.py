@@ -13,7 +13,7 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.ilp import constraints
-from dlplacer.solvers.ilp.cp_sat_search import new_solver, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -27,7 +27,7 @@ def _optimum(graph: OpGraph, topology: Topology) -> int:
     assert problem.tick_s == 1
     instance, incumbent = build_instance(problem), Incumbent(one_worker())
     model, variables = build_model(instance, no_bounds(instance), problem.horizon)
-    assert search(model, variables, instance, incumbent, 60.0)
+    assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
     assert incumbent.best is not None
     assert not broken_rules(instance, incumbent.best)
     assert incumbent.bound == incumbent.best.makespan

@@ -14,7 +14,7 @@ from dlplacer.solvers import default_method
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.local_search import anneal
+from dlplacer.solvers.local_search import anneal, compile_ahead
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.greedy import best_greedy_chain
@@ -58,12 +58,35 @@ def test_refused_plans_are_looked_at_more_often() -> None:
     assert len(seen) >= 8
 
 
+class SlowChain:
+    """A chain whose trials take a millisecond at least."""
+
+    def __init__(self, makespan: int) -> None:
+        self.makespan, self.trials = makespan, [0]
+
+    def go_on(self, trials: int, temperature: float, seed: int) -> bool:
+        self.trials.append(trials)
+        time.sleep(1e-3 * trials)
+        return False
+
+
+def test_the_first_trials_are_seen_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, incumbent = _begun()
+    assert incumbent.best is not None
+    chain = SlowChain(incumbent.best.makespan)
+    monkeypatch.setattr(anneal, "_first_chains", lambda *arguments: [chain])
+    monkeypatch.setattr(anneal, "_restart", lambda chains: None)
+    anneal.anneal_schedule(instance, incumbent, 0.1)
+    # 0.1 s allow 100 trials, and as many again in a last chunk that began within them.
+    assert 0 < sum(chain.trials) < 250
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_short_limit_has_time_for_code_that_is_kept(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     instance, incumbent = _begun()
     incumbent.budget = one_worker(3.0)
     asked: list[float] = []
-    monkeypatch.setattr(default_method, "is_kept", lambda *names: kept)
+    monkeypatch.setattr(compile_ahead, "is_kept", lambda *names: kept)
     monkeypatch.setattr(anneal, "anneal_schedule", lambda instance, incumbent, seconds: asked.append(seconds))
     default_method._anneal(instance, incumbent, 0.5)
     assert bool(asked) == kept

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def place_blocks(
@@ -23,6 +24,7 @@ def place_blocks(
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:
+        ask_time()
         if op in instance.sources:
             continue
         here: int | None = occupancy.assigned[instance.block[op]]

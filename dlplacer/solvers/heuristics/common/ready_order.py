@@ -1,8 +1,10 @@
 """Orders in which a ready list takes ops: by the values that CPOP and PEFT give them, or as the program has them."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def by_release(instance: Instance, value: Sequence[float], priority: Sequence[int]) -> list[int]:
@@ -21,9 +23,9 @@ def by_release(instance: Instance, value: Sequence[float], priority: Sequence[in
     graph = nx.DiGraph((op, target) for op in working for target, _ in instance.successors[op])
     graph.add_nodes_from(working)
     released = nx.lexicographical_topological_sort(graph, lambda op: (-value[op], priority[op], op))
-    taken = [*(op for op in instance.order if op in instance.sources), *released]
     place = [0] * instance.op_count
-    for position, op in enumerate(taken):
+    for position, op in enumerate(chain((op for op in instance.order if op in instance.sources), released)):
+        ask_time()
         place[op] = position
     return place
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import ask_time
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
@@ -19,6 +20,7 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
     """
     ranks = [0.0] * instance.op_count
     for op in reversed(instance.order):
+        ask_time()
         below = 0.0
         for target, delay in instance.successors[op]:
             reach = ranks[target]

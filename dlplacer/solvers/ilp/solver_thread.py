@@ -1,0 +1,70 @@
+"""Solvers in a thread of their own, so that the main thread hears Ctrl-C and can leave one behind."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from threading import Thread
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class ThreadParams:
+    """How a thread is waited for.
+
+    Attributes
+    ----------
+    poll_s
+        Seconds between looks at the clock, at `Budget.stop` and at new solutions: what a user notices as immediate.
+    grace_share, grace_s
+        Share of the limit and seconds that a solver may overrun before it is left behind: presolve looks at the clock
+        rarely.
+    """
+
+    poll_s: float = 0.05
+    grace_share: float = 0.02
+    grace_s: float = 0.2
+
+
+PARAMS = ThreadParams()
+
+
+def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
+    """What some work returns that a thread does.
+
+    Parameters
+    ----------
+    seconds
+        Limit of the work.
+    look
+        Called every now and then; whether the work shall end.
+    end
+        Asks the work to end, which it may do late.
+
+    Raises
+    ------
+    TimeoutError
+        If the work does not end in time. It goes on in its thread, and nobody hears of it.
+    """
+    running = Future[Found]()
+    began = time.monotonic()
+    stop_at = began + seconds
+    leave_at = stop_at + PARAMS.grace_share * seconds + PARAMS.grace_s
+    Thread(target=_run, args=(work, running), daemon=True).start()
+    while not running.done():
+        now = time.monotonic()
+        if now > leave_at:
+            raise TimeoutError
+        wait((running,), PARAMS.poll_s)
+        if look() or now > stop_at:
+            end()
+    return running.result()
+
+
+def _run(work: Callable[[], Found], running: "Future[Found]") -> None:
+    try:
+        running.set_result(work())
+    except BaseException as error:
+        running.set_exception(error)

@@ -1,0 +1,117 @@
+"""Annealing's machine code, made by another process while the search goes on: once for all on a machine, 10 s."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import IO
+
+from dlplacer.solvers.local_search.kept_code import code_folder, is_kept
+
+ANNEALING_CODE = ("moves.anneal", "greedy.greedy", "kernels.run_from", "kernels.take_over")
+"""Functions that annealing calls, in machine code."""
+
+_LOAD_S, _COMPILE_S = 0.3, 10.0
+"""Measured on two cores: 0.2 s and 8.7."""
+
+_PROGRAM = f"from {__name__} import serve; serve()"
+
+
+_compiling: ContextVar[subprocess.Popen[bytes] | None] = ContextVar("compiling", default=None)
+
+
+@contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Have annealing's code compiled by a process of its own, which ends with the context, where it is not kept yet.
+
+    It takes one of the processors meanwhile: the search before annealing is slower, but annealing itself would wait for
+    as long, and at a short limit never begin. What is compiled when the context is left stays, function by function.
+    """
+    if code_folder() is None or is_kept(*ANNEALING_CODE):
+        yield
+        return
+    try:
+        process = _begin()
+    except OSError:
+        # No room for another process, or no interpreter to start: annealing compiles for itself if it has the time.
+        yield
+        return
+    before = _compiling.set(process)
+    try:
+        yield
+    finally:
+        _compiling.reset(before)
+        process.kill()
+        process.communicate()
+
+
+def seconds_to_load(patience_s: float) -> float:
+    """How long annealing takes to begin: to load its code, or to compile it, if nobody else does.
+
+    Parameters
+    ----------
+    patience_s
+        How long to wait for whoever compiles it.
+
+    Returns
+    -------
+    float
+        Seconds, at most; infinite where another process is still at it.
+    """
+    process = _compiling.get()
+    if process is not None and not is_kept(*ANNEALING_CODE):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+        if process.poll() is None:
+            return float("inf")
+    return _LOAD_S if is_kept(*ANNEALING_CODE) else _COMPILE_S
+
+
+def _begin() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        # A Ctrl-C of the terminal is for whoever searches, and ends this with the search.
+        start_new_session=True,
+    )
+
+
+def serve() -> None:
+    """Compile, and end before if the process at the other end of standard input does."""
+    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
+    compile_annealing()
+
+
+def _end_with(pipe: IO[bytes]) -> None:
+    pipe.read()
+    os._exit(1)
+
+
+def compile_annealing() -> None:
+    """Call every function of `ANNEALING_CODE` on two ops, so that it is compiled and kept."""
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.op import Edge, Op
+    from dlplacer.core.options import Options
+    from dlplacer.core.topology import Device, Link, Topology
+    from dlplacer.problem.problem import build_problem
+    from dlplacer.solvers.heuristics.list_schedule import list_schedule
+    from dlplacer.solvers.instance.instance import build_instance
+    from dlplacer.solvers.local_search.arrays import build_arrays
+    from dlplacer.solvers.local_search.chain import Chain
+    from dlplacer.solvers.local_search.greedy import best_greedy_chain
+
+    ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
+    graph = OpGraph(ops, (Edge("first", "last", 1000),))
+    devices = tuple(Device(name, "device") for name in ("0", "1"))
+    topology = Topology(devices, (), (Link("0", "1", 1e9, 1e-6),))
+    instance = build_instance(build_problem(graph, topology, Options()))
+    found, built = list_schedule(instance, instance.order), build_arrays(instance)
+    if found is not None and built is not None:
+        Chain.of(instance, *built, found).go_on(1, 1.0, 0)
+        best_greedy_chain(instance, *built, [range(instance.device_count)], float("inf"))

@@ -1,0 +1,83 @@
+"""Annealing's code is compiled by a process of its own, which leaves nothing but the code."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import star
+from solvers.helpers import one_worker
+
+from dlplacer.core.options import Options
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.local_search import compile_ahead, greedy, kept_code, kernels, moves
+from dlplacer.solvers.local_search.anneal import anneal_schedule
+
+_FOREVER_S = 200.0
+
+
+@pytest.fixture
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kept_code, "code_folder", kept_code.code_folder.__wrapped__)
+    monkeypatch.setattr(compile_ahead, "code_folder", kept_code.code_folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_nothing_kept")
+@pytest.mark.slow
+def test_all_code_is_kept() -> None:
+    with compile_ahead.compiling_ahead():
+        assert compile_ahead.seconds_to_load(0.0) == float("inf")
+        assert compile_ahead.seconds_to_load(_FOREVER_S) < 1.0
+
+
+def test_it_is_the_code_that_annealing_calls() -> None:
+    compile_ahead.compile_annealing()
+    instance = build_instance(build_problem(FAMILIES["layered"](150, 0, 3.0), star(4), Options()))
+    incumbent = Incumbent(one_worker(_FOREVER_S))
+    assert incumbent.offer(list_schedule(instance, instance.order))
+    anneal_schedule(instance, incumbent, 0.3)
+    used: tuple[Any, ...] = (moves.anneal, greedy.greedy, kernels.run_from, kernels.take_over)
+    names = tuple(f"{one.py_func.__module__.split('.')[-1]}.{one.__name__}" for one in used)
+    assert names == compile_ahead.ANNEALING_CODE
+    assert {len(one.signatures) for one in used} == {1}
+
+
+@pytest.mark.usefixtures("_nothing_kept")
+def test_its_process_ends_with_the_search() -> None:
+    with compile_ahead.compiling_ahead():
+        process = compile_ahead._compiling.get()
+        assert process is not None
+        assert process.poll() is None
+    assert process.poll() is not None
+    assert compile_ahead._compiling.get() is None
+
+
+@pytest.mark.usefixtures("_nothing_kept")
+def test_its_process_ends_with_the_process_that_began_it() -> None:
+    process = compile_ahead._begin()
+    assert process.stdin is not None
+    began = time.monotonic()
+    process.stdin.close()
+    assert process.wait(20) == 1
+    assert time.monotonic() - began < 8.0
+
+
+@pytest.mark.usefixtures("_nothing_kept")
+def test_without_another_process_annealing_compiles_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with compile_ahead.compiling_ahead():
+        assert 1.0 < compile_ahead.seconds_to_load(0.0) < _FOREVER_S
+
+
+def test_code_that_is_kept_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_ahead, "is_kept", lambda *names: True)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with compile_ahead.compiling_ahead():
+        assert compile_ahead._compiling.get() is None
+        assert compile_ahead.seconds_to_load(0.0) < 1.0
