@@ -30,7 +30,7 @@ from dlplacer.solvers.feasibility import require_feasible, require_size
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule, Progress
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
 if TYPE_CHECKING:
@@ -186,7 +186,8 @@ def compare(
     board = _Board(0.0 if either else float(bound * problem.tick_s), on_progress)
     delays = dispatch_of(topology).delays
     for method in (name for name in chosen if name in RULES and not delays):
-        board.add(_heuristic(problem, instance, method, time_limit_s, bound))
+        budget = Budget(time.monotonic() + time_limit_s, stop=stop or Event())
+        board.add(_heuristic(problem, instance, method, budget, bound))
     solve = partial(
         place,
         graph,
@@ -267,11 +268,11 @@ def _known(methods: Iterable[str] | None) -> tuple[str, ...]:
     return chosen
 
 
-def _heuristic(problem: Problem, instance: Instance, method: str, seconds: float, bound: int) -> MethodResult:
+def _heuristic(problem: Problem, instance: Instance, method: str, budget: Budget, bound: int) -> MethodResult:
     if method == "min-cut" and not available():
         return MethodResult(method, "not installed", None, 0.0)
     began = time.monotonic()
-    found = run_rule(problem, instance, method, seconds)
+    found = run_rule(problem, instance, method, budget)
     solve_s = time.monotonic() - began
     schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
     return _checked(problem, method, schedule, solve_s, bound)

@@ -6,13 +6,13 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
-from dlplacer.check import violations
+from dlplacer.check import check_plan, violations
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
 from dlplacer.core.graph import OpGraph
@@ -46,10 +46,14 @@ from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
 
+_SHORT_S, _MOST_GRACE_S = 5.0, 1.25
+"""Limits below which a first schedule may be late, and by how much at most: a list schedule of 2,000 ops on eight
+devices takes 0.7 s, of which a limit of one second would leave it half."""
+
 Found = TypeVar("Found")
 
-_FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.6
-"""Time to finish ÷ time to prepare: 1.7 to 3.6 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
+_FINISH_FACTOR, _FINISH_SHARE = 3.5, 0.6
+"""Time to finish ÷ time to prepare: 1.7 to 3.8 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
 
 
 def place(
@@ -77,7 +81,7 @@ def place(
     method
         A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
     time_limit_s
-        Seconds for the whole call, building the model included.
+        Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
     workers
@@ -101,6 +105,8 @@ def place(
         If no plan can exist; names the constraint to blame.
     NoPlanError
         If none was found in time.
+    CheckError
+        If the warm start breaks a rule of its own problem.
     KeyboardInterrupt
         At a Ctrl-C before the first plan, or at a second one.
     """
@@ -108,17 +114,22 @@ def place(
     _require_arguments(method, time_limit_s, gap, workers)
     if warm_start is not None and method != DEFAULT_METHOD:
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
+    if warm_start is not None:
+        check_plan(warm_start)
     require_size(graph)
     held = constrained(graph, topology, pins, colocate)
     problem = build_problem(with_times(held, topology), topology, options or Options())
     require_feasible(problem)
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
-    budget = Budget(began + time_limit_s - finish_s, gap, seed, workers or len(usable_cores()), stop or Event())
+    deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
+    budget = Budget(deadline, gap, seed, threads, stop or Event(), grace_s=_grace_s(time_limit_s))
     solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
     apart = problem_by_processes(problem)
-    found = (
-        solve(problem, on_progress) if apart is None else _as_threads_and_processes(problem, apart, solve, on_progress)
-    )
+    with _plan_or_interrupt(budget.stop):
+        if apart is None:
+            found = solve(problem, on_progress)
+        else:
+            found = _as_threads_and_processes(problem, apart, solve, on_progress)
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
 
 
@@ -154,7 +165,9 @@ def _solved(
     """The best plan for one machine, in a share of what is left until the deadline of the budget."""
     now = time.monotonic()
     report = partial(_tell, on_progress, float(problem.tick_s), began)
-    budget = replace(budget, deadline=now + share * (budget.deadline - now), report=report)
+    budget = replace(
+        budget, deadline=now + share * (budget.deadline - now), report=report, grace_s=share * budget.grace_s
+    )
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
     provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers)
     planned = _under_dispatch if dispatch_of(problem.topology).delays else _in_ticks
@@ -179,7 +192,7 @@ def _in_ticks(
 ) -> tuple[Plan, Outcome]:
     """The plan of the schedule that a method finds, and what it found."""
     solve = METHODS[method] if begin is None else partial(solve_from, begin)
-    outcome = _search(partial(solve, problem), budget, lambda found: found.schedule is not None)
+    outcome = solve(problem, budget)
     schedule = _require_schedule(problem, outcome, method, time_limit_s)
     return assemble(problem, outcome, schedule, method, 0.0, {}), outcome
 
@@ -190,8 +203,7 @@ def _under_dispatch(
     """The best simulated plan of a method, and the bound without dispatch."""
     again = _single_under_dispatch if method == "single" else METHODS[method]
     solve = again if begin is None else partial(solve_from, begin)
-    find = partial(best_under_dispatch, problem, solve, again, combine=method == DEFAULT_METHOD)
-    candidates = _search(find, budget, lambda found: found.best is not None)
+    candidates = best_under_dispatch(problem, solve, again, budget, combine=method == DEFAULT_METHOD)
     return _require_plan(problem, candidates.best, method, time_limit_s), Outcome(None, candidates.bound)
 
 
@@ -235,16 +247,25 @@ def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
     return min(expected_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
 
 
-def _search(find: Callable[[Budget], Found], budget: Budget, is_plan: Callable[[Found], bool]) -> Found:
-    """What is found within a budget, or until Ctrl-C."""
+def _grace_s(time_limit_s: float) -> float:
+    """Seconds that a first schedule may be late: a good plan soon after a short limit is worth more than none."""
+    return _MOST_GRACE_S * max(0.0, 1 - time_limit_s / _SHORT_S)
+
+
+@contextlib.contextmanager
+def _plan_or_interrupt(stop: Event) -> Iterator[None]:
+    """Have a Ctrl-C stop the search, so that it costs no plan that is there; without one it is a KeyboardInterrupt."""
     if not interrupts_by_exception():
-        return find(budget)
+        yield
+        return
     interrupted = Event()
-    with stop_on_interrupt(budget.stop, interrupted.set):
-        found = find(budget)
-    if interrupted.is_set() and not is_plan(found):
-        raise KeyboardInterrupt
-    return found
+    with stop_on_interrupt(stop, interrupted.set):
+        try:
+            yield
+        except NoPlanError:
+            if interrupted.is_set():
+                raise KeyboardInterrupt from None
+            raise
 
 
 def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limit_s: float) -> ProblemSchedule:

@@ -22,7 +22,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
@@ -63,7 +63,7 @@ class WarmStart:
             return
         moved = self._repair(instance, incumbent, order)
         if moved is None:
-            self.note = f"not used: {self.placement}, but it does not keep the memory, and could not be mended"
+            self.note = f"not used: {self.placement}, but {self._reason(instance, device)}, and could not be mended"
         else:
             self.note = f"repaired: {self.placement}; {moved} moved to keep the memory"
 
@@ -117,6 +117,16 @@ class WarmStart:
         ticks = self.plan.lower_bound_s / float(self.problem.tick_s)
         whole = round(ticks) if abs(ticks - round(ticks)) < _WHOLE else int(ticks)
         incumbent.raise_bound(min(whole, incumbent.best.makespan))
+
+    def _reason(self, instance: Instance, device: Sequence[int]) -> str:
+        """Why the placement is none of the problem."""
+        ids = [op.id for op in self.problem.graph.ops]
+        for op in range(self.problem.op_count):
+            for reader, delay in instance.successors[op]:
+                if delay[device[op]][device[reader]] >= FAR:
+                    ends = (repr(self.problem.topology.devices[device[end]].id) for end in (op, reader))
+                    return f"no route joins {' and '.join(ends)}, where it has {ids[op]!r} and {ids[reader]!r}"
+        return "it does not keep the memory"
 
     def _repair(self, instance: Instance, incumbent: Incumbent, order: Sequence[int]) -> str | None:
         """Offer schedules with blocks moved off devices that hold too much; what was moved, or None."""

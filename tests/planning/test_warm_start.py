@@ -5,11 +5,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from check.mutations import MUTATIONS
+from check.test_check_mutations import right_plans
 from solvers.helpers import make_graph, make_machine
 from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import CheckError, InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -170,6 +172,16 @@ def test_a_plan_that_cannot_be_repaired_is_told() -> None:
     assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
 
 
+def test_a_plan_over_a_link_that_is_gone_is_told() -> None:
+    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1)])
+    warm = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
+    found = _solved(graph, replace(make_machine(2), links=()), 60, warm_start=warm)
+    assert found.makespan_s == 2
+    text = found.provenance["warm_start"]
+    assert "no route joins 'd0' and 'd1', where it has 'a' and 'b'" in text
+    assert "memory" not in text
+
+
 def test_pins_beat_the_warm_start() -> None:
     graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
     warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
@@ -194,3 +206,15 @@ def test_a_large_colocation_group_is_gone_through_once() -> None:
     assert len(set(build_instance(problem).allowed)) == 1
     assert len(set(placement_from(warm, problem).device)) == 1
     assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])
+def test_a_plan_that_breaks_its_own_rules_is_no_warm_start(name: str) -> None:
+    plan, refused = next(one for one in right_plans(range(40)) if len(one.transfers) > 1), 0
+    for attempt in range(12):
+        damaged = MUTATIONS[name](Random(attempt), plan)
+        if damaged is not None and violations(damaged):
+            with pytest.raises(CheckError, match="the plan breaks the rules"):
+                place(plan.graph, plan.topology, plan.options, warm_start=damaged, time_limit_s=5.0)
+            refused += 1
+    assert refused

@@ -133,7 +133,8 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
     common = tuple(device for device in given[0] if all(device in devices for devices in given))
     if not common:
         named = " and ".join(", ".join(devices) for devices in dict.fromkeys(given))
-        raise InputError(f"group {name!r}: no device may run all of its ops, which name {named}; separate them")
+        # Whether a device is of a type is the machine's to say, which is not known here.
+        raise InputError(f"group {name!r}: its ops have no device or type in common, they name {named}; separate them")
     return common
 
 

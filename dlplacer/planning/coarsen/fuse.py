@@ -17,16 +17,45 @@ def chains(graph: OpGraph) -> dict[str, str]:
     A buffer that only one chain reads joins it, with the op that overwrites it.
     """
     label_of: dict[str, str] = {}
-    members: dict[str, list[Op]] = {}
+    chain_of: dict[str, _Chain] = {}
     for op_id in graph.topological_order:
         op = graph.op(op_id)
         if op.kind in _PLACES:
             continue
         before = _chain_before(graph, op, label_of)
-        label = before if before is not None and _fits(graph, op, members[before], label_of) else op_id
+        label = before if before is not None and chain_of[before].admits(op) else op_id
         label_of[op_id] = label
-        members.setdefault(label, []).append(op)
+        chain_of.setdefault(label, _Chain(op)).add(graph, op)
     return {**label_of, **_places_within(graph, label_of)}
+
+
+class _Chain:
+    """What has to be known of a chain to let ops join it, whatever its length.
+
+    Attributes
+    ----------
+    readers
+        Ops of its phase outside of it that read from it and compute.
+    """
+
+    def __init__(self, first: Op) -> None:
+        self.first, self.has_flops = first, False
+        self.readers: set[str] = set()
+
+    def admits(self, op: Op) -> bool:
+        """Whether an op that reads from the chain may join it."""
+        if self.has_flops and op.flops > 0:
+            return False
+        if (self.first.devices, self.first.colocate) != (op.devices, op.colocate):
+            return False
+        return self.readers <= {op.id}
+
+    def add(self, graph: OpGraph, op: Op) -> None:
+        """Let an op join."""
+        self.has_flops |= op.flops > 0
+        self.readers.discard(op.id)
+        read_by = (graph.op(edge.target) for edge in graph.edges_from[op.id])
+        self.readers.update(reader.id for reader in read_by if _computes_in(reader, self.first.phase))
 
 
 def _chain_before(graph: OpGraph, op: Op, label_of: Mapping[str, str]) -> str | None:
@@ -34,16 +63,6 @@ def _chain_before(graph: OpGraph, op: Op, label_of: Mapping[str, str]) -> str | 
     read = {edge.source for edge in graph.edges_into[op.id] if edge.source in label_of}
     labels = {label_of[source] for source in read if graph.op(source).phase == op.phase}
     return labels.pop() if len(labels) == 1 else None
-
-
-def _fits(graph: OpGraph, op: Op, chain: list[Op], label_of: Mapping[str, str]) -> bool:
-    if sum(member.flops > 0 for member in (*chain, op)) > 1:
-        return False
-    if any((member.devices, member.colocate) != (op.devices, op.colocate) for member in chain):
-        return False
-    inside = {member.id for member in chain}
-    readers = {edge.target for member in chain for edge in graph.edges_from[member.id]} - inside
-    return all(reader == op.id or not _computes_in(graph.op(reader), op.phase) for reader in readers)
 
 
 def _computes_in(op: Op, phase: str | None) -> bool:

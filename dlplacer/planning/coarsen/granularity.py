@@ -1,6 +1,7 @@
 """How fine a graph is: ATen ops, fused chains, or modules."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dlplacer.core.errors import InputError
@@ -38,12 +39,31 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
         raise InputError(
             f"the graph has granularity {described['granularity']!r} already; start from the graph of ATen ops"
         )
-    label_of = chains(graph) if granularity == "fused" else by_module(graph, depth)
+    label_of = chains(graph) if granularity == "fused" else _of_equal_devices(graph, by_module(graph, depth))
     coarse = contract(graph, acyclic_groups(graph, label_of), "fused" if granularity == "fused" else "module")
     if graph.capture is None:
         return coarse
     coarse = replace(coarse, capture={**graph.capture, "granularity": granularity})
     return replace(coarse, structure_sha256=structure_sha256(coarse))
+
+
+def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
+    """The labels, each taken apart where its ops name different devices or types.
+
+    Whether a device is of a type, so that they have something in common, is the machine's to say. Ops that may run
+    anywhere stay with the first.
+    """
+    named: dict[str, dict[tuple[str, ...], str]] = {}
+    for op in graph.ops:
+        if op.id in label_of and op.devices is not None:
+            label = label_of[op.id]
+            several = named.setdefault(label, {})
+            several.setdefault(tuple(sorted(op.devices)), f"{label} on {', '.join(op.devices)}" if several else label)
+    devices = {op.id: op.devices for op in graph.ops}
+    return {
+        name: label if (own := devices[name]) is None else named[label][tuple(sorted(own))]
+        for name, label in label_of.items()
+    }
 
 
 def _depth(granularity: str) -> int | None:

@@ -73,6 +73,16 @@ class BestOfDevices:
         return _ratio(self.data_parallel, self.hybrid) if self.is_compared else None
 
     @property
+    def is_hybrid_win(self) -> bool:
+        """Whether a hybrid beats data parallelism on as many devices; where that does not train, on any fewer ones."""
+        if self.hybrid is None or not self.is_compared:
+            return False
+        if self.data_parallel is None and not self.is_best_compared:
+            return False
+        rival = self.data_parallel or self.best_data_parallel
+        return rival is None or self.hybrid.effort_s < rival.effort_s
+
+    @property
     def against_best_data_parallel(self) -> float | None:
         """The best strategy's speedup over the best data parallelism at any number of devices up to this."""
         return _ratio(self.best_data_parallel, self.best) if self.is_best_compared else None
@@ -138,8 +148,8 @@ class HybridPlan(Shown):
 
     @property
     def first_win(self) -> int | None:
-        """Least number of devices at which a hybrid beats data parallelism on as many; None if none does."""
-        return next((each.devices for each in self.budgets if (each.against_same_devices or 0.0) > 1), None)
+        """Least number of devices at which a hybrid wins (`BestOfDevices.is_hybrid_win`); None if none does."""
+        return next((each.devices for each in self.budgets if each.is_hybrid_win), None)
 
     @property
     def crossovers(self) -> tuple[Crossover, ...]:

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from dlplacer.core.errors import InfeasibleError, InputError
 
+MOST_WORKERS = 10**18
+"""More devices are none, and their products with times would leave the range of floats."""
+
 _SAME = 1e-12
 """Relative rounding: a speedup this close to the ceiling is the ceiling."""
 
@@ -68,8 +71,11 @@ class SerialOverhead:
         InfeasibleError
             If no number does; names the ceiling.
         """
-        if not speedup >= 1:
-            raise InputError(f"a speedup of {speedup:g}; it must be at least 1")
+        if not 1 <= speedup <= MOST_WORKERS:
+            raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
+        # One device has it, also where R is so large that no number of devices is any faster.
+        if speedup == 1:
+            return 1
         if speedup >= self.speedup_ceiling * (1 - _SAME):
             raise InfeasibleError(
                 f"a speedup of {speedup:g}x at overhead ratio R = {self.ratio:g}: no number of devices reaches "
@@ -108,6 +114,8 @@ class RingOverhead:
 
 
 def require_workers(workers: int) -> None:
-    """Raise InputError unless there is a worker."""
+    """Raise InputError unless there is a worker, and no more than there can be."""
     if workers < 1:
         raise InputError(f"{workers} workers; there must be at least 1")
+    if workers > MOST_WORKERS:
+        raise InputError(f"10^{len(str(workers)) - 1} workers or more; there may be at most {MOST_WORKERS:g}")

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, ScalingEfficiency, SerialOverhead
+from dlplacer.planning.hybrid.scaling_efficiency import (
+    RingOverhead,
+    ScalingEfficiency,
+    SerialOverhead,
+    require_workers,
+)
 
 _SAME = 1e-9
 _LEAST_SHARE = 0.75
@@ -77,6 +82,7 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
     for workers, step_s in ordered:
         if not (workers >= 1 and 0 < step_s < math.inf):
             raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
+        require_workers(workers)
     _require_growth(ordered)
     fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
     if len({workers for workers, _ in ordered}) > 2:

@@ -99,7 +99,6 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
     """
     spent_s, update_s = 0.0, 0.0
     ready: list[tuple[float, int]] = []
-    sources = {edge.target: edge.source for edge in graph.edges}
     made_at: dict[str, float] = {}
     forward_s: float | None = None
     for op_id in serial_order(graph):
@@ -116,7 +115,8 @@ def work_of(graph: OpGraph, device_type: str) -> Work:
         if op.kind == _GRADIENT and op.colocate in graph.index:
             size = _as_float32(graph.op(op.colocate or ""))
             if size:
-                ready.append((made_at.get(sources.get(op_id, ""), spent_s), size))
+                made = [made_at[edge.source] for edge in graph.edges_into[op_id] if edge.source in made_at]
+                ready.append((max(made, default=spent_s), size))
     if not spent_s > 0:
         raise InputError(f"graph {graph.name!r} takes no time on a {device_type!r}; profile it first")
     rest = sum(_as_float32(op) for op in graph.ops if op.kind != _GRADIENT) - sum(size for _, size in ready)

@@ -52,8 +52,13 @@ class MicroBatchCosts:
         full_s = roofline_s(op, rates)
         return whole_s * roofline_s(part, rates) / full_s if full_s else whole_s / micro_batches
 
-    def _weight_bytes(self, op: Op) -> int:
-        read = sum(edge.bytes for edge in self.graph.edges_into[op.id] if self.graph.op(edge.source).kind in WEIGHTS)
+    def _weight_bytes(self, op: Op) -> float:
+        edges = self.graph.edges_into[op.id]
+        read: float = sum(edge.bytes for edge in edges if self.graph.op(edge.source).kind in WEIGHTS)
+        unread = sum(edge.bytes for edge in edges) + sum(spec.bytes for spec in op.outputs) - op.bytes_accessed
+        if unread > 0:
+            # An embedding reads the rows of its tokens, which shrink with the batch.
+            read = max(0, read - unread) if "parts" in op.attrs else 0
         made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
         return read + sum(made.values())
 

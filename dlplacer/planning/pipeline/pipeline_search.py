@@ -19,7 +19,8 @@ from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, order_of
 from dlplacer.planning.pipeline.stages.blocks import require_stages
 from dlplacer.planning.pipeline.stages.cuts import MOST_CUTS, Cuts
 from dlplacer.planning.pipeline.stages.merge_blocks import searchable_cuts
-from dlplacer.planning.pipeline.stages.stage_split import SplitProblem, StageSplit, best_split, least_memory_bytes
+from dlplacer.planning.pipeline.stages.shared_memory import fitting_split
+from dlplacer.planning.pipeline.stages.stage_split import SplitProblem, StageSplit, least_memory_bytes
 
 _MOST_PER_DEVICE = 16
 _MOST_PLAYED = 4
@@ -145,18 +146,20 @@ class Search:
         """
         order = order_of(schedule, ranks, micro_batches, self.trains)
         problems, all_tried = self.problems(order, micro_batches)
-        splits = [(problem, split) for problem in problems if (split := best_split(problem)) is not None]
+        found = [(problem, *fitting_split(problem)) for problem in problems]
+        splits = [(problem, split, is_best) for problem, split, is_best in found if split is not None]
         if not splits:
             raise InfeasibleError(self._no_room(problems))
         wraps = len(problems[0].held) > ranks
-        splits.sort(key=lambda pair: (_estimate_s(pair[1], micro_batches), len(pair[0].chain.shared(wraps))))
+        splits.sort(key=lambda each: (_estimate_s(each[1], micro_batches), len(each[0].chain.shared(wraps))))
         name = schedule if self.trains else "forward"
-        plans = [evaluated(self.work, problem, split, order, name) for problem, split in splits[:_MOST_PLAYED]]
-        fitting = [plan for plan in plans if self._fits(plan) and self._keeps_constraints(plan)]
-        if not fitting:
+        exact = all_tried and self.cuts.exact and all(is_best for *_, is_best in found)
+        plans = [evaluated(self.work, problem, split, order, name) for problem, split, _ in splits[:_MOST_PLAYED]]
+        kept = [plan for plan in plans if self._keeps_constraints(plan)]
+        if not kept:
             raise InfeasibleError(self._no_room(problems))
-        best = min(fitting, key=lambda plan: plan.step_s)
-        return best if all_tried and self.cuts.exact else replace(best, exact=False)
+        best = min(kept, key=lambda plan: plan.step_s)
+        return best if exact else replace(best, exact=False)
 
     def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
         """What is to be split, for each sequence of devices worth trying, and whether these are all."""
@@ -200,14 +203,6 @@ class Search:
         kept = all(pin in (device[op].id, device[op].type) for op, pin in held.pins.items() if op in device)
         return kept and all(len({device[op].id for op in ops if op in device}) < 2 for ops in held.colocate)
 
-    def _fits(self, plan: PipelinePlan) -> bool:
-        """A device with several stages needs room for all of them."""
-        for device in self.topology.devices:
-            need = sum(stage.memory_bytes for stage in plan.stages if stage.device == device.id)
-            if device.memory_bytes is not None and need > device.memory_bytes:
-                return False
-        return True
-
     def _no_room(self, problems: Sequence[SplitProblem]) -> str:
         problem = problems[0]
         if self.graph.constraints:
@@ -217,8 +212,10 @@ class Search:
             )
         need = format_bytes(min(map(least_memory_bytes, problems)))
         largest = max(self.topology.devices, key=lambda device: device.memory_bytes or 0)
+        each = problem.stages // len(problem.chain.devices)
+        fits = f"was found whose {each} stages on every device fit together" if each > 1 else "fits"
         return (
-            f"no split into {problem.stages} stages fits: in the best one the fullest stage needs {need} with "
+            f"no split into {problem.stages} stages {fits}: in the best one the fullest stage needs {need} with "
             f"{max(problem.held)} of {problem.micro_batches} micro-batches in flight, and the largest device "
             f"{largest.id!r} has {format_bytes(largest.memory_bytes or 0)}; use more stages, more micro-batches, or "
             "the schedule 1f1b"

@@ -134,7 +134,7 @@ MISTAKES = {
     "empty": ({"g": []}, "group 'g' is empty; leave it out"),
     "circle": ({"g": ["a", "c"]}, "the graph has a cycle"),
     "phases": ({"g": ["a", "late"]}, "group 'g' mixes ops of the phases None, backward; separate them"),
-    "devices": ({"g": ["on x", "on y"]}, "group 'g': no device may run all of its ops, which name x and y"),
+    "devices": ({"g": ["on x", "on y"]}, "group 'g': its ops have no device or type in common, they name x and y"),
 }
 
 

@@ -93,3 +93,22 @@ def test_step_times_that_fall_with_more_devices_are_refused() -> None:
     with pytest.raises(InputError, match=r"0.1 s on 4 devices and 3 s on 2: every worker keeps its mini-batch"):
         fit_scaling([(1, 1.0), (2, 3.0), (4, 0.1)])
     assert fit_scaling([(1, 1.0), (2, 0.9), (4, 1.05)]).best.model.efficiency(4) > 0.9
+
+
+def test_a_hybrid_wins_where_data_parallelism_does_not_train() -> None:
+    """Nothing converges with two workers: 1 x 2 is 1.5 times as fast as one device, which is all that is left."""
+    problem = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 1.5}))
+    assert plan_hybrid(problem, 2).first_win == 2
+    slower = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 0.9}))
+    assert plan_hybrid(slower, 2).first_win is None
+    # The model fits on no device alone.
+    only = HybridProblem(WORK, problem.efficiency, SpeedupTable({2: 1.5}), alone=lambda degree, topology: None)
+    assert plan_hybrid(only, 2).first_win == 2
+
+
+def test_nothing_wins_by_what_is_not_known_of_fewer_devices() -> None:
+    """With 4 workers nothing converges, and 3 were never tried: 2 x 2 may lose against them."""
+    efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 2: 4.0, 4: None}))
+    plan = plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({4: 3.0})), 4)
+    assert plan.at(4).data_parallel is None
+    assert plan.first_win is None

@@ -6,7 +6,7 @@ import pytest
 from planning.pipeline.graphs import chain, dag, random_dag
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
+from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.roofline_times import with_times
@@ -168,6 +168,22 @@ def test_a_micro_batch_reads_the_whole_weight() -> None:
     costs = MicroBatchCosts(with_times(graph, topology), topology)
     assert costs.times("own", 1) == pytest.approx([0, 0, 2.0])
     assert costs.times("own", 4) == pytest.approx([0, 0, 1.25])
+
+
+def test_a_micro_batch_looks_up_its_own_rows() -> None:
+    """100 of 1000 bytes of a table are looked up and returned: half of the batch moves half of 200 bytes."""
+    rows = TensorSpec((5, 5), "float32", 100)
+    ops = (Op("w", "parameter", 0.0, weight_bytes=1000), Op("f", "lookup", bytes_accessed=200, outputs=(rows,)))
+    graph = OpGraph(ops, (Edge("w", "f", 1000),))
+    topology = Topology((Device("d", "own", flops_per_s=1.0, memory_bytes_per_s=100 / 0.7),), (), ())
+    costs = MicroBatchCosts(with_times(graph, topology), topology)
+    assert costs.times("own", 2) == pytest.approx([0, 1.0])
+    # Joined with a product that reads a weight of 400 bytes whole, that stays.
+    both = Op("f", "module", bytes_accessed=200 + 400 + 200, outputs=(rows,), attrs={"parts": [[0, 800, None]]})
+    ops = (ops[0], Op("v", "parameter", 0.0, weight_bytes=400), both)
+    graph = OpGraph(ops, (Edge("w", "f", 1000), Edge("v", "f", 400)))
+    costs = MicroBatchCosts(with_times(graph, topology), topology)
+    assert 4.0 < costs.times("own", 2)[2] < 8.0
 
 
 def test_stages_on_a_real_machine_fit_its_memory() -> None:

@@ -1,6 +1,7 @@
 """Lemma 3.1 of Zou et al. 2017 asked backwards; the lemma itself is `SerialOverhead` of the hybrid planner."""
 
 from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.scaling_efficiency import MOST_WORKERS
 
 
 def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
@@ -13,6 +14,8 @@ def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
     """
     if gpus < 1:
         raise InputError(f"there are {gpus} GPUs; give at least 1")
+    if gpus > MOST_WORKERS:
+        raise InputError(f"there are 10^{len(str(gpus)) - 1} GPUs or more; give at most {MOST_WORKERS:g}")
     if not 0 < wanted_efficiency <= 1:
         raise InputError(f"efficiency is {wanted_efficiency:g}; it must be above 0 and at most 1 (0.8 is 80 %)")
     if wanted_efficiency * gpus <= 1:

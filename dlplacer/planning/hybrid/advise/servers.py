@@ -5,9 +5,11 @@ others.
 """
 
 import math
+import sys
 from fractions import Fraction
 
 from dlplacer.core.errors import InputError
+from dlplacer.planning.hybrid.scaling_efficiency import require_workers
 
 _MOST = 10**9
 
@@ -27,12 +29,13 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
     for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
         if not (value > 0 and math.isfinite(value)):
             raise InputError(f"{name} is {value:g}; it must be positive and finite")
-    if not (load_bytes >= 0 and math.isfinite(load_bytes)):
-        raise InputError(f"load_bytes is {float(load_bytes):g}; it must be finite and at least 0")
+    # A fraction may be larger than any float, and is finite.
+    if not (load_bytes >= 0 and load_bytes < math.inf):
+        raise InputError(f"load_bytes is {_shown(load_bytes)}; it must be finite and at least 0")
     exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
     if exact > _MOST:
         raise InputError(
-            f"{float(load_bytes):g} bytes at {channel_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
+            f"{_shown(load_bytes)} bytes at {channel_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
             f"computation, even with {_MOST:,} channels: compute longer, or load less"
         )
     return max(1, math.ceil(exact))
@@ -48,6 +51,7 @@ def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: flo
     """
     if workers < 1:
         raise InputError(f"there are {workers} workers; give at least 1")
+    require_workers(workers)
     if not (parameter_bytes >= 0 and math.isfinite(parameter_bytes)):
         raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
     return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
@@ -63,4 +67,11 @@ def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, 
     """
     if servers < 1 or not server_bytes_per_s > 0:
         raise InputError(f"{servers} servers of {server_bytes_per_s:g} bytes/s; there must be at least 1, of some rate")
-    return 2 * parameter_bytes * workers / (servers * server_bytes_per_s)
+    if not math.isfinite(parameter_bytes) or math.isinf(server_bytes_per_s):
+        return 2 * parameter_bytes * (workers / servers) / server_bytes_per_s
+    # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
+    return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))
+
+
+def _shown(load_bytes: float | Fraction) -> str:
+    return f"over {sys.float_info.max:g}" if load_bytes > sys.float_info.max else f"{float(load_bytes):g}"

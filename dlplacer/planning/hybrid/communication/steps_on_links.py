@@ -17,6 +17,7 @@ from dlplacer.planning.hybrid.communication.exchange_choices import ExchangeChoi
 from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
 from dlplacer.planning.hybrid.communication.worker_layout import Worker, WorkerLayout
 from dlplacer.planning.hybrid.measurements import MeasuredCollective
+from dlplacer.planning.hybrid.placed_workers import WorkerSplit
 from dlplacer.planning.hybrid.step_workload import Work
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
@@ -30,8 +31,10 @@ class OnMachine:
     """Step times over the links of a machine.
 
     With overlap a group of gradients is sent as soon as all of it is ready, one group after another, while the backward
-    pass goes on; without, everything is sent at the end. Coding takes time on the device. With a period τ above 1 the
-    weights are averaged in one message every τ steps, hidden behind nothing.
+    pass goes on; without, everything is sent at the end. A worker that cuts its mini-batch into micro-batches has the
+    sums of their gradients in the backward pass of the last one alone, and only that pass hides their exchange. Coding
+    takes time on the device. With a period τ above 1 the weights are averaged in one message every τ steps, hidden
+    behind nothing.
 
     Parameters
     ----------
@@ -106,7 +109,7 @@ class OnMachine:
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
         names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
         for grouping in self.groupings if self.overlap else ():
-            groups, step_s = _overlapped(work, team.split.speedup, wire, coding, grouping)
+            groups, step_s = _overlapped(work, team.split, wire, coding, grouping)
             yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
         for period in (period for period in periods if period > 1 or not self.overlap):
             exposed_s = line.time_s(work.gradient_bytes) / period
@@ -157,14 +160,16 @@ def memory_rate(topology: Topology) -> float | None:
     return min((rate for rate in known if rate is not None), default=None)
 
 
-def _overlapped(work: Work, speedup: float, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
+def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
     """Number of groups and step time."""
+    speedup, last = split.speedup, split.speedup * split.micro_batches
     # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
     layers = list(reversed(work.layers))
     sizes = tuple(layer.gradient_bytes for layer in layers)
-    computes = tuple(layer.backward_s / speedup + coding * layer.gradient_bytes for layer in layers)
+    computes = tuple(layer.backward_s / last + coding * layer.gradient_bytes for layer in layers)
     chain = LayerChain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
     cuts = GROUPINGS[grouping](chain)
     exchanged_s = makespan_s(chain, cuts, "backward")
-    computed_s = sum(computes) + work.tail_s / speedup
-    return len(cuts), work.forward_s / speedup + max(exchanged_s, computed_s) + work.update_s / speedup
+    computed_s = sum(computes) + work.tail_s / last
+    before_s = work.forward_s / speedup + (work.backward_s + work.tail_s) * (1 / speedup - 1 / last)
+    return len(cuts), before_s + max(exchanged_s, computed_s) + work.update_s / speedup

@@ -88,6 +88,9 @@ SCHEDULES: dict[str, Callable[[int, int], Order]] = {
 }
 """Name → the order on so many ranks for so many micro-batches. Interleaved has two stages a rank, the others one."""
 
+MOST_MICRO_BATCHES = 2**16
+"""A schedule lists every pass of every micro-batch; with more the list, not the plan, would be the work."""
+
 STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 1}
 
 
@@ -97,12 +100,14 @@ def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True)
     Raises
     ------
     InputError
-        If there is no such schedule, or a count is not positive.
+        If there is no such schedule, a count is not positive, or there are too many micro-batches.
     """
     if schedule not in SCHEDULES:
         raise InputError(f"there is no schedule {schedule!r}; use one of {', '.join(SCHEDULES)}")
     if ranks < 1 or micro_batches < 1:
         raise InputError(f"a pipeline of {ranks} devices and {micro_batches} micro-batches; both must be at least 1")
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise InputError(f"{micro_batches} micro-batches; at most {MOST_MICRO_BATCHES} are planned, pass by pass")
     return SCHEDULES[schedule](ranks, micro_batches) if trains else forward_only(ranks, micro_batches)
 
 

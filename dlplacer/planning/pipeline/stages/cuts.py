@@ -65,6 +65,15 @@ class Cuts:
         )
 
     @cached_property
+    def passing_bytes(self) -> Any:
+        """[earlier cut, later cut] → bytes of `unstashed_bytes` that cross both: they come in and go out again."""
+        sizes = np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
+        # What crosses one cut alone passes through no stage; most tensors of a chain are of that kind.
+        twice = np.flatnonzero((sizes > 0) & (self._crosses.sum(axis=0) > 1))
+        crosses = self._crosses[:, twice].astype(float)
+        return (crosses * sizes[twice]) @ crosses.T
+
+    @cached_property
     def saved_bytes(self) -> Any:
         """[cut] → bytes of the tensors made before it that a backward op reads."""
         per_block = np.zeros(len(self.blocks.members))

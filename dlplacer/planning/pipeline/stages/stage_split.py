@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dlplacer.core.topology import Device
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.planning.pipeline.device_chains import DeviceChain
 from dlplacer.planning.pipeline.stages.cuts import Cuts
@@ -44,6 +45,8 @@ class SplitProblem:
         [stage] → micro-batches in flight there.
     barred
         Device → blocks that pins keep from it.
+    rooms_bytes
+        [stage] → the most that it may take of its device's memory; empty for all of it.
     """
 
     cuts: Cuts
@@ -52,24 +55,26 @@ class SplitProblem:
     micro_batches: int
     held: Sequence[int]
     barred: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rooms_bytes: Sequence[float] = ()
 
     @property
     def stages(self) -> int:
         """How many there are, over all devices."""
         return len(self.held)
 
-    def device_type(self, stage: int) -> str:
-        """Of the device that runs the stage."""
-        return self.chain.devices[stage % len(self.chain.devices)].type
+    def device(self, stage: int) -> Device:
+        """The one that runs the stage."""
+        return self.chain.devices[stage % len(self.chain.devices)]
 
     def stage_s(self, stage: int) -> Any:
         """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite where it may not be."""
-        total_s = self.compute_s[self.device_type(stage)]
+        total_s = self.compute_s[self.device(stage).type]
         seconds = total_s[None, :] - total_s[:, None]
         allowed = self.cuts.nested
-        device = self.chain.devices[stage % len(self.chain.devices)]
+        device = self.device(stage)
         if device.memory_bytes is not None:
-            allowed = allowed & (self.memory_bytes(stage) <= device.memory_bytes)
+            room_bytes = self.rooms_bytes[stage] if self.rooms_bytes else device.memory_bytes
+            allowed = allowed & (self.memory_bytes(stage) <= room_bytes)
         if self.barred.get(device.id):
             inside = self.cuts.inside[:, list(self.barred[device.id])].astype(np.float32)
             allowed = allowed & ((1 - inside) @ inside.T == 0)
@@ -79,13 +84,14 @@ class SplitProblem:
         """[cut before, cut behind] → weights, gradients, state, and what micro-batches in flight keep for backward.
 
         Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
-        those that go out; workspace is counted once, as the largest of any op.
+        those that go out, each once; workspace is counted once, as the largest of any op.
         """
         cuts = self.cuts
         share = 1 / self.micro_batches
         weights = cuts.total(cuts.blocks.weight_bytes)
         saved = cuts.saved_bytes
         kept = (saved[None, :] - saved[:, None]) + cuts.forward_bytes[:, None] + cuts.unstashed_bytes[None, :]
+        kept -= cuts.passing_bytes
         workspace = share * max(cuts.blocks.workspace_bytes, default=0)
         return (weights[None, :] - weights[:, None]) + self.held[stage] * share * kept + workspace
 

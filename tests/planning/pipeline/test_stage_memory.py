@@ -1,0 +1,137 @@
+"""Stages within the memory of their devices: against brute force over every split and sequence of devices."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from planning.pipeline.graphs import all_splits, devices, random_dag
+from planning.pipeline.test_split import per_type
+
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
+from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
+from dlplacer.planning.pipeline.schedule.action import Order, in_flight
+from dlplacer.planning.pipeline.schedule.schedules import order_of
+from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
+from dlplacer.planning.pipeline.stages.shared_memory import fits_together, fitting_split
+
+
+def needs_of(blocks: Blocks, choice: list[int], held: list[int], micro_batches: int) -> list[float]:
+    """[stage] → bytes, tensor by tensor: what comes in, what is made and read backward, what goes out, each once."""
+    needs = []
+    for stage, count in enumerate(held):
+        kept = 0
+        for tensor in blocks.activations:
+            maker, last = choice[tensor.maker], max((choice[reader] for reader in tensor.readers), default=-1)
+            if last >= stage > maker or (maker == stage and (tensor.is_saved or last > stage)):
+                kept += tensor.bytes
+        own = sum(blocks.weight_bytes[block] for block, where in enumerate(choice) if where == stage)
+        needs.append(own + count * kept / micro_batches)
+    return needs
+
+
+def least_bottleneck(graph: OpGraph, topology: Topology, order: Order, micro_batches: int) -> float | None:
+    """Over all splits and sequences of devices that fit; None if none does."""
+    blocks, wiring, held = blocks_of(graph), Wiring(topology), [count for _, count in sorted(in_flight(order).items())]
+    ranks, found = len(order), []
+    for names, choice in itertools.product(
+        itertools.permutations(topology.device_index, ranks), all_splits(blocks, len(held))
+    ):
+        load: Counter[str] = Counter()
+        for stage, need in enumerate(needs_of(blocks, choice, held, micro_batches)):
+            load[names[stage % ranks]] += need  # type: ignore[assignment]
+        rooms = {device.id: device.memory_bytes for device in topology.devices}
+        if any(room is not None and load[name] > room * (1 + 1e-12) for name, room in rooms.items()):
+            continue
+        parts = []
+        for stage in range(len(held)):
+            kind = topology.device(names[stage % ranks]).type
+            own = [block for block, where in enumerate(choice) if where == stage]
+            ops = [op for block in own for op in (*blocks.members[block], *blocks.backward[block])]
+            parts.append(sum(graph.ops[op].time_on(kind) or 0.0 for op in ops) / micro_batches)
+        for border in range(1, len(held)) if ranks > 1 else ():
+            crossing = (
+                tensor.bytes
+                for tensor in blocks.activations
+                if choice[tensor.maker] < border and any(choice[reader] >= border for reader in tensor.readers)
+            )
+            size = sum(crossing) / micro_batches
+            line = wiring.channel(names[(border - 1) % ranks], names[border % ranks])
+            parts.append(line.time_s(size) if size else 0.0)
+        found.append(max(parts))
+    return min(found, default=None)
+
+
+def case(seed: int, schedule: str) -> tuple[OpGraph, Topology, int]:
+    """A random graph, of whose activations some are not read backward, on devices of random types and memories."""
+    draw = Random(f"{seed} {schedule}")
+    graph = per_type(random_dag(seed, draw.randint(4, 6)), {"x": 1.0, "y": 2.5})
+    edges = (each for each in graph.edges if not (each.target.startswith("b") and draw.random() < 0.3))
+    graph = replace(graph, edges=tuple(edges))
+    ranks = draw.choice([1, 2]) if schedule == "interleaved" else draw.choice([2, 3])
+    topology = devices([draw.choice("xy") for _ in range(ranks)])
+    total = sum(op.weight_bytes + op.gradient_bytes for op in graph.ops)
+    rooms = [draw.choice([None, draw.randint(total // 2, 2 * total)]) for _ in range(ranks)]
+    nodes = (replace(device, memory_bytes=room) for device, room in zip(topology.devices, rooms, strict=True))
+    return graph, replace(topology, devices=tuple(nodes)), draw.choice([1, 2, 3]) * ranks
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble", "interleaved"])
+def test_splits_are_those_of_brute_force_within_memories(schedule: str) -> None:
+    infeasible = proven = 0
+    for seed in range(60):
+        graph, topology, micro_batches = case(seed, schedule)
+        order = order_of(schedule, len(topology.devices), micro_batches)
+        try:
+            wanted = least_bottleneck(graph, topology, order, micro_batches)
+            problems, all_tried = Search(graph, topology).problems(order, micro_batches)
+        except InfeasibleError:  # fewer blocks than stages
+            continue
+        found = [(problem, *fitting_split(problem)) for problem in problems]
+        assert all_tried
+        assert all(split is None or fits_together(problem, split) for problem, split, _ in found)
+        best_s = min((split.bottleneck_s for _, split, _ in found if split is not None), default=None)
+        assert (best_s is None) == (wanted is None)
+        infeasible += wanted is None
+        if best_s is not None and all(is_best for *_, is_best in found):
+            proven += 1
+            assert best_s == pytest.approx(wanted)
+        elif best_s is not None and wanted is not None:
+            assert schedule == "interleaved"
+            assert best_s >= wanted * (1 - 1e-9)
+    assert infeasible >= 1
+    assert proven >= 20
+
+
+def test_a_tensor_that_passes_through_a_stage_is_there_once() -> None:
+    """f0 feeds f1 and f2: of the 100 bytes that come into the second stage, all go on, beside its own 4."""
+    edges = (Edge("f0", "f1", 100, tensor="x"), Edge("f0", "f2", 100, tensor="x"), Edge("f1", "f2", 4))
+    graph = OpGraph(tuple(Op(f"f{at}", "op", 1.0) for at in range(3)), edges)
+    plan = plan_pipeline(graph, devices(["x"] * 3, memory_bytes=104), stages=3, micro_batches=1)
+    assert [stage.memory_bytes for stage in plan.stages] == [100, 104, 104]
+
+
+def test_two_stages_of_a_device_share_its_memory() -> None:
+    """Of the split that is best for stages one by one, both stages need more than the device has; others fit."""
+    found = 0
+    for seed in range(120):
+        graph, topology, micro_batches = case(seed, "interleaved")
+        try:
+            plan = Search(graph, topology).plan(len(topology.devices), micro_batches, "interleaved")
+        except InfeasibleError:
+            continue
+        for device in topology.devices:
+            need = sum(stage.memory_bytes for stage in plan.stages if stage.device == device.id)
+            assert device.memory_bytes is None or need <= device.memory_bytes + len(plan.stages)
+        found += not plan.exact
+    assert found >= 3
+
+
+def test_more_micro_batches_than_can_be_listed_are_refused() -> None:
+    with pytest.raises(InputError, match="1000000000 micro-batches; at most 65536 are planned, pass by pass"):
+        plan_pipeline(random_dag(1, 4), devices(["x", "x"]), micro_batches=10**9)
