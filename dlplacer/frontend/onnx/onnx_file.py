@@ -1,5 +1,6 @@
 """An ONNX file, checked, with its axes bound; nothing outside its folder is read and nothing is executed."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from dlplacer.files.disk import read_bytes
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""
 _PROTO_LIMIT_BYTES = 2**31 - 1
+_TOO_LARGE = (
+    "holds more than the 2 GiB that onnx handles, external data included: export it in parts or a smaller dtype"
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
         raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)
     _load_external(model, where)
+    _require_size(model, where)
+    model = _with_output_shapes(model, where)
     _require_valid(model, where)
     model = _with_supported_opset(model, where)
     _name_nodes(model.graph)
@@ -73,11 +79,12 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in held]
 
 
-def _load_external(model: onnx.ModelProto, where: Path) -> None:
+def _load_external(model: Any, where: Path) -> None:
     """Read tensors kept in other files, after making sure that these lie in the model's folder."""
     from onnx.external_data_helper import load_external_data_for_tensor
 
     folder = where.resolve().parent
+    total = model.ByteSize()
     for tensor in _tensors(model.graph, *model.functions):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -90,7 +97,13 @@ def _load_external(model: onnx.ModelProto, where: Path) -> None:
         if not target.is_file():
             raise FileFormatError(str(where), [f"tensor {tensor.name!r} lies in {location!r}, which is not there"])
         try:
+            # Asked first: files of language models fill more memory than there is.
+            total += _length(tensor, target)
+            if total > _PROTO_LIMIT_BYTES:
+                raise FileFormatError(str(where), [_TOO_LARGE])
             load_external_data_for_tensor(tensor, str(folder))
+        except FileFormatError:
+            raise
         except Exception as error:
             raise FileFormatError(str(where), [f"external data: {first_line(error)}"]) from error
         tensor.data_location = onnx.TensorProto.DEFAULT
@@ -121,23 +134,58 @@ def _require_text(message: Any, where: Path) -> None:
                 _require_text(inner, where)
 
 
-def _require_valid(model: Any, where: Path) -> None:
+def _length(tensor: onnx.TensorProto, target: Path) -> int:
+    """Bytes of a tensor in another file: to the end of the file, if the model does not say."""
+    told = {entry.key: int(entry.value) for entry in tensor.external_data if entry.key in ("offset", "length")}
+    return told.get("length") or target.stat().st_size - told.get("offset", 0)
+
+
+def _require_size(model: Any, where: Path) -> None:
     if not model.graph.node and not model.graph.output:
         raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
     if model.ByteSize() > _PROTO_LIMIT_BYTES:
-        held = f"holds {model.ByteSize()} bytes with its external data; onnx handles 2 GiB"
-        raise FileFormatError(str(where), [f"{held}: export it in parts, or in a smaller dtype"])
+        raise FileFormatError(str(where), [_TOO_LARGE])
+
+
+def _with_output_shapes(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
+    """The model with shapes for the outputs that have none, which runtimes take and onnx's checker does not."""
+    if not _shapeless(model.graph):
+        return model
+    with contextlib.suppress(Exception):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    if lacking := _shapeless(model.graph):
+        raise FileFormatError(str(where), [f"{name!r} has no shape, and none follows; give it one" for name in lacking])
+    return model
+
+
+def _shapeless(graph: Any) -> list[str]:
+    """Inputs and outputs of a graph that are tensors without a shape."""
+    return [
+        value.name
+        for value in (*graph.input, *graph.output)
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
+
+
+def _require_valid(model: Any, where: Path) -> None:
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
         raise FileFormatError(str(where), [f"initializer {name!r} is sparse, which no plan can place; store it dense"])
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise FileFormatError(str(where), [first_line(error)]) from error
+        # Behind the message stands the whole graph.
+        told = " ".join(str(error).partition("==> Context")[0].split())
+        raise FileFormatError(str(where), [told or type(error).__name__]) from error
 
 
 def _with_supported_opset(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    newest = onnx.defs.onnx_opset_version()
+    if version is not None and version > newest:
+        raise FileFormatError(
+            str(where), [f"opset {version} is newer than {newest}, the newest of onnx {onnx.__version__}: update onnx"]
+        )
     if version is None or version >= OLDEST_OPSET:
         return model
     try:

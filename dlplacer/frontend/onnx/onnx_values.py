@@ -1,6 +1,6 @@
 """Shapes, types and constness of the values of an ONNX graph."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -30,10 +30,13 @@ class Values:
         Value name → shape, dtype, bytes.
     constant
         Names of the values that do not depend on any input: initializers, and what nodes make of them alone.
+    model
+        The model with these shapes, and with those of the values inside its subgraphs.
     """
 
     specs: dict[str, TensorSpec]
     constant: frozenset[str]
+    model: onnx.ModelProto
 
 
 def values_of(file: OnnxFile) -> Values:
@@ -50,7 +53,9 @@ def values_of(file: OnnxFile) -> Values:
         raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
     graph: Any = inferred.graph
     try:
-        specs = _specs(graph)
+        specs = specs_of(graph)
+        for body in _bodies(graph):
+            specs_of(body)
     except KeyError as error:
         raise FileFormatError(
             str(file.path), [f"a tensor has element type {error}, which onnx does not know"]
@@ -59,23 +64,25 @@ def values_of(file: OnnxFile) -> Values:
     needed = {name for node in file.model.graph.node for name in reads(node)}
     needed.update(value.name for value in file.model.graph.output)
     types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {*_STANDARD_DOMAINS, *(function.domain for function in file.model.functions)}
     missing = [
-        f"{value.name!r}, an input, {_unplaceable(types.get(value.name), value)}"
+        f"{value.name!r}, an input, {_unplaceable(types.get(value.name))}"
         for value in data_inputs(file.model)
         if value.name not in specs
     ]
     missing += [
-        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), node)}"
+        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), known, node.domain)}"
         for node in file.model.graph.node
         for name in node.output
         if name in needed and name not in specs and name not in constant
     ]
     if missing:
         raise FileFormatError(str(file.path), missing[:5])
-    return Values(specs, constant)
+    return Values(specs, constant, inferred)
 
 
-def _specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
+def specs_of(graph: Any) -> dict[str, TensorSpec]:
+    """Name → shape, dtype and bytes of the values of a graph, without those of its subgraphs, that have a shape."""
     specs = {tensor.name: _spec(tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         found = _of_value_info(value)
@@ -84,12 +91,11 @@ def _specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
     return specs
 
 
-def _unplaceable(kind: str | None, maker: Any) -> str:
+def _unplaceable(kind: str | None, known: Container[str] = (), domain: str | None = None) -> str:
     """Why a value cannot be planned."""
     if kind not in (None, "tensor_type"):
         return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
-    domain = getattr(maker, "domain", "")
-    if domain not in _STANDARD_DOMAINS:
+    if domain is not None and domain not in known:
         return f"has no known shape: onnx does not know the ops of domain {domain!r}; give its shape in value_info"
     return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
@@ -97,9 +103,8 @@ def _unplaceable(kind: str | None, maker: Any) -> str:
 def reads(node: onnx.NodeProto) -> list[str]:
     """Names of the values that a node reads, those of its subgraphs from outside included, each once."""
     names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            names += _free(inner)
+    for body in _own_bodies(node):
+        names += _free(body)
     return list(dict.fromkeys(names))
 
 
@@ -112,18 +117,33 @@ def _free(graph: Any) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in own)
 
 
+def _own_bodies(node: Any) -> Iterator[Any]:
+    """The subgraphs of a node, without theirs."""
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
+
+
+def _bodies(graph: Any) -> Iterator[Any]:
+    """All subgraphs of a graph's nodes."""
+    for node in graph.node:
+        for body in _own_bodies(node):
+            yield body
+            yield from _bodies(body)
+
+
 def _constant(model: onnx.ModelProto) -> frozenset[str]:
     given = {value.name for value in data_inputs(model)}
     constant = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         sources = reads(node)
-        if (
-            node.op_type not in _RANDOM
-            and not given.intersection(sources)
-            and all(name in constant for name in sources)
-        ):
+        if not _draws(node) and not given.intersection(sources) and all(name in constant for name in sources):
             constant.update(name for name in node.output if name)
     return frozenset(constant)
+
+
+def _draws(node: Any) -> bool:
+    """Whether a node, or one inside it, draws random numbers."""
+    return node.op_type in _RANDOM or any(_draws(inner) for body in _own_bodies(node) for inner in body.node)
 
 
 def _of_value_info(value: Any) -> TensorSpec | None:
@@ -135,11 +155,23 @@ def _of_value_info(value: Any) -> TensorSpec | None:
     return _spec(value.type.tensor_type.elem_type, tuple(dim.dim_value for dim in dims))
 
 
+def element_of(dtype: str) -> int:
+    """ONNX's number of the element type that `TensorSpec` names so."""
+    return _ELEMENTS[dtype]
+
+
 def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
+    dtype, bits = _element(element)
+    return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))
+
+
+def _element(element: int) -> tuple[str, int]:
+    """Name and bits of an element type."""
     name = onnx.helper.tensor_dtype_to_string(element).removeprefix("TensorProto.")
     if name == "STRING":
-        dtype, bits = "string", _TEXT_BITS
-    else:
-        kind = onnx.helper.tensor_dtype_to_np_dtype(element)
-        dtype, bits = kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
-    return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))
+        return "string", _TEXT_BITS
+    kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+    return kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
+
+
+_ELEMENTS = {_element(element)[0]: element for element in onnx.helper.get_all_tensor_dtypes()}

@@ -10,15 +10,23 @@ from onnx import NodeProto
 from dlplacer.core.op import TensorSpec
 
 _VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
+_READ_IN_PART = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
+"""Ops that read of their first input no more than what they return: an embedding, the rows of its tokens."""
+_OF_SHAPES = frozenset(("Shape", "Size"))
 _ONNX = ("", "ai.onnx")
 """The domain of the ops that are counted: one of the same name in another domain may be anything."""
 
 Specs = Sequence[TensorSpec | None]
 
 
+def is_standard(node: NodeProto) -> bool:
+    """Whether a node is of ONNX's own domain."""
+    return node.domain in _ONNX
+
+
 def is_view(node: NodeProto) -> bool:
     """Whether an op moves no bytes in inference."""
-    return node.op_type in _VIEWS and node.domain in _ONNX
+    return node.op_type in _VIEWS and is_standard(node)
 
 
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
@@ -29,15 +37,22 @@ def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     inputs, outputs
         In the node's order; None for an optional one that is left out.
     """
-    count = _FLOPS.get(node.op_type) if node.domain in _ONNX else None
+    count = _FLOPS.get(node.op_type) if is_standard(node) else None
     return 0.0 if count is None else float(count(node, inputs, outputs))
 
 
 def bytes_of(node: NodeProto, inputs: Specs, outputs: Specs) -> int:
-    """Bytes read and written, each tensor once."""
+    """Bytes read and written, each tensor once; of a tensor that is read in part, that part."""
     if is_view(node):
         return 0
-    return sum(spec.bytes for spec in (*inputs, *outputs) if spec is not None)
+    standard = is_standard(node)
+    written = sum(spec.bytes for spec in outputs if spec is not None)
+    if standard and node.op_type in _OF_SHAPES:
+        return written
+    sizes = {name: spec.bytes for name, spec in zip(node.input, inputs, strict=True) if spec is not None}
+    if standard and node.op_type in _READ_IN_PART and node.input and node.input[0] in sizes:
+        sizes[node.input[0]] = min(sizes[node.input[0]], written)
+    return written + sum(sizes.values())
 
 
 def attribute(node: NodeProto, name: str, default: Any) -> Any:
@@ -92,11 +107,32 @@ def _recurrent(_node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
     return 2.0 * sequence.shape[0] * sequence.shape[1] * (_size(weights) + _size(states))
 
 
+def _attention(node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
+    """Scores of every query with every key, and their product with the values; what a mask hides is counted too."""
+    query, key, value, past = (*inputs[:3], inputs[4] if len(inputs) > 4 else None)
+    if query is None or key is None or value is None or not len(query.shape) == len(key.shape) == len(value.shape):
+        return 0.0
+    if len(query.shape) == 4:
+        batch, heads, queries, width = query.shape
+        keys, value_width = key.shape[2], value.shape[3]
+    elif len(query.shape) == 3:
+        heads, groups = attribute(node, "q_num_heads", 0), attribute(node, "kv_num_heads", 0)
+        if not heads or not groups:
+            return 0.0
+        batch, queries, width = query.shape[0], query.shape[1], query.shape[2] // heads
+        keys, value_width = key.shape[1], value.shape[2] // groups
+    else:
+        return 0.0
+    keys += past.shape[2] if past is not None and len(past.shape) == 4 else 0
+    return 2.0 * batch * heads * queries * keys * (width + value_width)
+
+
 def _size(spec: TensorSpec | None) -> int:
     return 0 if spec is None else prod(spec.shape)
 
 
 _FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
+    "Attention": _attention,
     "Conv": _convolution,
     "ConvInteger": _convolution,
     "ConvTranspose": _convolution,

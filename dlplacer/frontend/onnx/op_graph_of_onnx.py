@@ -7,9 +7,10 @@ from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import structure_sha256
+from dlplacer.frontend.onnx.onnx_bodies import WorkCounter
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
-from dlplacer.frontend.onnx.onnx_work import bytes_of, flops_of, is_view
+from dlplacer.frontend.onnx.onnx_work import is_view
 
 WEIGHT_PREFIX = "weight:"
 _UNKNOWN = TensorSpec((), "float32", 0)
@@ -27,7 +28,8 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
         If a shape is not fixed.
     """
     values = values_of(file)
-    graph = file.model.graph
+    counter = WorkCounter(values.model)
+    graph = values.model.graph
     ops = [_input(value.name, values) for value in data_inputs(file.model)]
     producer: dict[str, tuple[str, int]] = {op.id: (op.id, 0) for op in ops}
     taken = {op.id for op in ops}
@@ -41,7 +43,7 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
                 ops.append(weight)
                 taken.add(weight.id)
                 producer[name] = (weight.id, 0)
-        op = _node(node, values, taken)
+        op = _node(node, values, counter, taken)
         ops.append(op)
         taken.add(op.id)
         for name in reads(node):
@@ -90,17 +92,17 @@ def _weight(name: str, values: Values, taken: set[str]) -> Op:
     )
 
 
-def _node(node: Any, values: Values, taken: set[str]) -> Op:
-    inputs = [_spec(values, name) if name else None for name in node.input]
-    outputs = [_spec(values, name) if name else None for name in node.output]
-    made = tuple(_UNKNOWN if spec is None else spec for spec in outputs)
+def _node(node: Any, values: Values, counter: WorkCounter, taken: set[str]) -> Op:
+    work = counter.work_of(node, values.specs)
+    made = tuple(_spec(values, name) if name else _UNKNOWN for name in node.output)
     return Op(
         _free_name(node.name, taken),
         f"onnx.{node.op_type}",
-        flops=flops_of(node, inputs, outputs),
-        bytes_accessed=bytes_of(node, inputs, outputs),
+        flops=work.flops,
+        bytes_accessed=work.bytes,
         dtype=made[0].dtype if made else None,
         outputs=made,
+        weight_bytes=work.held_bytes,
         output_bytes=0 if is_view(node) else sum(spec.bytes for spec in made),
         phase="forward",
         attrs={"node": node.name},

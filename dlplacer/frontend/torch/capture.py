@@ -16,7 +16,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import build
 from dlplacer.frontend.torch.optimizer import add_updates
 from dlplacer.frontend.torch.refusals import require_traceable
@@ -126,16 +126,18 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
         )
     apply_passes(traced.module.graph, rewrites)
     if (count := micro_batches_of(rewrites)) > 1:
-        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        leaves = flat_inputs(job)
         traced = in_micro_batches(traced, leaves, count)
     copy_given_gradients(traced)
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
     for line in traced.numbers_read:
         warnings.warn(
-            f"{line!r} reads a number out of a tensor; a placed step keeps computing with what it was at capture: "
-            "compute with the tensor itself, or make it a Python number",
+            f"{line!r} reads a number out of a tensor; a placed step computes with what it was at capture, and is "
+            "captured again when an attribute of the module holds another: compute with the tensor itself, or make it "
+            "a Python number",
             stacklevel=4,
         )
+    executable = replace(executable, reads_numbers=bool(traced.numbers_read))
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     _require_own_elements(job, executable)
@@ -222,7 +224,7 @@ def _input_names(job: Job) -> list[str]:
 
 
 def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> dict[str, Any]:
-    tensors = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    tensors = flat_inputs(job)
     described: dict[str, Any] = {
         "entry": job.entry,
         "mode": job.mode,

@@ -39,7 +39,7 @@ def explanation(error: Exception) -> str:
 def depends_on_values(node: fx.Node) -> str:
     """What is wrong with a traced call whose result has no shape before it runs."""
     traces = (earlier.meta.get("stack_trace") or "" for earlier in (node, *node.all_input_nodes))
-    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s+(.+)', next(filter(None, traces), ""))
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', next(filter(None, traces), ""))
     return f"op {node.name!r} ({node.target}) needs the values of its inputs{_at(frames)}; {_BY_VALUES}"
 
 

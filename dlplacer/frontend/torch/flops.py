@@ -18,8 +18,8 @@ def flops_of(node: fx.Node) -> int:
     """FLOPs of a call; 0 for ops that only move or touch elements: their time is that of their bytes.
 
     torch's registry has holes, filled here: the CPU kernel of scaled dot product attention (forward and backward),
-    products of a matrix or vector with a vector, and grouped products are missing, and the backward of a grouped
-    convolution is counted as if it had one group.
+    products of a matrix or vector with a vector, grouped products and linear algebra are missing, and the backward of a
+    grouped convolution is counted as if it had one group.
     """
     args, kwargs = stand_ins(node)
     packet = getattr(node.target, "overloadpacket", None)
@@ -41,6 +41,10 @@ def flops_of(node: fx.Node) -> int:
         return lstm_flops(args[0], node.meta["val"][0])
     if node.target is BACKWARD:
         return 2 * lstm_flops(args[0], args[7])
+    if name in _FACTORIZED:
+        (cubed, matrix), *solved = _FACTORIZED[name]
+        factored, right = float(args[matrix].numel()), sum(times * args[side].numel() for times, side in solved)
+        return round(int(args[matrix].shape[-1]) * float(cubed * factored + right))
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
     return 0
@@ -59,12 +63,61 @@ _PRODUCTS = {
 """Op → how many products it makes, and which of its arguments are their factors."""
 
 
+_FACTORIZED: dict[str, list[tuple[float, int]]] = {
+    "aten.linalg_cholesky_ex": [(1 / 3, 0)],
+    "aten.linalg_lu_factor_ex": [(2 / 3, 0)],
+    "aten._linalg_det": [(2 / 3, 0)],
+    "aten._linalg_slogdet": [(2 / 3, 0)],
+    "aten.linalg_inv_ex": [(2, 0)],
+    "aten._linalg_solve_ex": [(2 / 3, 0), (2, 1)],
+    "aten.linalg_lu_solve": [(0, 0), (2, 2)],
+    "aten.linalg_solve_triangular": [(0, 0), (1, 1)],
+    "aten.cholesky_solve": [(0, 1), (2, 0)],
+}
+"""Op → FLOPs per n³ of its n × n matrices, which argument these are, FLOPs per n² of the columns that it solves for,
+which argument has these (LAPACK Working Note 41, operation counts to leading order)."""
+
+
 def _product_flops(left: Sequence[int], right: Sequence[int]) -> int:
     """FLOPs of a product of matrices, or of groups of rows with a matrix each: every row goes with one of them."""
     columns = right[-1] if len(right) > 1 else 1
     batch = right[0] if len(left) == len(right) == 3 else 1
     rows = left[-2] if len(left) > 1 else 1
     return 2 * batch * rows * left[-1] * columns
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Bytes that a call reads and writes, each tensor once; of a table that is looked up in, the rows that it reads."""
+    value = node.meta["val"]
+    results = value if isinstance(value, (tuple, list)) else (value,)
+    written = sum(result.numel() * result.element_size() for result in results if isinstance(result, torch.Tensor))
+    name = str(getattr(node.target, "overloadpacket", None))
+    if name in _SHAPED_LIKE:
+        return written
+    sizes = {read: tensor_bytes(read.meta["val"]) for read in node.all_input_nodes}
+    if name in _LOOKUPS:
+        table, places = node.args[0], node.args[1]
+        assert isinstance(table, fx.Node)
+        rows = written
+        if isinstance(places, fx.Node) and name in _BAGS:
+            entry = table.meta["val"]
+            rows = places.meta["val"].numel() * math.prod(entry.shape[1:]) * entry.element_size()
+        sizes[table] = min(sizes[table], rows)
+    return written + sum(sizes.values())
+
+
+_SHAPED_LIKE = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+        *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
+    )
+)
+"""Ops that take of their first argument its shape or dtype, and no element."""
+
+_BAGS = frozenset(("aten._embedding_bag", "aten._embedding_bag_forward_only"))
+_LOOKUPS = _BAGS | {"aten.embedding", "aten.gather", "aten.index", "aten.index_select", "aten.take"}
+"""Ops that read of their first argument as much as they return; sums of bags, what they add up."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:

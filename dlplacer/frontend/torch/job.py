@@ -167,3 +167,8 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
     return torch.autocast(
         device.type, dtype=getattr(torch, job.autocast or "bfloat16"), enabled=job.autocast is not None
     )
+
+
+def flat_inputs(job: Job) -> list[Any]:
+    """What a job's step is given, as the leaves of all nesting: arguments, keyword arguments, targets."""
+    return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))

@@ -15,6 +15,7 @@ _CHECKS = (
     aten._assert_async.default,
     aten._assert_async.msg,
     aten._functional_assert_async.msg,
+    aten._linalg_check_errors.default,
 )
 
 

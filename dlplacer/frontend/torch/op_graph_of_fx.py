@@ -12,7 +12,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
 from dlplacer.frontend.torch.capture_failure import depends_on_values
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode
-from dlplacer.frontend.torch.flops import flops_of, tensor_bytes
+from dlplacer.frontend.torch.flops import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.hazards import write_after_read
@@ -91,8 +91,7 @@ class _Builder:
                 op_id,
                 nodes.kind_of(node),
                 flops=flops_of(node),
-                bytes_accessed=sum(edge.bytes for edge in self.edges[len(self.edges) - len(reads) :])
-                + sum(spec.bytes for spec in specs),
+                bytes_accessed=bytes_of(node),
                 dtype=next(spec.dtype for spec in specs if spec.dtype != "none"),
                 outputs=specs,
                 phase=self._phase(node),

@@ -8,10 +8,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.hooks import (
     accumulation_hooks,
     global_backward_hook,
@@ -35,7 +34,7 @@ def require_traceable(job: Job, input_names: Sequence[str]) -> None:
     CaptureError
         Naming the module, tensor or input, and the way out.
     """
-    leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    leaves = flat_inputs(job)
     for name, leaf in zip(input_names, leaves, strict=True):
         _require_input(name, leaf)
     named: Mapping[str, torch.Tensor] = {**dict(job.module.named_parameters()), **dict(job.module.named_buffers())}

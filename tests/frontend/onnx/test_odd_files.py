@@ -112,7 +112,34 @@ def of_a_foreign_domain(path: Path) -> Path:
     return written(path, nodes, [INFO("x", FLOAT, [4])], [INFO("y", FLOAT, [4])])
 
 
+def of_a_cycle(path: Path) -> Path:
+    nodes = [helper.make_node("Add", ["x", "z"], ["y"], name="add"), helper.make_node("Neg", ["y"], ["z"])]
+    return written(path, nodes, [INFO("x", FLOAT, [4])], [INFO("z", FLOAT, [4])])
+
+
+def of_an_input_without_shape(path: Path) -> Path:
+    return written(path, [RELU], [INFO("x", FLOAT, None)], [INFO("y", FLOAT, None)])
+
+
+def of_a_future_opset(path: Path) -> Path:
+    return save(path, [RELU], {"x": [4]}, {"y": [4]}, opset=999)
+
+
+def of_three_gib(path: Path) -> Path:
+    """Nothing but the end of the file is on the disk; reading it would show."""
+    with (path.parent / "w.bin").open("wb") as stream:
+        stream.truncate(3 << 30)
+    held = TensorProto(name="w", data_type=FLOAT, dims=[3 << 28], data_location=TensorProto.EXTERNAL)
+    held.external_data.add(key="location", value="w.bin")
+    shape = [INFO(name, FLOAT, [3 << 28]) for name in "xy"]
+    return written(path, [helper.make_node("Add", ["x", "w"], ["y"])], shape[:1], shape[1:], [held])
+
+
 REFUSED = {
+    "cycle": (of_a_cycle, "input 'z' of node: name: add OpType: Add is not output of any previous nodes"),
+    "input without shape": (of_an_input_without_shape, "'x' has no shape, and none follows; give it one"),
+    "future opset": (of_a_future_opset, r"opset 999 is newer than \d+, the newest of onnx .*: update onnx"),
+    "3 GiB": (of_three_gib, "holds more than the 2 GiB that onnx handles, external data included"),
     "sparse initializer": (sparse, "initializer 'sp' is sparse, which no plan can place; store it dense"),
     "sequence input": (of_sequences, "'s', an input, has type sequence, which has no size"),
     "foreign domain": (
@@ -136,6 +163,13 @@ def test_a_shape_in_the_file_stands_in_for_one_that_cannot_be_inferred(tmp_path:
     onnx.save(model, str(path))
     graph = onnx_graph(read_onnx(path))
     assert [op.kind for op in graph.ops if "node" in op.attrs] == ["onnx.Foo", "onnx.Relu"]
+
+
+def test_an_output_without_shape_takes_the_one_that_follows(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.onnx", [RELU], [INFO("x", FLOAT, ["batch", 4])], [INFO("y", FLOAT, None)])
+    file = read_onnx(path, {"batch": 3})
+    assert onnx_graph(file).ops[-1].outputs[0].shape == (3, 4)
+    assert results(file)["y"].shape == (3, 4)
 
 
 def test_elements_smaller_than_a_byte_are_packed(tmp_path: Path) -> None:

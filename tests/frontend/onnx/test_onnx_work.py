@@ -16,7 +16,13 @@ Value = tuple[str, int, list[int]]
 
 
 def op_of(
-    folder: Path, node: Any, inputs: Sequence[Value], output: list[int], kind: int = FLOAT, before: Sequence[Any] = ()
+    folder: Path,
+    node: Any,
+    inputs: Sequence[Value],
+    output: list[int],
+    kind: int = FLOAT,
+    before: Sequence[Any] = (),
+    opset: int = 19,
 ) -> Op:
     """The op that a node becomes in a model of its own, which also knows a domain ``acme``."""
     node.name = "node"
@@ -27,8 +33,8 @@ def op_of(
         [helper.make_tensor_value_info("y", kind, output)],
         [helper.make_tensor("k", FLOAT, [2, 2], [1.0] * 4)],
     )
-    opsets = [helper.make_opsetid("", 19), helper.make_opsetid("acme", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(folder / "m.onnx"))
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("acme", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), str(folder / "m.onnx"))
     return onnx_graph(read_onnx(folder / "m.onnx")).op("node")
 
 
@@ -81,3 +87,39 @@ def test_a_constant_of_unknown_shape_ends_no_reading(tmp_path: Path) -> None:
     made = [helper.make_node("NonZero", ["k"], ["n"]), helper.make_node("Cast", ["n"], ["f"], to=FLOAT)]
     op = op_of(tmp_path, helper.make_node("Gemm", ["f", "x"], ["y"]), [("x", FLOAT, [4, 8])], [2, 8], before=made)
     assert op.kind == "onnx.Gemm"
+
+
+def test_a_lookup_reads_the_rows_that_it_returns(tmp_path: Path) -> None:
+    inputs = [("x", FLOAT, [1000, 8]), ("i", TensorProto.INT64, [3])]
+    op = op_of(tmp_path, helper.make_node("Gather", ["x", "i"], ["y"]), inputs, [3, 8])
+    assert op.bytes_accessed == 2 * (3 * 8 * 4) + 3 * 8
+    few = [("x", FLOAT, [2, 8]), ("i", TensorProto.INT64, [3])]
+    assert op_of(tmp_path, helper.make_node("Gather", ["x", "i"], ["y"]), few, [3, 8]).bytes_accessed == 64 + 96 + 24
+    foreign = helper.make_node("Gather", ["x", "i"], ["y"], domain="acme")
+    assert op_of(tmp_path, foreign, inputs, [3, 8]).bytes_accessed == 32_000 + 96 + 24
+
+
+def test_a_tensor_that_is_read_twice_counts_once_and_a_shape_reads_no_elements(tmp_path: Path) -> None:
+    x = [("x", FLOAT, [4, 6])]
+    assert op_of(tmp_path, helper.make_node("Mul", ["x", "x"], ["y"]), x, [4, 6]).bytes_accessed == 2 * 96
+    shape = op_of(tmp_path, helper.make_node("Shape", ["x"], ["y"]), x, [2], TensorProto.INT64)
+    assert shape.bytes_accessed == 2 * 8
+
+
+# 8 heads of 2 sequences: 5 queries, 7 keys and 3 before them, of 16 elements, values of 12.
+@pytest.mark.parametrize(
+    ("shapes", "output", "options"),
+    [
+        (([2, 8, 5, 16], [2, 4, 7, 16], [2, 4, 7, 12]), [2, 8, 5, 12], {}),
+        (([2, 5, 128], [2, 7, 64], [2, 7, 48]), [2, 5, 96], {"q_num_heads": 8, "kv_num_heads": 4}),
+    ],
+)
+def test_attention_counts_scores_and_sums(
+    tmp_path: Path, shapes: Sequence[list[int]], output: list[int], options: dict[str, int]
+) -> None:
+    inputs = [(name, FLOAT, shape) for name, shape in zip(("q", "keys", "v"), shapes, strict=True)]
+    node = helper.make_node("Attention", ["q", "keys", "v"], ["y"], **options)
+    assert op_of(tmp_path, node, inputs, output, opset=23).flops == 2 * (2 * 8 * 5 * 7) * (16 + 12)
+    past = [("p", FLOAT, [2, 4, 3, 16]), ("r", FLOAT, [2, 4, 3, 12])]
+    node = helper.make_node("Attention", ["q", "keys", "v", "", "p", "r"], ["y", "pk", "pv"], **options)
+    assert op_of(tmp_path, node, [*inputs, *past], output, opset=23).flops == 2 * (2 * 8 * 5 * 10) * (16 + 12)

@@ -79,6 +79,11 @@ def repeats_rows_by_value(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(torch.repeat_interleave(x, counts, dim=0))  # this line
 
 
+def selects_in_a_lambda(self: Any, x: torch.Tensor) -> torch.Tensor:
+    select = lambda row: row[row > 0].sum()  # this line  # noqa: E731
+    return self.fc(x) + select(x)
+
+
 def asks_numpy(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x) * float(x.detach().numpy().sum())  # this line
 
@@ -103,6 +108,7 @@ def line_of(function: Callable[..., Any]) -> str:
         loops_as_often_as_a_value_says,
         indexes_a_list_by_a_value,
         repeats_rows_by_value,
+        selects_in_a_lambda,
         asks_numpy,
     ],
     ids=lambda function: function.__name__,

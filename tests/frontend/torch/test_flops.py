@@ -110,6 +110,31 @@ def test_products_that_torchs_counter_does_not_know(call: Any, shapes: list[tupl
     assert summed(Job(Product(), tuple(torch.randn(shape) for shape in shapes), mode="infer")) == flops
 
 
+# Two matrices of side 30 and two of 30 rows of 4 columns: n³ is 27,000, n²k is 3,600. Operation counts of LAPACK.
+@pytest.mark.parametrize(
+    ("call", "flops"),
+    [
+        (lambda a, b: torch.linalg.cholesky(a), 2 * 27_000 / 3),
+        (lambda a, b: torch.linalg.inv(a), 2 * 2 * 27_000),
+        (lambda a, b: torch.linalg.det(a), 2 * 2 * 27_000 / 3),
+        (lambda a, b: torch.linalg.slogdet(a)[1], 2 * 2 * 27_000 / 3),
+        (lambda a, b: torch.linalg.solve(a, b), 2 * (2 * 27_000 / 3 + 2 * 3_600)),
+        (lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b), 2 * (2 * 27_000 / 3 + 2 * 3_600)),
+        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), 2 * 3_600),
+        (lambda a, b: torch.cholesky_solve(b, a), 2 * 2 * 3_600),
+    ],
+    ids=["cholesky", "inv", "det", "slogdet", "solve", "lu_solve", "solve_triangular", "cholesky_solve"],
+)
+def test_linear_algebra_that_torchs_counter_does_not_know(call: Any, flops: float) -> None:
+    class Algebra(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return call(a, b)
+
+    assert (
+        summed(Job(Algebra(), (torch.eye(30).expand(2, 30, 30).clone(), torch.ones(2, 30, 4)), mode="infer")) == flops
+    )
+
+
 # 2 sequences of 8 tokens, each with its 2 best experts: 32 rows. Every expert is a matrix of 16x64, then one of 32x16.
 # Backward makes two products for each of forward.
 def test_a_mixture_of_experts_counts_every_row_once() -> None:
@@ -143,3 +168,36 @@ def test_ops_that_only_touch_elements_have_none() -> None:
 )
 def test_bytes_that_travel(tensor: torch.Tensor, size_bytes: int) -> None:
     assert tensor_bytes(tensor) == size_bytes
+
+
+# Rows of 8 float32 are 32 bytes, an index is 8. Twelve indices: 12 rows in and out; bags of 4 add them up to 3 rows.
+@pytest.mark.parametrize(
+    ("call", "size_bytes"),
+    [
+        (lambda table, places: functional.embedding(places, table), 2 * 12 * 32 + 12 * 8),
+        (lambda table, places: table[places], 2 * 12 * 32 + 12 * 8),
+        (lambda table, places: table.index_select(0, places), 2 * 12 * 32 + 12 * 8),
+        (lambda table, places: table.gather(0, places[:, None]), 2 * 12 * 4 + 12 * 8),
+        (lambda table, places: torch.zeros_like(table), 1000 * 32),
+        (lambda table, places: table * table, 2 * 1000 * 32),
+    ],
+    ids=["embedding", "index", "index_select", "gather", "zeros_like", "square"],
+)
+def test_a_lookup_reads_the_rows_that_it_returns(call: Any, size_bytes: int) -> None:
+    class Lookup(nn.Module):
+        def forward(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            return call(table, places)
+
+    graph = capture(Job(Lookup(), (torch.randn(1000, 8), torch.arange(12)), mode="infer"))
+    (op,) = (op for op in graph.ops if op.kind.startswith("aten."))
+    assert op.bytes_accessed == size_bytes
+
+
+def test_a_bag_reads_the_rows_that_it_adds_up() -> None:
+    bag = nn.EmbeddingBag(1000, 8, mode="sum")
+    op = capture(Job(bag, (torch.arange(12).view(3, 4),), mode="infer")).ops[-1]
+    own = sum(spec.bytes for spec in op.outputs)
+    assert op.bytes_accessed == own + 12 * 32 + 12 * 8 + 3 * 8
+    small = nn.EmbeddingBag(2, 8, mode="sum")
+    op = capture(Job(small, (torch.zeros(3, 4, dtype=torch.long),), mode="infer")).ops[-1]
+    assert op.bytes_accessed == own + 2 * 32 + 12 * 8 + 3 * 8

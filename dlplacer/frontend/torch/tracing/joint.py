@@ -7,7 +7,7 @@ import contextlib
 import functools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,6 +124,7 @@ def _joint_graph(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
         stack.enter_context(torch._dynamo.config.patch(allow_rnn=True, ignore_logging_functions=spoken()))
+        stack.enter_context(_unordered_checks())
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
@@ -137,6 +138,23 @@ def _joint_graph(
             raise CaptureError(explanation(error)) from error
         finally:
             torch._dynamo.reset()
+
+
+@contextlib.contextmanager
+def _unordered_checks() -> Iterator[None]:
+    """Without the token that orders the checks of linear algebra, which are left out of a graph as assertions are.
+
+    From torch 2.13 on the joint graph of ``torch.linalg.inv`` and the like would have it as an input and an output.
+    """
+    from torch._higher_order_ops.effects import _get_effect, _register_effectful_op
+
+    check = torch.ops.aten._linalg_check_errors.default
+    before = _get_effect(check)
+    _register_effectful_op(check, None)
+    try:
+        yield
+    finally:
+        _register_effectful_op(check, before)
 
 
 def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
         tensor = tensors[name]
         place = _storage(tensor)
         for other, beside in of_storage[place].items() if place is not None else ():
-            if beside is not tensor and _share(tensor, beside):
+            if beside is not tensor and share_elements(tensor, beside):
                 return name, other
     return None
 
@@ -40,7 +40,7 @@ def _storage(tensor: torch.Tensor) -> int | None:
     return tensor.untyped_storage().data_ptr()
 
 
-def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one storage have an element in common."""
     (begin, end), (low, high) = extent(one), extent(other)
     if end <= low or high <= begin:
