@@ -42,7 +42,7 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     if device_type is not None:
         require_known_type(device_type)
     text = _read(path)
-    start = text.lstrip("\ufeff \t\r\n")
+    start = text.lstrip()
     if start.startswith("<"):
         return parse_nccl_xml(text, str(path), path.stem, device_type)
     if start.startswith(("{", "[")):
@@ -70,6 +70,6 @@ def _of_type(device: Device, device_type: str) -> Device:
 def _read(path: Path) -> str:
     try:
         content = read_bytes(path, MAX_BYTES)
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text"]) from error

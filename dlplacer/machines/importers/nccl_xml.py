@@ -25,8 +25,10 @@ _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)\s*GT/s")
 _LATENCY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MAX_DEPTH = 64
 _NVSWITCH_CLASSES, _CPU_CLASS = ("0x068000",), "0x068001"
-_SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "arm64": 6e9, "ppc64": 32e9}
+_SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "  Shanghai  ": 6e9, "arm64": 6e9, "ppc64": 32e9}
 """Between sockets, by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s where neither is known."""
+_INTEL_BYTES_PER_S = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
+"""Least model number of Intel's family 6 → bytes per second: Emerald Rapids, Sapphire Rapids, Skylake, those before."""
 _NETWORK, _SWITCH = "network", "nvswitch"
 
 
@@ -60,6 +62,11 @@ def parse_nccl_xml(text: str, where: str, name: str = "", device_type: str | Non
     FileFormatError
         If it is no such file, naming the line; a document type, which could define entities, is refused.
     """
+    if re.search(r"<!DOCTYPE\s+topology|<topology[\s>]", text):
+        raise FileFormatError(
+            where,
+            ["hwloc's topology (lstopo), which tells no rates; give what nvidia-smi topo -m prints, or NCCL's file"],
+        )
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])
     try:
@@ -116,10 +123,16 @@ def _read_cpu(cpu: ElementTree.Element, found: _Found, mistakes: list[str]) -> N
     while name in found.routers:
         name += "'"
     found.routers[name] = Router(name)
-    rate = _SOCKET_BYTES_PER_S.get(cpu.get("vendor", ""), _SOCKET_BYTES_PER_S.get(cpu.get("arch", ""), 10e9))
-    found.sockets.setdefault(host, []).append((name, rate))
+    found.sockets.setdefault(host, []).append((name, _socket_rate(cpu)))
     for child in cpu:
         _read_pci(child, name, prefix, found, mistakes)
+
+
+def _socket_rate(cpu: ElementTree.Element) -> float:
+    vendor, model = cpu.get("vendor", ""), _whole(cpu.get("modelid", ""))
+    if vendor == "GenuineIntel" and cpu.get("familyid") == "6" and model is not None:
+        return next(rate for least, rate in _INTEL_BYTES_PER_S if model >= least)
+    return _SOCKET_BYTES_PER_S.get(vendor, _SOCKET_BYTES_PER_S.get(cpu.get("arch", ""), 10e9))
 
 
 def _read_pci(element: ElementTree.Element, above: str, prefix: str, found: _Found, mistakes: list[str]) -> None:
@@ -221,8 +234,8 @@ def _read_nic(nic: ElementTree.Element, above: str, found: _Found, rate: float |
 
 def _join_sockets(found: _Found) -> None:
     for sockets in found.sockets.values():
-        for (one, rate), (other, _) in combinations(sockets, 2):
-            found.links.append(Link(one, other, rate, SOCKET_LATENCY_S.value))
+        for (one, rate), (other, other_rate) in combinations(sockets, 2):
+            found.links.append(Link(one, other, min(rate, other_rate), SOCKET_LATENCY_S.value))
 
 
 def _join_nvlinks(found: _Found, where: str) -> None:
@@ -252,7 +265,10 @@ def _join_nvlinks(found: _Found, where: str) -> None:
 
 def _direct_links(found: _Found, direct: "Counter[tuple[str, str]]") -> Iterator[Link]:
     for (one, other), count in direct.items():
-        if one < other or (other, one) not in direct:
+        # Each end tells its own; what only one of them has carries nothing both ways.
+        back = direct.get((other, one))
+        if back is None or one < other:
+            count = count if back is None else min(count, back)
             yield _nvlink(found, one, other, count, NVLINK_LATENCY_S.value)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import parse_quantity
 from dlplacer.files.topology_file import topology_from_dict
 
 _RATES = ("bytes_per_s", "bandwidth", "bw")
@@ -35,7 +36,11 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
         raise FileFormatError(
             where, ["'nodes' and 'edges' (or 'links') must be lists, as networkx.node_link_data writes"]
         )
-    mistakes = [f"nodes[{place}]: no object with an id" for place, node in enumerate(nodes) if not _has(node, "id")]
+    mistakes = [
+        f"nodes[{place}]: no object with an id"
+        for place, node in enumerate(nodes)
+        if not _has(node, "id") or node["id"] is None
+    ]
     mistakes += [
         f"edges[{place}]: no object with a source and a target"
         for place, edge in enumerate(edges)
@@ -87,7 +92,9 @@ def _edges(edges: list[Mapping[str, Any]], directed: bool, where: str) -> list[d
             "latency_s": _first(edge, _LATENCIES) or 0,
         }
         entry |= {key: edge[key] for key in ("duplex", "count") if key in edge}
-        found.setdefault((entry["source"], entry["target"]), []).append(entry)
+        pair = entry["source"], entry["target"]
+        # Without directions it does not matter which end a parallel edge names first.
+        found.setdefault(pair if directed or pair[::-1] not in found else pair[::-1], []).append(entry)
     merged: dict[frozenset[str], dict[str, Any]] = {}
     for pair, entries in found.items():
         first = entries[0]
@@ -99,7 +106,7 @@ def _edges(edges: list[Mapping[str, Any]], directed: bool, where: str) -> list[d
         back = merged.get(frozenset(pair))
         if back is None:
             merged[frozenset(pair)] = bonded
-        elif not directed or _cost(back) != _cost(bonded) or back.get("count") != bonded.get("count"):
+        elif _cost(back) != _cost(bonded) or back.get("count", 1) != bonded.get("count", 1):
             raise FileFormatError(
                 where, [f"edges {pair[0]!r} – {pair[1]!r}: the two directions differ; links are symmetric"]
             )
@@ -107,7 +114,19 @@ def _edges(edges: list[Mapping[str, Any]], directed: bool, where: str) -> list[d
 
 
 def _cost(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return entry["bytes_per_s"], entry["latency_s"], entry.get("duplex", "full")
+    return (
+        _value(entry["bytes_per_s"], "bytes_per_s"),
+        _value(entry["latency_s"], "seconds"),
+        entry.get("duplex", "full"),
+    )
+
+
+def _value(given: Any, dimension: str) -> Any:
+    """What a text with a unit says; what is none is told of where the file is read."""
+    try:
+        return parse_quantity(given, dimension) if isinstance(given, str) else given
+    except ValueError:
+        return given
 
 
 def _has(value: Any, *keys: str) -> bool:

@@ -16,6 +16,10 @@ _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
 
 
+_NODE_WORDS = 16
+"""Words of 64 bits that hold the largest number of NUMA nodes that Linux is built for, 1024."""
+
+
 def nvml_topology(nvml: Any = None) -> Topology:
     """Devices ``gpu0``… with type, memory, NVLinks and PCIe tree.
 
@@ -75,11 +79,10 @@ def _read(nvml: Any) -> Topology:
         # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
         level = _optional(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
         cells[one][other] = cells[other][one] = "SYS" if level is None else _ANCESTORS.get(int(level), "SYS")
-    numa = tuple(_optional(nvml, "nvmlDeviceGetNumaNodeId", handle) for handle in handles)
     matrix = TopoMatrix(
         tuple(device.id.upper() for device in devices),
         tuple(map(tuple, cells)),
-        tuple(None if node is None else str(node) for node in numa),
+        tuple(_numa(nvml, handle) for handle in handles),
     )
     slots = [_slot(nvml, handle, device.type) for handle, device in zip(handles, devices, strict=True)]
     links, routers = pcie_tree(matrix, [device.id for device in devices], min(slots))
@@ -97,6 +100,17 @@ def _device(nvml: Any, index: int, handle: Any) -> Device:
     memory = _optional(nvml, "nvmlDeviceGetMemoryInfo", handle)
     memory_bytes = None if memory is None else int(memory.total)
     return device_of_type(f"gpu{index}", name, memory_bytes, {"product": name, "busid": _bus(nvml, handle)})
+
+
+def _numa(nvml: Any, handle: Any) -> str | None:
+    """The NUMA nodes of the host that are nearest to a GPU, or None if it does not say.
+
+    ``nvmlDeviceGetNumaNodeId`` is of no use: that is a node of the GPU's own memory, as Grace Hopper's have one each.
+    """
+    scope = getattr(nvml, "NVML_AFFINITY_SCOPE_NODE", 0)
+    words = _optional(nvml, "nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, scope) or ()
+    nodes = [64 * place + bit for place, word in enumerate(words) for bit in range(64) if int(word) >> bit & 1]
+    return ",".join(map(str, nodes)) or None
 
 
 def _slot(nvml: Any, handle: Any, device_type: str) -> float:

@@ -28,12 +28,17 @@ class Generation:
     pcie: int
 
 
+_BRIDGED = "pairs joined by an NVLink bridge, compute capability 8.6"
 _NO_NVLINK = Figure(_NVLINK_SHARE * 25e9, "of no use: these boards have no NVLinks; as UNKNOWN where a file says so")
 
 GENERATIONS = {
     "P100": Generation(Figure(18e9, f"{_NCCL}: SM60_NVLINK_BW"), 4, 3),
     "V100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 2.0"), 6, 3),
     "A100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 3.0"), 12, 4),
+    **dict.fromkeys(
+        ("A40", "A6000", "RTX3090", "sm86"),
+        Generation(Figure(12e9, f"{_NCCL}: SM86_NVLINK_BW; {_BRIDGED}"), 4, 4),
+    ),
     "H100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
     "H200": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
     "B200": Generation(Figure(_NVLINK_SHARE * 50e9, "0.83 × 50 GB/s of NVLink 5.0"), 18, 5),
@@ -54,6 +59,7 @@ SOCKET_BYTES_PER_S = Figure(10e9, f"{_NCCL}: SKL_QPI_BW")
 SOCKET_LATENCY_S = Figure(5e-6, "GPUs of two sockets are 11 to 20 us apart (issue 230 of NVIDIA/cuda-samples)")
 
 _CODES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
+_MOST_LANES = 32
 _SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -69,8 +75,11 @@ def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
     ----------
     transfers_per_s_e9
         GT/s as PCIe counts it: 8 for generation 3, 16 for 4, 32 for 5; the nearest known value is taken.
+    width
+        Lanes. PCIe has at most 32: of what they do not know virtual machines say 63 or 255, which is taken as 16.
     """
     nearest = min(_CODES, key=lambda speed: abs(speed - transfers_per_s_e9))
+    width = width if width <= _MOST_LANES else 16
     return width * _CODES[nearest] / 80 * 1e9
 
 

@@ -13,6 +13,7 @@ class FakeNvml:
     NVMLError = NVMLError
     NVML_NVLINK_MAX_LINKS = 6
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    NVML_AFFINITY_SCOPE_NODE = 0
 
     def __init__(self, count: int = 3, driver: bool = True) -> None:
         self.count, self.driver, self.open = count, driver, 0
@@ -44,6 +45,9 @@ class FakeNvml:
         return 10 if {one, other} == {0, 1} else 50
 
     def nvmlDeviceGetNumaNodeId(self, handle: int) -> int:
+        raise NVMLError("Not Supported")
+
+    def nvmlDeviceGetMemoryAffinity(self, handle: int, words: int, scope: int) -> list[int]:
         raise NVMLError("Not Supported")
 
     def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:

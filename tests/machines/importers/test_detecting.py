@@ -51,6 +51,38 @@ def test_gpus_that_tell_less() -> None:
     assert {link.count for link in box.links if {link.source, link.target} == {"gpu0", "gpu1"}} == {2}
 
 
+@pytest.mark.parametrize(
+    ("masks", "sockets"),
+    [
+        ([0b1, 0b1, 0b1], [{0, 1, 2}]),
+        ([0b1, 0b1, 0b100], [{0, 1}, {2}]),
+        ([0b11, 0b11, 1 << 64], [{0, 1}, {2}]),
+        ([0, 0, 0], [{0, 1}, {2}]),
+    ],
+)
+def test_sockets_are_those_of_the_nearest_nodes_not_of_the_gpus_own(masks: list[int], sockets: list[set[int]]) -> None:
+    """GPUs of Grace Hopper are NUMA nodes themselves, a number each; all routes but those of gpu0 and gpu1 are SYS."""
+
+    class Coherent(FakeNvml):
+        def nvmlDeviceGetNumaNodeId(self, handle: int) -> int:
+            return 10 + handle
+
+        def nvmlDeviceGetMemoryAffinity(self, handle: int, words: int, scope: int) -> list[int]:
+            assert scope == self.NVML_AFFINITY_SCOPE_NODE
+            return [masks[handle] >> 64 * word & (2**64 - 1) for word in range(words)]
+
+        def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+            return 10 if {one, other} == {0, 1} else 50
+
+    box = nvml_topology(Coherent())
+    below = {link.source: link.target for link in box.links if link.target.startswith(("pcie", "cpu"))}
+    of_socket: dict[str, set[int]] = {}
+    for gpu in range(3):
+        above = below[f"gpu{gpu}"]
+        of_socket.setdefault(below[above] if above.startswith("pcie") else above, set()).add(gpu)
+    assert list(of_socket.values()) == sockets
+
+
 def test_a_gpu_that_is_lost_is_told_in_a_line() -> None:
     class Lost(FakeNvml):
         def nvmlDeviceGetHandleByIndex(self, index: int) -> int:

@@ -18,7 +18,8 @@ from dlplacer.files.load import load_topology
 from dlplacer.files.locate import shipped_folder
 from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 from dlplacer.machines.importers.any_format import import_topology
-from dlplacer.machines.importers.products import unlimited_gpus
+from dlplacer.machines.importers.products import type_of_name, unlimited_gpus
+from dlplacer.machines.importers.rates import generation_of
 
 
 @pytest.fixture
@@ -268,3 +269,76 @@ def test_solving_on_gpus_of_unlimited_memory_warns(tmp_path: Path, capsys: pytes
     assert json.loads(said.out)["status"] == "optimal"
     with pytest.warns(UserWarning, match="leaves the memory of g"):
         place(graph, tmp_path / "box.json")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "bytes_per_s"),
+    [
+        ('vendor="GenuineIntel" familyid="6" modelid="79"', 6e9),  # Broadwell
+        ('vendor="GenuineIntel" familyid="6" modelid="85"', 10e9),  # Skylake
+        ('vendor="GenuineIntel" familyid="6" modelid="143"', 22e9),  # Sapphire Rapids
+        ('vendor="GenuineIntel" familyid="6" modelid="207"', 40e9),  # Emerald Rapids
+        ('vendor="GenuineIntel"', 10e9),
+        ('vendor="AuthenticAMD" familyid="25" modelid="17"', 16e9),
+        ('vendor="" arch="arm64"', 6e9),
+    ],
+)
+def test_sockets_are_as_fast_as_nccl_takes_them(imported, cpu: str, bytes_per_s: float) -> None:
+    sockets = "".join(
+        f'<cpu numaid="{place}" host_hash="0x1" {cpu}>'
+        f'<pci busid="0000:{place}5:00.0"><gpu dev="{place}" sm="90"/></pci></cpu>'
+        for place in range(2)
+    )
+    box = imported(f"<system version='1'>{sockets}</system>")
+    assert links(box)["cpu0", "cpu1"][1] == pytest.approx(bytes_per_s / 1e9)
+
+
+def test_nvlinks_that_only_one_end_has_are_not_counted(imported) -> None:
+    first = '<nvlink target="0000:16:00.0" count="2" tclass="0x030200"/>'
+    second = '<nvlink target="0000:15:00.0" count="2" tclass="0x030200"/>'
+    text = NCCL_XML.replace(second, second.replace('count="2"', 'count="1"'))
+    assert first in text
+    assert links(imported(text))["gpu0", "gpu1"][0] == 1
+
+
+def test_widths_that_no_slot_has_are_those_of_machines_that_do_not_know(imported) -> None:
+    found = links(imported(NCCL_XML.replace('link_width="8"', 'link_width="255"')))
+    assert found["gpu1", "pcie-0000:11:00.0"][1] == pytest.approx(12)
+
+
+def test_equal_rates_may_be_written_differently(imported) -> None:
+    there, back = ({"source": "a", "target": "b", "bw": "1 GB/s"}, {"source": "b", "target": "a", "bw": 1e9})
+    nodes = [{"id": "a"}, {"id": "b"}]
+    both_ways = {"directed": True, "nodes": nodes, "edges": [there, back]}
+    assert links(imported(json.dumps(both_ways))) == {("a", "b"): (1, 1.0)}
+    # Without directions they are two links, whichever end is named first.
+    parallel = {"directed": False, "multigraph": True, "nodes": nodes, "edges": [there, back]}
+    assert links(imported(json.dumps(parallel))) == {("a", "b"): (2, 1.0)}
+
+
+def test_a_byte_order_mark_before_a_matrix_is_skipped(imported) -> None:
+    assert imported("\ufeff" + PCIE_BOX).links == imported(PCIE_BOX).links
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0"/>', "hwloc's topology"),
+        ('<topology version="2.0"></topology>', "hwloc's topology .* what nvidia-smi topo -m prints"),
+        ('{"nodes": [{"id": null}], "edges": []}', r"nodes\[0\]: no object with an id"),
+    ],
+)
+def test_descriptions_that_are_none_say_what_to_give(imported, text: str, message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        imported(text)
+
+
+@pytest.mark.parametrize("product", ["NVIDIA RTX A6000", "NVIDIA A40", "NVIDIA GeForce RTX 3090"])
+def test_nvlink_bridges_of_workstations_are_slower_than_links_of_servers(product: str) -> None:
+    generation = generation_of(type_of_name(product))
+    assert (generation.nvlink_bytes_per_s.value, generation.nvlinks, generation.pcie) == (12e9, 4, 4)
+
+
+def test_boards_that_nccl_knows_by_capability_alone_have_these_links(imported) -> None:
+    found = links(imported(NCCL_XML.replace('sm="70"', 'sm="86"')))
+    assert found["gpu0", "gpu1"] == (2, pytest.approx(12))
