@@ -60,23 +60,26 @@ class Worker:
 def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
     """The queue of a new thread and the thread: the first that suits, else the last that is tried.
 
-    The others are there until it is found: what a thread leaves behind, the next one gets.
+    The others are there until it is found, as what a thread leaves behind the next one gets; none of them outlives the
+    call.
     """
-    tried = []
+    tried: list[tuple[queue.SimpleQueue[_Task], threading.Thread]] = []
     try:
         while True:
             tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
             thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
-            tried.append(tasks)
+            tried.append((tasks, thread))
             thread.start()
             answer = InterruptibleFuture[bool]()
             tasks.put((answer, suits))
             if answer.result() or len(tried) == _MOST_TRIES:
-                tried.pop()
-                return tasks, thread
+                return tried.pop()
     finally:
-        for other in tried:
-            other.put(None)
+        for tasks, _ in tried:
+            tasks.put(None)
+        for _, thread in tried:
+            if thread.is_alive():
+                thread.join()
 
 
 def _work(tasks: "queue.SimpleQueue[_Task]") -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
@@ -16,7 +15,7 @@ from dlplacer.core.version import __version__
 from dlplacer.files import plan_to_dict
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.devices.kinds import kind_of
@@ -26,8 +25,10 @@ from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.distributed.same_call import described
+from dlplacer.runtime.distributed.same_values import require_same_values
 from dlplacer.runtime.executor.graph_rules import graph_rules
-from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured
+from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
+from dlplacer.runtime.placed.guards import require_unscaled_updates
 
 
 def apply_ranks(
@@ -70,6 +71,7 @@ def apply_ranks(
     """
     graph_rules(cuda_graphs)
     check_plan(plan)
+    require_unscaled_updates(job)
     require_captured(plan)
     require_replicas(plan, replicas)
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
@@ -127,7 +129,8 @@ def apply_in_group(
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
     group.require_same(settings_of(job, plan, replicas))
-    captured, plan = group.agreed(lambda: _captured(job, plan))
+    require_same_values(group, job.module)
+    captured, plan = group.agreed(lambda: _captured(job, plan, opened))
     devices = dict(opened)
     if replicas > 1:
         parts = group.ranks.networks(group.rank % group.ranks.per_replica)
@@ -137,7 +140,7 @@ def apply_in_group(
 
 def settings_of(job: Job, plan: Plan, replicas: int) -> dict[str, Any]:
     """What all processes must have in common before the first step, in the order in which a difference is named."""
-    leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    leaves = flat_inputs(job)
     return {
         "version of dlplacer": __version__,
         "version of torch": str(torch.__version__),
@@ -158,10 +161,12 @@ def plan_sha256(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest()
 
 
-def _captured(job: Job, plan: Plan) -> tuple[Captured, Plan]:
+def _captured(job: Job, plan: Plan, opened: Mapping[str, RuntimeDevice]) -> tuple[Captured, Plan]:
     """The job with the plan's rewrites and collectives, and the plan in its ops."""
     captured = with_collectives(capture_as_planned(job, plan), plan)
-    return captured, of_captured_ops(plan, captured.graph)
+    own = of_captured_ops(plan, captured.graph)
+    require_runnable(captured, own, opened)
+    return captured, own
 
 
 def _network(neighbour: RuntimeDevice) -> RuntimeDevice:

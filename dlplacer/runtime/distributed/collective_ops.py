@@ -74,8 +74,9 @@ class Mean:
 
         def reduce() -> None:
             with module.stream(stream):
-                dist.all_reduce(flat, dist.ReduceOp.SUM, group=peers)
+                # Divided first, as by DistributedDataParallel: a sum of float16 may be too large where a mean is not.
                 flat.div_(group.ranks.replicas)
+                dist.all_reduce(flat, dist.ReduceOp.SUM, group=peers)
 
         group.call(channel, f"{self.bucket} over {group.ranks.replicas} replicas", reduce)
         return flat

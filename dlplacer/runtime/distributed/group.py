@@ -1,11 +1,12 @@
 """The processes that run one plan together: who this one is, what it waits with, its channels and process groups."""
 
 import contextlib
+import itertools
 import json
 import os
 import reprlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -40,6 +41,8 @@ class RankGroup:
         Of this process.
     peers
         Part of the network → process group of those that own the same devices in every replica; empty with one replica.
+    callers
+        None → the thread that is in a call of a module of this group; empty between calls.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -67,8 +70,14 @@ class RankGroup:
         store: Any = dist.distributed_c10d._get_default_store()
         self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s, count)
         self._threads: dict[Channel, ChannelThread] = {}
+        self.callers: dict[None, int] = {}
+        self._modules = itertools.count()
         # Over the connections between the processes, not through the store, which anyone in reach can read.
         self.failure.watch(self.gathered(secrets.token_hex(16))[0])
+
+    def next_module(self) -> int:
+        """A number for a module on this group: all processes make theirs in the same order."""
+        return next(self._modules)
 
     def rank_of(self, device: str) -> int:
         """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
@@ -141,20 +150,13 @@ class RankGroup:
         InputError
             Naming what differs, and where.
         """
-        everyone = self.gathered(dict(settings))
-        for name, mine in everyone[self.rank].items():
-            for rank, theirs in enumerate(everyone):
-                if theirs.get(name) != mine:
-                    raise InputError(
-                        f"rank {self.rank} and rank {rank} differ in {name}: {reprlib.repr(mine)} against "
-                        f"{reprlib.repr(theirs.get(name))}; start all ranks with the same model, plan and options"
-                    )
+        require_equal(self.gathered(dict(settings)), self.rank)
 
     def mean_over_replicas(self, value: torch.Tensor | None) -> torch.Tensor:
-        """The mean of a scalar that one process of every replica has, on all of them."""
+        """The mean of a number that one process of every replica has, on all of them."""
         total = torch.zeros((), dtype=torch.float64)
         if value is not None:
-            total += value.detach().cpu().double()
+            total += value.detach().cpu().double().reshape(())
         self.call(HOST, "the loss of all ranks", lambda: dist.all_reduce(total))
         return total / self.ranks.replicas
 
@@ -189,6 +191,23 @@ class RankGroup:
                 if self.rank in members:
                     mine[network] = group
         return mine
+
+
+def require_equal(everyone: Sequence[Mapping[str, Any]], rank: int) -> None:
+    """Return if the settings of all processes, in the order of ranks, are those of one.
+
+    Raises
+    ------
+    InputError
+        Naming what differs first, and where.
+    """
+    for name, mine in everyone[rank].items():
+        for other, theirs in enumerate(everyone):
+            if theirs.get(name) != mine:
+                raise InputError(
+                    f"rank {rank} and rank {other} differ in {name}: {reprlib.repr(mine)} against "
+                    f"{reprlib.repr(theirs.get(name))}; start all ranks with the same model, plan and options"
+                )
 
 
 def _require_there(devices: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """Processes on this machine for a plan over several ranks, where torchrun has not started them."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -69,8 +70,9 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     reserved = _reserved_port()
     port = int(reserved.getsockname()[1])
     lifeline = Lifeline()
+    writers = [writer for _, writer in pipes]
     processes = [
-        context.Process(target=_child, args=(rank, count, port, pipes[rank][1], lifeline, work), daemon=True)
+        context.Process(target=_child, args=(rank, count, port, writers, lifeline, work), daemon=True)
         for rank in range(count)
     ]
     started: list[Any] = []
@@ -78,6 +80,9 @@ def launch(count: int, work: Callable[[int], Any], timeout_s: float) -> list[Pro
     deadline = time.monotonic() + timeout_s
     try:
         _start(processes, started)
+        # A process that is killed within its last words must be the only one that held their pipe open.
+        for writer in writers:
+            writer.close()
         while len(found) < count:
             waiting = [rank for rank in range(count) if rank not in found]
             left_s = deadline - time.monotonic()
@@ -155,8 +160,11 @@ def _suspicion(outcome: ProcessOutcome) -> tuple[int, int]:
 def _outcome(rank: int, process: Any, reader: Any) -> ProcessOutcome | None:
     running = process.is_alive()  # asked first: what a process says before it ends is there when it has ended
     if reader.poll():
-        outcome: ProcessOutcome = pickle.loads(reader.recv_bytes())
-        return outcome
+        with contextlib.suppress(EOFError, OSError):
+            outcome: ProcessOutcome = pickle.loads(reader.recv_bytes())
+            return outcome
+        process.join(_GRACE_S)
+        running = process.is_alive()
     if running:
         return None
     return ProcessOutcome(rank, error=("ended", f"rank {rank} {_ending(process.exitcode)}"))
@@ -186,11 +194,17 @@ def _reserved_port() -> socket.socket:
     return reserved
 
 
-def _child(rank: int, count: int, port: int, writer: Any, lifeline: Lifeline, work: Callable[[int], Any]) -> None:
+def _child(
+    rank: int, count: int, port: int, writers: Sequence[Any], lifeline: Lifeline, work: Callable[[int], Any]
+) -> None:
     # Ctrl-C is the parent's to answer: it ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     lifeline.hold_on()
+    writer = writers[rank]
+    for other in writers:
+        if other is not writer:
+            other.close()
     import torch
 
     torch.set_num_threads(1)

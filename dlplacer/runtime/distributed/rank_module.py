@@ -1,26 +1,24 @@
 """A module of which every process holds and runs its part."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
-from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.distributed.collective_ops import with_collectives, with_group
 from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.rank_variant import RankVariant, local_part
-from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.distributed.same_call import require_same_call
+from dlplacer.runtime.distributed.other_parts import give_up_other_parts, with_metadata, without_other_parts
+from dlplacer.runtime.distributed.rank_variant import RankVariant
+from dlplacer.runtime.distributed.rank_variant_maker import RankVariantMaker
+from dlplacer.runtime.distributed.same_call import SameCall, called
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.placed.variant import Layouts, Variant
-from dlplacer.runtime.program.lower import Order
+from dlplacer.runtime.placed.variant import Variant
+from dlplacer.runtime.placed.variant_maker import VariantMaker
+from dlplacer.runtime.placed.written_memory import require_unwritten
 
 
 class RankModule(PlacedModule):
@@ -45,9 +43,11 @@ class RankModule(PlacedModule):
         cuda_graphs: str = "off",
     ) -> None:
         self.group = group
+        self._call = SameCall(group)
         super().__init__(job, plan, captured, devices, cuda_graphs=cuda_graphs)
-        self.seed = seed_of(group.replica)
-        self._give_up_other_parts()
+        assert isinstance(self._primary, RankVariant)
+        self._latest = self._primary
+        give_up_other_parts(self, self._latest)
 
     @property
     def whole(self) -> Captured:
@@ -57,28 +57,32 @@ class RankModule(PlacedModule):
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
         """Forward, backward and the exchange of gradients in one program, as `PlacedModule.step`."""
-        with self._telling():
+        with self._call.made("step"):
             return super().step(*inputs, **kwargs)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The loss, as `PlacedModule.forward`; call ``backward()`` on every process."""
-        if self.training and torch.is_grad_enabled() and not self._primary.captured.executable.of_role("gradient"):
-            raise InputError(
-                f"rank {self.group.rank} holds no parameter, so that backward() has nothing to start from; use step()"
-            )
-        with self._telling():
+        with self._call.made("forward" if self.training else "evaluation"):
             return super().forward(*inputs, **kwargs)
 
     def close(self) -> None:
-        """End the devices' and channels' threads; the module cannot run afterwards."""
+        """End the devices' and channels' threads, unless a copy of this module uses them."""
         super().close()
-        self.group.close()
+        if not self._users:
+            self.group.close()
 
-    def gathered_state_dict(self) -> dict[str, torch.Tensor]:
+    def gathered_state_dict(self) -> dict[str, Any]:
         """The plain module's state dict, put together from all processes of this replica; call it on every process."""
+        give_up_other_parts(self, self._latest)
         state = self.state_dict()
-        found = self.group.merged({name: tensor for name, tensor in state.items() if not tensor.is_meta})
-        return {name: found[name] for name in state if name in found}
+        here = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and not value.is_meta}
+        found = {**state, **self.group.merged(here)}
+        kept = ((name, found[name]) for name in state if not getattr(found[name], "is_meta", False))
+        return with_metadata(OrderedDict(kept), state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, from the state dict of the whole model or of this process; each process takes its own part."""
+        return super().load_state_dict(without_other_parts(state_dict, self.state_dict()), strict, assign)
 
     @property
     def _whole(self) -> Captured:
@@ -89,79 +93,51 @@ class RankModule(PlacedModule):
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         edition, snapshot = self._editions.current()
-        require_same_call(self.group, job, snapshot.trained)
-        return self._variants.find(edition, job), snapshot.tensors
+        settings = called(job, snapshot.trained)
+        variant = self._variants.known(edition, job)
+        if not self._call.agree(settings, self._checked(variant, job, snapshot.tensors)):
+            variant = self._variants.find(edition, job)
+            self._call.agree(settings, self._checked(variant, job, snapshot.tensors))
+        assert variant is not None
+        return variant, snapshot.tensors
 
-    def _capture(self, job: Job) -> Captured:
-        captured = super()._capture(job)
-        if job.mode != "train":
-            return captured
-        if self.group.ranks.replicas > 1:
-            self._require_exchanged(captured)
-        return with_collectives(captured, self.plan)
+    @staticmethod
+    def _checked(variant: Variant | None, job: Job, tensors: Mapping[str, torch.Tensor]) -> RankVariant | None:
+        """The variant, found to be one for these inputs before the other processes are told that all is well."""
+        assert variant is None or isinstance(variant, RankVariant)
+        if variant is not None:
+            require_unwritten(variant.written, tensors, flat_inputs(job))
+        return variant
 
-    def _require_exchanged(self, captured: Captured) -> None:
-        """Return if the plan exchanges the gradients that there are."""
-        before = {code.name for code in self.whole.executable.of_role("gradient", "update")}
-        now = {code.name for code in captured.executable.of_role("gradient", "update")}
-        for name in sorted(before ^ now):
-            raise MismatchError(
-                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied, which "
-                "exchanges the gradients of other parameters between its replicas; make a plan for this module with "
-                "replicated_plan, and apply it"
-            )
+    def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        # Without a parameter of its own, a process takes part in the backward pass all the same: its loss must have
+        # something to start from.
+        return super()._differentiated(variant, tensors) or [torch.zeros((), requires_grad=True)]
 
-    def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
-        order = per_rank(order, self.plan, self.group)
-        part = local_part(captured, order, self.group)
-        bound = replace(part, executable=with_group(part.executable, self.group))
-        return RankVariant(
-            bound, order, self.devices, self.updater, layouts, self.group, captured, cuda_graphs=self.cuda_graphs
-        )
+    def _built(self, job: Job, captured: Captured) -> Variant:
+        variant = super()._built(job, captured)
+        if self._maker.is_planned_mode(job):
+            assert isinstance(variant, RankVariant)
+            self._latest = variant
+            give_up_other_parts(self, variant)
+        return variant
 
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """What ends a step here ends it on all processes. A mistaken call does not: nothing has been sent for it."""
-        try:
-            yield
-        except InputError:
-            raise
-        except RunError as error:
-            raise self.group.failure.fail(error) from error
-        except BaseException as error:
-            self.group.failure.fail(error)
-            raise
+    def _evaluate(self, called: Job) -> Any:
+        found = super()._evaluate(called)
+        is_loss = called.targets and called.loss is not None and isinstance(found, torch.Tensor) and not found.dim()
+        if self.group.ranks.replicas == 1 or not is_loss:
+            return found
+        # One process of every replica gives its loss: all of a replica have the same.
+        is_first = self.group.rank == self.group.ranks.ranks_of(self.group.replica)[0]
+        return self.group.mean_over_replicas(found if is_first else None).to(found)
 
-    def _give_up_other_parts(self) -> None:
-        """Let go of the data of parameters and buffers that live on other processes."""
-        here = {code.name for code in self._primary.captured.executable.of_role("parameter", "buffer")}
-        named = (*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False))
-        kept = {id(tensor) for name, tensor in named if name in here}
-        known = {code.name for code in self.whole.executable.of_role("parameter", "buffer")}
-        gone = {id(tensor) for name, tensor in named if name in known} - kept
-        emptied: dict[int, Any] = {}
-        for module in self.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None and id(tensor) in gone:
-                        table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
+    def _draws_of_step(self) -> tuple[int, int]:
+        return self.drawn_with(self.seed + seed_of(self.group.replica))
+
+    def _maker_of(self, job: Job) -> VariantMaker:
+        return RankVariantMaker(job, self.plan, self.devices, self.updater, self._use, self.cuda_graphs, self._call)
 
 
 def seed_of(replica: int) -> int:
-    """The seed of a replica's random ops: no two replicas draw the same."""
+    """What a replica adds to the seed of its module: no two replicas draw the same."""
     return replica << 32
-
-
-def per_rank(order: Order, plan: Plan, group: RankGroup) -> Order:
-    """The order with the network split: every process runs the collectives of its own devices, in the plan's order."""
-    found: dict[str, list[str]] = {name: list(ops) for name, ops in order.items() if name != NETWORK}
-    if group.ranks.replicas > 1:
-        found.update({name: [] for part in range(group.ranks.per_replica) for name in group.ranks.networks(part)})
-    for op in order.get(NETWORK, ()):
-        found[group.ranks.network_of(plan.graph.op(op).attrs["device"])].append(op)
-    return found
-
-
-def _emptied(tensor: torch.Tensor) -> torch.Tensor:
-    empty = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty

@@ -58,6 +58,10 @@ class Ranks:
         """The replica to which a process belongs."""
         return rank // self.per_replica
 
+    def ranks_of(self, replica: int) -> range:
+        """The processes of a replica."""
+        return range(replica * self.per_replica, (replica + 1) * self.per_replica)
+
     def rank_of(self, device: str, replica: int) -> int:
         """The process that owns a device of the plan, or that runs the collectives of a part of the network."""
         name, _, part = device.partition("@rank")

@@ -63,6 +63,8 @@ class Executor:
     ----------
     graphs
         What has been captured; None without rules.
+    links
+        As given.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Executor:
         links: ProcessLinks | None = None,
         graph_rules: GraphRules | None = None,
     ) -> None:
-        self._links = links
+        self.links = links
         self._program = program
         self._devices = devices
         self._order = CallerOrder(list(devices.values()), exclusive=graph_rules is not None)
@@ -135,8 +137,8 @@ class Executor:
             for name, compiled in self._functions(by_turns, recording).items()
         }
         begin = time.perf_counter()
-        if self._links is not None:
-            self._links.begin()
+        if self.links is not None:
+            self.links.begin()
         started = 0
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
@@ -165,8 +167,8 @@ class Executor:
 
     def _stop(self, reason: BaseException, inboxes: Mapping[str, Inbox]) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
-        if self._links is not None:
-            self._links.fail(reason)
+        if self.links is not None:
+            self.links.fail(reason)
         _abort(inboxes)
 
     def _task(
@@ -196,8 +198,8 @@ class Executor:
             except BaseException as error:
                 failure = error
                 failure = self._named(error, compiled)
-                if self._links is not None and not isinstance(error, AbortedError):
-                    self._links.fail(failure)
+                if self.links is not None and not isinstance(error, AbortedError):
+                    self.links.fail(failure)
                 _abort(rows[0].inboxes)
                 if not isinstance(error, Exception):
                     raise

@@ -10,6 +10,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.graph_rules import graph_rules
 from dlplacer.runtime.placed.guards import require_unscaled_updates
@@ -61,8 +62,7 @@ def apply(
     try:
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
-        types = {name: device.torch_device.type for name, device in opened.items()}
-        require_kernels(captured.executable, {op: types[device] for op, device in own.placement.items()})
+        require_runnable(captured, own, opened)
         return PlacedModule(job, own, captured, opened, processes, cuda_graphs=cuda_graphs)
     except BaseException:
         for device in opened.values():
@@ -86,6 +86,19 @@ def capture_as_planned(job: Job, plan: Plan) -> Captured:
     """The job captured with the rewrites of the plan; a plan with collectives adds them to it."""
     described = plan.graph.capture or {}
     return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
+
+
+def require_runnable(captured: Captured, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
+    """Return if there is a kernel for every op that these devices of a plan run.
+
+    Raises
+    ------
+    InputError
+        Naming an op that has none.
+    """
+    types = {name: device.torch_device.type for name, device in devices.items()}
+    homes = {op: types[device] for op, device in plan.placement.items() if device in types}
+    require_kernels(captured.executable, homes)
 
 
 def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:

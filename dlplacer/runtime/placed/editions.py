@@ -24,6 +24,15 @@ class Editions:
         self._known = [(0, ModuleSnapshot(roots, owners))]
         self._count = 1
         self._in_a_row = 0
+        self._with_numbers = False
+
+    def watch_numbers(self) -> None:
+        """From now on, another number in an attribute that is a tensor is an edit: a step was captured with numbers."""
+        if not self._with_numbers:
+            with self._lock:
+                self._with_numbers = True
+                # What the tensors held in other states is not known any more.
+                self._known = [(self._known[0][0], self._snapshot())]
 
     def current(self) -> tuple[int, ModuleSnapshot]:
         """Number and snapshot of the present state."""
@@ -51,7 +60,7 @@ class Editions:
 
     def _new(self) -> tuple[int, ModuleSnapshot]:
         last = self._known[0][1]
-        made = self._count, ModuleSnapshot(self._roots, self._owners)
+        made = self._count, self._snapshot()
         self._count += 1
         self._in_a_row += 1
         if self._in_a_row == _SUSPICIOUS:
@@ -64,3 +73,6 @@ class Editions:
         # A sub-module that was swapped out is not kept alive for the case that it comes back.
         self._known = [known for known in self._known if known[1].same_modules(made[1])]
         return made
+
+    def _snapshot(self) -> ModuleSnapshot:
+        return ModuleSnapshot(self._roots, self._owners, with_numbers=self._with_numbers)

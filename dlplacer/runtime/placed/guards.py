@@ -101,6 +101,11 @@ def require_inputs(
             _require_input(f"{part}[{position}]", leaf, captured, differentiates)
 
 
+def has_data(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is more than its shape: neither on the meta device nor a stand-in."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
 def require_data(name: str, tensor: torch.Tensor) -> None:
     """Return if a parameter or buffer has data.
 
@@ -109,7 +114,7 @@ def require_data(name: str, tensor: torch.Tensor) -> None:
     InputError
         If it is on the meta device or a stand-in.
     """
-    if tensor.is_meta or isinstance(tensor, FakeTensor):
+    if not has_data(tensor):
         what = "on the meta device" if tensor.is_meta else "a stand-in"
         raise InputError(
             f"{name!r} is {what} and has no data: such a module can be planned but not run; build it with real memory"
@@ -121,7 +126,7 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
         raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
     if not isinstance(leaf, torch.Tensor):
         return
-    if leaf.is_meta or isinstance(leaf, FakeTensor) or leaf.layout != torch.strided:
+    if not has_data(leaf) or leaf.layout != torch.strided:
         what = (
             f"has layout {leaf.layout}" if leaf.layout != torch.strided else "has no data (meta device, or a stand-in)"
         )

@@ -1,7 +1,7 @@
 """What a traced step took from its module besides the values of tensors: how an edit after `apply` is seen."""
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from dlplacer.runtime.placed.guards import has_data
+from dlplacer.runtime.placed.number_inputs import number_bits
 from dlplacer.runtime.placed.snapshot_tables import TENSOR_TABLES, joined, tables_of
 
 Traits = tuple[torch.Size, tuple[int, ...], torch.dtype, bool]
@@ -21,8 +23,9 @@ _TRAITS = ("", ".strides", ".dtype", ".requires_grad")
 class ModuleSnapshot:
     """Sub-modules, classes, attributes, hooks, and names and `Traits` of tensors, as they were.
 
-    Attributes are compared by value, tensors among them by identity: what is in a tensor, a step reads anew. A call of
-    a placed module asks `holds` every time, so that is a few comparisons in C of lists that were laid out in advance.
+    Attributes are compared by value, tensors among them by identity: what is in a tensor, a step reads anew, unless its
+    capture has read a number out of one. A call of a placed module asks `holds` every time, so that is a few
+    comparisons in C of lists that were laid out in advance.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ class ModuleSnapshot:
         Prefix of names → module, as for a job's module and its loss.
     owners
         Prefix of names → object that is no module and decides what is traced, as a loss may be.
+    with_numbers
+        Whether attributes that are tensors of one element are compared by value too.
 
     Attributes
     ----------
@@ -37,7 +42,13 @@ class ModuleSnapshot:
         Parameters and buffers by name, a tied one under each of its names.
     """
 
-    def __init__(self, roots: Mapping[str, nn.Module], owners: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, nn.Module],
+        owners: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        with_numbers: bool = False,
+    ) -> None:
         named = [(joined(prefix, path), module) for prefix, root in roots.items() for path, module in _modules(root)]
         self._paths = [path for path, _ in named]
         self._modules = [module for _, module in named]
@@ -48,6 +59,7 @@ class ModuleSnapshot:
         self._copies = [copied for _, _, copied in tables]
         self._held = [*chain.from_iterable(map(_tensors_in, self._live, self._copies))]
         self._held_ids = _ids_at(self._held)
+        self._numbers = _numbers_at(self._held) if with_numbers else None
         self._tensor_tables = [vars(module)[table] for module in self._modules for table in TENSOR_TABLES]
         self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
         places = ((path, name) for path, module in named for table in TENSOR_TABLES for name in vars(module)[table])
@@ -66,6 +78,7 @@ class ModuleSnapshot:
         try:
             same = self._live == self._copies and [*map(type, self._modules)] == self._kinds
             same = same and _ids_at(self._held) == self._held_ids
+            same = same and (self._numbers is None or _numbers_at(self._held) == self._numbers)
         except Exception:  # a comparison of arrays has no truth value: something was replaced
             return False
         return same and self._tensors_hold()
@@ -145,6 +158,12 @@ def _tensors_in(live: Any, copied: Any) -> list[tuple[Any, Any]]:
 
 def _ids_at(places: list[tuple[Any, Any]]) -> list[int]:
     return [id(table[key]) for table, key in places]
+
+
+def _numbers_at(places: list[tuple[Any, Any]]) -> list[Hashable]:
+    values = (table[key] for table, key in places)
+    readable = (one for one in values if isinstance(one, torch.Tensor) and one.numel() == 1 and has_data(one))
+    return [number_bits(one.item()) for one in readable]
 
 
 def _differ(one: Any, other: Any) -> bool:

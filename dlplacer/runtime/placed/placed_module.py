@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,9 +13,8 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch.capture import Captured, capture_job
-from dlplacer.frontend.torch.job import Job, autocast_of
-from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
@@ -23,31 +22,25 @@ from dlplacer.runtime.executor.executor import Executor, StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
-from dlplacer.runtime.placed.draws import Draws
 from dlplacer.runtime.placed.editions import Editions
 from dlplacer.runtime.placed.grad_mode import kept_grad_mode
 from dlplacer.runtime.placed.gradients import add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
     require_autocast,
-    require_data,
     require_inputs,
     require_no_own_hooks,
-    require_whole,
 )
-from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
-from dlplacer.runtime.placed.process_variant import ProcessUse, ProcessVariant
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
+from dlplacer.runtime.placed.placed_state import PlacedState
+from dlplacer.runtime.placed.process_variant import ProcessUse
+from dlplacer.runtime.placed.variant import Variant, layouts_of
+from dlplacer.runtime.placed.variant_maker import VariantMaker
 from dlplacer.runtime.placed.variants import Variants
+from dlplacer.runtime.placed.written_memory import require_unwritten
 from dlplacer.runtime.processes.process_choice import ProcessChoice
-from dlplacer.runtime.program.lower import Order
-
-_SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
-_SAVED = "dlplacer"
-"""Under this name the metadata of a state dict holds what random ops draw from."""
 
 
-class PlacedModule(nn.Module):
+class PlacedModule(PlacedState):
     """A job's module whose ops run where and in the order that a plan says.
 
     It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
@@ -60,11 +53,6 @@ class PlacedModule(nn.Module):
 
     Attributes
     ----------
-    seed
-        With ``torch.manual_seed``, the number of the training step and the op's id it decides what random ops draw,
-        whatever the placement. A state dict carries seed and number.
-    steps_done
-        Training steps so far.
     records
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
@@ -84,14 +72,8 @@ class PlacedModule(nn.Module):
         cuda_graphs: str = "off",
         is_copy: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(job)
         self.cuda_graphs = cuda_graphs
-        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
-        # own.
-        for name in _SHARED:
-            self.__dict__[name] = job.module.__dict__[name]
-        self._job = job
-        self.seed = 0
         self.records = False
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
@@ -101,18 +83,18 @@ class PlacedModule(nn.Module):
         tensors = () if is_copy else chain(job.module.named_parameters(), job.module.named_buffers())
         self._use = ProcessUse(processes, plan, devices, tensors)
         self.updater: Updater = self._use.updater_of(job)
-        self.draws = Draws()
-        self.steps_done = 0
+        self._maker = self._maker_of(job)
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
-        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        self._primary = self._variant_of(captured, plan.order, layouts_of(leaves))
+        self._primary = self._maker.variant_in(plan.order, captured, layouts_of(flat_inputs(job)))
         roots = {"": job.module, **({"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {})}
         self._editions = Editions(roots, {} if isinstance(job.loss, nn.Module) else {"(loss)": job.loss})
+        if captured.executable.reads_numbers:
+            self._editions.watch_numbers()
         edition, snapshot = self._editions.current()
         self._variants = Variants(lambda job: self._capture(job), self._built)
         self._variants.add(edition, job, self._primary)
-        self._move_tensors(self._primary, snapshot.tensors)
+        self._maker.move_tensors(self._primary, snapshot.tensors)
 
     def __repr__(self) -> str:
         where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())
@@ -139,8 +121,8 @@ class PlacedModule(nn.Module):
             if not self.training:
                 return self._evaluate(job)
             variant, tensors, bound = self._training_step(job)
-            with_gradient = [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
-            loss: torch.Tensor = PlacedStep.apply(variant, bound, *with_gradient)  # type: ignore[no-untyped-call]
+            differentiated = self._differentiated(variant, tensors)
+            loss: torch.Tensor = PlacedStep.apply(variant, bound, *differentiated)  # type: ignore[no-untyped-call]
             return loss
 
     def step(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
@@ -182,11 +164,6 @@ class PlacedModule(nn.Module):
         joint = self._primary.joint
         return bool(joint.by_turns) if isinstance(joint, Executor) else self._use.by_turns
 
-    def drawn_with(self, seed: int) -> tuple[int, int]:
-        """Seed and number from which the last step drew, had `seed` been that of this module."""
-        base, number = self.draws.number(self.steps_done)
-        return (base << 64) + seed, number
-
     @property
     def processes(self) -> ProcessChoice:
         """Whether the devices of the step that ran last are processes or threads, and why."""
@@ -205,16 +182,6 @@ class PlacedModule(nn.Module):
         if not self._users:
             for device in self.devices.values():
                 device.close()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what would change the job's module if this were it, and changes nothing here."""
-        job = self.__dict__.get("_job")
-        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
-            raise AttributeError(
-                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
-                "sees it"
-            )
-        super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PlacedModule":
         """A copy with tensors of its own, which runs by the same plan on the same devices."""
@@ -235,13 +202,6 @@ class PlacedModule(nn.Module):
         copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
         return copied
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse: threads and devices are of this process."""
-        raise InputError(
-            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
-            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
-        )
-
     @property
     def _whole(self) -> Captured:
         """The graph and executable of all devices."""
@@ -258,20 +218,6 @@ class PlacedModule(nn.Module):
             cuda_graphs=self.cuda_graphs,
             is_copy=True,
         )
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        # In the metadata, which torch saves with it: a key of its own would not load into the plain module.
-        if hasattr(destination, "_metadata"):
-            found = {"seed": self.seed, "steps_done": self.steps_done, "draws": self.draws.state_dict()}
-            destination._metadata.setdefault(prefix[:-1], {})[_SAVED] = found
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-        saved = local_metadata.get(_SAVED)
-        if saved is not None:
-            self.seed, self.steps_done = saved["seed"], saved["steps_done"]
-            self.draws.load_state_dict(saved["draws"])
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""
@@ -294,10 +240,14 @@ class PlacedModule(nn.Module):
             )
         variant, tensors = self._variant(job)
         self.steps_done += 1
-        leaves = pytree.tree_leaves((job.args, job.kwargs, job.targets))
+        leaves = flat_inputs(job)
         if variant.is_random:
             self.draws.begin_step(self.steps_done)
-        return variant, tensors, variant.bind(tensors, leaves, *self.drawn_with(self.seed))
+        return variant, tensors, variant.bind(tensors, leaves, *self._draws_of_step())
+
+    def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """What autograd is to see as the inputs of a step: the parameters that have a gradient."""
+        return [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:
         """The step as one program, recorded if wanted."""
@@ -312,53 +262,36 @@ class PlacedModule(nn.Module):
         variant, tensors = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
-        state = self._run(variant, variant.bind(tensors, leaves, *self.drawn_with(self.seed)))
+        state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step()))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs
         with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
             return called.loss(outputs, *called.targets)
 
+    def _draws_of_step(self) -> tuple[int, int]:
+        """Seed and number from which the step at hand draws."""
+        return self.drawn_with(self.seed)
+
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""
         edition, snapshot = self._editions.current()
-        return self._variants.find(edition, job), snapshot.tensors
+        variant = self._variants.find(edition, job)
+        require_unwritten(variant.written, snapshot.tensors, flat_inputs(job))
+        return variant, snapshot.tensors
 
     def _built(self, job: Job, captured: Captured) -> Variant:
-        same_mode = job.mode == self._job.mode
-        order = (order_at_other_shapes if same_mode else order_of_inference)(self.plan, captured.graph)
-        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        variant = self._variant_of(captured, order, layouts_of(leaves))
+        variant = self._maker.variant(job, captured)
+        if captured.executable.reads_numbers:
+            self._editions.watch_numbers()
         edition, snapshot = self._editions.last
         if edition:
-            self._move_tensors(variant, snapshot.tensors)
+            self._maker.move_tensors(variant, snapshot.tensors, is_edited=True)
             self._variants.keep(self._editions.is_known)
         return variant
 
     def _capture(self, job: Job) -> Captured:
-        """The job's graph with the plan's rewrites; in the other mode with those that are for every step."""
-        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
-        for name, tensor in self._editions.last[1].tensors.items():
-            require_whole(name, tensor)
-        described = self.plan.graph.capture or {}
-        same_mode = job.mode == self._job.mode
-        rewrites = [name for name in described["rewrites"] if same_mode or name in EVERY_STEP]
-        return capture_job(job, rewrites, bool(described.get("colocate_backward")))
+        return self._maker.capture(job, self._editions.last[1].tensors)
 
-    def _variant_of(self, captured: Captured, order: Order, layouts: Layouts) -> Variant:
-        if self._use.possible:
-            return ProcessVariant(captured, order, self.devices, self.updater, layouts, self._use)
-        return Variant(captured, order, self.devices, self.updater, layouts, cuda_graphs=self.cuda_graphs)
-
-    def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
-        for code in variant.captured.executable.of_role("parameter", "buffer"):
-            tensor = tensors[code.name]
-            require_data(code.name, tensor)
-            # Through .data, so that optimizers which hold the Parameter keep holding the same object.
-            tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
-        executable = variant.captured.executable
-        moved = [tensors[code.name] for code in executable.of_role("parameter", "buffer")]
-        updated = {code.name: tensors[code.name] for code in executable.of_role("update")}
-        # Together with constants, of which one may be a view of a buffer.
-        constants = (code.constant for code in executable.of_role("constant"))
-        self._use.share([*moved, *constants], self.updater, updated)
+    def _maker_of(self, job: Job) -> VariantMaker:
+        return VariantMaker(job, self.plan, self.devices, self.updater, self._use, self.cuda_graphs)

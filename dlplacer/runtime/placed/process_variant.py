@@ -89,10 +89,27 @@ class ProcessUse:
         """The optimizer inside the step."""
         return SharedUpdater(job.update, self.tensors) if self.possible else Updater(job.update)
 
-    def share(self, tensors: Iterable[torch.Tensor], updater: Updater, updated: Mapping[str, torch.Tensor]) -> None:
-        """Have worker processes see a module's parameters and buffers, and the optimizer's state of some."""
+    def share(
+        self,
+        tensors: Iterable[torch.Tensor],
+        updater: Updater,
+        updated: Mapping[str, torch.Tensor],
+        *,
+        is_edited: bool = False,
+    ) -> None:
+        """Have worker processes see a module's parameters and buffers, and the optimizer's state of some.
+
+        Parameters
+        ----------
+        is_edited
+            Whether the module was edited since it was placed: tensors that were given memory which is used outside of
+            the module too stay there, unless processes were asked for; then threads run the step.
+        """
         if self.possible:
-            self.tensors.share(tensors)
+            tensors = [*tensors]
+            new = ((str(number), one) for number, one in enumerate(tensors) if not self.tensors.holds(one))
+            if not (is_edited and self.wanted == "auto" and shared_outside(new) is not None):
+                self.tensors.share(tensors)
             if isinstance(updater, SharedUpdater):
                 updater.share(updated)
 

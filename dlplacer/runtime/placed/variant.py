@@ -1,6 +1,7 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.constants import PlacedConstants
 from dlplacer.runtime.placed.guards import require_home
+from dlplacer.runtime.placed.written_memory import WrittenMemory, apart_from
 from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import Order, lower, lower_stages
@@ -89,6 +91,17 @@ class Variant:
     def close(self) -> None:
         """End what belongs to this variant alone; the devices are not its own."""
 
+    @contextlib.contextmanager
+    def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
+        """Around a backward pass: what is called once it is sure to begin.
+
+        Parameters
+        ----------
+        step
+            Number of the step whose loss it is of.
+        """
+        yield lambda: None
+
     @cached_property
     def is_random(self) -> bool:
         """Whether an op draws random numbers."""
@@ -104,6 +117,9 @@ class Variant:
         inputs
             Flat inputs of the step.
         """
+        # Plain PyTorch updates when forward and backward pass have read all; in a step an update waits for the readers
+        # of its parameter alone.
+        inputs = apart_from(self._updated, tensors, inputs)
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
             tensor = tensors[name]
@@ -150,6 +166,15 @@ class Variant:
         """Parameter name → gradient, on the parameter's device."""
         sinks = self.captured.executable.of_role("gradient")
         return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
+
+    @cached_property
+    def written(self) -> WrittenMemory:
+        """The buffers to which the forward pass writes."""
+        return WrittenMemory([code.name for code in self.captured.executable.of_role("mutation")])
+
+    @cached_property
+    def _updated(self) -> WrittenMemory:
+        return WrittenMemory([code.name for code in self.captured.executable.of_role("update")])
 
     @cached_property
     def _tensor_ops(self) -> Mapping[tuple[str, torch.device], Sequence[str]]:

@@ -4,10 +4,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.placed.number_inputs import NumberTemplate, generalized, is_number, template_of
 from dlplacer.runtime.placed.step_key import key_without_numbers, step_key
 from dlplacer.runtime.placed.variant import Variant
@@ -57,15 +55,18 @@ class Variants:
         self._found.put((edition, step_key(job)), variant)
         self._latest.put((edition, key_without_numbers(job)), _Latest(variant.captured, leaves, template, variant))
 
-    def find(self, edition: int, job: Job) -> Variant:
-        """The variant for the inputs of a job, in an edition of its module."""
-        key = edition, step_key(job)
-        found = self._found.used(key)
+    def known(self, edition: int, job: Job) -> Variant | None:
+        """The variant for the inputs of a job, in an edition of its module, if there is one."""
+        found = self._found.used((edition, step_key(job)))
         if found is None:
             latest = self._latest.used((edition, key_without_numbers(job)))
             if latest is not None and latest.template.free and latest.template.fits(_leaves(job)):
                 return latest.variant
-        return found or self._found.get(key, lambda: self._made(edition, job))
+        return found
+
+    def find(self, edition: int, job: Job) -> Variant:
+        """As `known`; made if there is none."""
+        return self.known(edition, job) or self._found.get((edition, step_key(job)), lambda: self._made(edition, job))
 
     def keep(self, wanted: Callable[[int], bool]) -> None:
         """Drop the variants of other editions."""
@@ -85,5 +86,5 @@ class Variants:
 
 def _leaves(job: Job) -> list[Any]:
     """The numbers among the flat inputs, in their places; no tensor is kept alive."""
-    leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    leaves = flat_inputs(job)
     return [leaf if is_number(leaf) else None for leaf in leaves]

@@ -25,13 +25,17 @@ class SharedTensors:
         """Move those that are not there yet. Tensors that share a storage still do afterwards."""
         together: dict[int, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
-            if tensor.numel() and not self._holds(tensor):
+            if tensor.numel() and not self.holds(tensor):
                 together[tensor.untyped_storage().data_ptr()].append(tensor)
         groups = list(together.values())
         large = [found for found in groups if found[0].untyped_storage().nbytes() >= _LARGE_BYTES]
         small = [found for found in groups if found[0].untyped_storage().nbytes() < _LARGE_BYTES]
         for part in (*([found] for found in large), small):
             self._move(part)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in this memory."""
+        return any(block.holds(tensor) for block in self._blocks)
 
     def blocks_of(self, tensors: Iterable[torch.Tensor]) -> list[MemoryBlock] | None:
         """The memory in which all of these tensors lie; None if one lies elsewhere, where only this process sees it."""
@@ -64,6 +68,3 @@ class SharedTensors:
                 tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
                     home, tensor.storage_offset(), tensor.shape, tensor.stride()
                 )
-
-    def _holds(self, tensor: torch.Tensor) -> bool:
-        return any(block.holds(tensor) for block in self._blocks)

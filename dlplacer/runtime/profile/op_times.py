@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils import _pytree as pytree
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.executor import StepState
@@ -61,7 +60,7 @@ class Profiler:
 
     def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self.devices = tuple(devices)
-        self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._leaves = flat_inputs(job)
         self._copies = [copied_tensors(job, captured, device) for device in devices]
         order, layouts = {"all": [op.id for op in captured.graph.ops]}, layouts_of(self._leaves)
         self._variants = [Variant(captured, order, {"all": here}, Updater(job.update), layouts) for here in devices]

@@ -4,11 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch.utils import _pytree as pytree
-
 from dlplacer.core.errors import RunError
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -69,7 +67,7 @@ class _Step:
         first, second = cores
         elsewhere = set(away)
         order = {first: [op.id for op in captured.graph.ops if op.id not in elsewhere], second: list(away)}
-        self._leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        self._leaves = flat_inputs(job)
         self._tensors = copied_tensors(job, captured, cores[first])
         updater = Updater(None)
         self._variant = Variant(captured, order, cores, updater, layouts_of(self._leaves))

@@ -1,8 +1,11 @@
 """A process that fails, ends or does not come: all processes end soon, with the error of the first."""
 
 import os
+import signal
+import struct
 import threading
 import time
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed import failure as failure_module
+from dlplacer.runtime.distributed.launch import launch
 from dlplacer.runtime.distributed.messages import channels as exchange_module
 
 pytestmark = needs_two_cores
@@ -241,3 +245,23 @@ def test_a_result_that_cannot_be_sent_is_named() -> None:
     ((kind, _, message),) = run_ranks(1, lambda rank: lambda: rank)
     assert kind == "error"
     assert "pickle" in message
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_is_killed_within_its_last_words_is_named() -> None:
+    """What it has begun to say never ends: nobody may wait for the rest."""
+
+    def begins(self: Connection, said: bytes) -> None:
+        os.write(self.fileno(), struct.pack("!i", len(said)) + said[:3])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(rank: int) -> str:
+        if rank == 1:
+            Connection.send_bytes = begins  # type: ignore[method-assign,assignment]
+        return "done"
+
+    outcomes = launch(3, work, 40.0)
+    assert [outcome.result for outcome in outcomes] == ["done", None, "done"]
+    assert outcomes[1].error is not None
+    assert outcomes[1].error[0] == "ended"
+    assert "SIGKILL" in outcomes[1].error[1]

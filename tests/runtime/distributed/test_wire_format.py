@@ -34,6 +34,8 @@ def sent(value: torch.Tensor | None) -> torch.Tensor | None:
         BASE.bfloat16(),
         BASE.to(torch.int64).transpose(0, 3),
         BASE[:1].expand(1, 3, 4, 5),
+        BASE[0, 0, 0].reshape(*[1] * 24, 5),
+        torch.view_as_complex(BASE[..., :2].contiguous()),
     ],
     ids=lambda value: f"{value.dtype} {list(value.shape)} {value.stride()}",
 )

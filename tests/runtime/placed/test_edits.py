@@ -347,3 +347,44 @@ def test_looking_for_edits_costs_little_beside_naming_all_tensors() -> None:
         return min(times)
 
     assert fastest(snapshot.holds) < fastest(named)
+
+
+class Scaled(nn.Module):
+    """Multiplies by numbers that it reads out of tensors of its own, in and out of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale, self.scales = nn.Linear(3, 3), torch.tensor(2.0), [torch.tensor(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale.item() + int(self.scales[0])
+
+
+@pytest.mark.filterwarnings("ignore:.* reads a number out of a tensor:UserWarning")
+def test_a_number_that_was_read_out_of_a_tensor_is_compared() -> None:
+    x = torch.ones(2, 3)
+    job, plain = Job(Scaled(), (x,), loss=lambda found: found.square().sum()), Scaled()
+    with placed_at_random(job, 2, 1, processes="off") as placed:
+
+        def numbers() -> list[float]:
+            placed.train()
+            loss = placed.step(x)
+            placed.eval()
+            return [float(loss), *placed(x).flatten().tolist()]
+
+        def expected() -> list[float]:
+            found = plain(x).detach()
+            return [float(found.square().sum()), *found.flatten().tolist()]
+
+        assert numbers() == pytest.approx(expected())
+        for value, last in ((5.0, 3), (float("nan"), 3), (5.0, 7), (5.0, 3)):
+            for module in (placed._job.module, plain):
+                module.scale.fill_(value)
+                module.scales[0].fill_(last)
+            assert numbers() == pytest.approx(expected(), nan_ok=True)
+        # Each pair of numbers is captured once in each mode; what they were before somebody looked is not known.
+        assert len(placed._variants) <= 8
+        before = len(placed._variants)
+        numbers()
+        assert len(placed._variants) == before

@@ -41,6 +41,15 @@ class RankChannels:
         self._slots: Mapping[Message, Future[Any]] = {}
         self._arrivals: Mapping[Message, Future[Any]] = {}
 
+    @property
+    def knows_formats(self) -> bool:
+        """Whether every message of this process travels without a header in the next run."""
+        return all(message in self._formats for _, _, entries in self._mine for message in entries)
+
+    def forget_formats(self) -> None:
+        """Let every message have its header in the next run, as in the first."""
+        self._formats.clear()
+
     def begin(self) -> None:
         """Give every channel its messages of one run."""
         slots: dict[Message, Future[Any]] = {}

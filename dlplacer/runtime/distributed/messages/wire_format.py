@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-MOST_DIMENSIONS = 16
+MOST_DIMENSIONS = 64
+"""As many as torch's element-wise ops take."""
 HEADER_LENGTH = 2 + 2 * MOST_DIMENSIONS
 _DTYPES = sorted(
     {value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=lambda dtype: str(dtype)

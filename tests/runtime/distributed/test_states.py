@@ -1,0 +1,213 @@
+"""What ranks hold: state dicts that are loaded and gathered, random numbers, copies, weights to begin with."""
+
+import copy
+import io
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from processes import run_ranks
+from replicas import part_of
+from runtime.distributed.small_ranks import NAMES, Classifier, plain_step, small_job, small_plan
+from runtime.random_plans import needs_two_cores, random_plan
+from torch import nn
+
+from dlplacer.core.plan import Plan
+from dlplacer.frontend import capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.runtime.distributed import RankModule, apply_ranks, replicated_plan
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
+REPLICAS = "rank0/cpu:0,rank0/cpu:1"
+
+
+def applied(dropout: float = 0.0) -> tuple[RankModule, tuple[torch.Tensor, ...]]:
+    job = small_job(dropout)
+    return apply_ranks(job, small_plan(dropout), NAMES, timeout_s=60), (*job.args, *job.targets)
+
+
+def replicated(dropout: float) -> Plan:
+    return replicated_plan(small_plan(dropout), 2, AlphaBeta(1e-4, 1e-9), bucket_bytes=1000)
+
+
+def trained(placed: RankModule, batch: tuple[torch.Tensor, ...]) -> None:
+    """A step of plain SGD."""
+    placed.zero_grad()
+    placed.step(*batch)
+    with torch.no_grad():
+        for parameter in placed.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+
+def equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return list(ours) == list(theirs) and all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in ours)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_state_of_the_whole_model_is_loaded_by_parts(assign: bool) -> None:
+    given = Classifier()
+    with torch.no_grad():
+        for parameter in given.parameters():
+            parameter.mul_(1.5)
+
+    def work(rank: int) -> tuple[list[dict[str, torch.Tensor]], int]:
+        placed, batch = applied()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            placed.load_state_dict(copy.deepcopy(given.state_dict()), assign=assign)
+        found = [copy.deepcopy(placed.gathered_state_dict())]
+        trained(placed, batch)
+        found.append(placed.gathered_state_dict())
+        return found, sum(not parameter.is_meta for parameter in placed.parameters())
+
+    loaded = copy.deepcopy(given)
+    plain_step(loaded, small_job())
+    found = run_ranks(2, work)
+    assert sum(held for _, held in found) == len(list(given.parameters()))
+    for (before, after), _ in found:
+        assert equal(before, given.state_dict())
+        assert equal(after, loaded.state_dict())
+
+
+def test_a_part_that_was_swapped_is_gathered_from_where_it_is_trained() -> None:
+    def swap(module: nn.Module) -> None:
+        torch.manual_seed(5)
+        module.last = nn.Linear(8, 3)
+
+    def work(rank: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        placed, batch = applied()
+        trained(placed, batch)
+        swap(placed._job.module)
+        trained(placed, batch)
+        before = {name: value.clone() for name, value in placed.gathered_state_dict().items()}
+        placed._job.module.last.weight = nn.Parameter(torch.ones(3, 8))
+        trained(placed, batch)
+        return before, placed.gathered_state_dict()
+
+    plain = Classifier()
+    plain_step(plain, small_job())
+    swap(plain)
+    plain_step(plain, small_job())
+    before = copy.deepcopy(plain.state_dict())
+    plain.last.weight = nn.Parameter(torch.ones(3, 8))
+    plain_step(plain, small_job())
+    for ours in run_ranks(2, work):
+        assert equal(ours[0], before)
+        assert equal(ours[1], plain.state_dict())
+
+
+def test_ranks_draw_the_same_between_steps_whichever_has_the_random_ops() -> None:
+    def work(rank: int) -> list[float]:
+        placed, batch = applied(0.5)
+        torch.manual_seed(5)
+        found = []
+        for _ in range(3):
+            found.append(float(torch.rand(())))
+            placed.step(*batch)
+        return found
+
+    first, second = run_ranks(2, work)
+    assert first == second
+
+
+def test_a_gathered_state_resumes_the_masks_on_every_rank() -> None:
+    """Also when it was saved by a rank that draws nothing itself."""
+
+    def work(rank: int) -> tuple[list[float], list[float]]:
+        placed, batch = applied(0.5)
+        torch.manual_seed(5)
+        placed.step(*batch)
+        file = io.BytesIO()
+        torch.save(placed.gathered_state_dict(), file)
+        file.seek(0)
+        state = torch.load(file)
+        on = [float(placed.step(*batch)) for _ in range(2)]
+        again, _ = applied(0.5)
+        torch.manual_seed(6)
+        again.load_state_dict(state)
+        return on, [float(again.step(*batch)) for _ in range(2)]
+
+    for on, resumed in run_ranks(2, work):
+        assert on == resumed
+        assert on[0] != on[1]
+
+
+def test_replicas_that_load_one_state_draw_different_masks() -> None:
+    plan = replicated(0.5)
+
+    def work(rank: int) -> tuple[float, float]:
+        job = small_job(0.5)
+        placed = apply_ranks(job, plan, REPLICAS, replicas=2, timeout_s=60)
+        state = placed.state_dict()
+        state._metadata[""]["dlplacer"] = placed.group.gathered(state._metadata[""]["dlplacer"])[0]  # rank 0's file
+        placed.load_state_dict(state)
+        placed.group.mean_over_replicas = lambda value: value.double()  # type: ignore[method-assign,union-attr]
+        return placed.seed, float(placed.step(*job.args, *job.targets))
+
+    first, second = run_ranks(2, work)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+
+
+def test_a_copy_that_is_closed_leaves_the_original_running() -> None:
+    def work(rank: int) -> list[float]:
+        placed, batch = applied()
+        copied = copy.deepcopy(placed)
+        losses = [float(copied.step(*batch))]
+        copied.close()
+        return [*losses, float(placed.step(*batch))]
+
+    expected = plain_step(Classifier(), small_job())
+    assert run_ranks(2, work) == [pytest.approx([expected, expected], abs=1e-6)] * 2
+
+
+@pytest.mark.parametrize("which", ["first.weight", "norm.running_mean"])
+def test_ranks_that_begin_with_other_values_are_refused_by_name(which: str) -> None:
+    def work(rank: int) -> None:
+        job = small_job()
+        with torch.no_grad():
+            job.module.state_dict()[which].flatten()[-1] += rank
+        apply_ranks(job, small_plan(), NAMES, timeout_s=60)
+
+    for _, name, message in run_ranks(2, work):
+        assert name == "InputError"
+        assert message.startswith(f"rank 0 and rank 1 hold different values in {which!r}; give all ranks the same")
+
+
+def test_replicas_have_statistics_of_their_own_and_one_loss_in_evaluation() -> None:
+    plan = replicated(0.0)
+
+    def work(rank: int) -> tuple[float, float]:
+        job = part_of(small_job(batch=8), rank, 2)
+        with torch.no_grad():
+            job.module.norm.running_mean += rank
+        placed = apply_ranks(job, plan, REPLICAS, replicas=2, timeout_s=60)
+        placed.eval()
+        own = float(job.loss(placed(*job.args), *job.targets))
+        return own, float(placed(*job.args, *job.targets))
+
+    found = run_ranks(2, work)
+    assert found[0][0] != found[1][0]
+    for _, loss in found:
+        assert loss == pytest.approx(sum(own for own, _ in found) / 2)
+
+
+def test_gradients_whose_sum_is_too_large_for_their_dtype_have_a_mean() -> None:
+    def large() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Linear(2, 1, bias=False).half()
+
+    x = torch.full((4, 2), 6e4, dtype=torch.float16)
+    job = replace(small_job(), module=large(), args=(x,), targets=(), loss=lambda found: found.mean())
+    plan = replicated_plan(random_plan(capture(job), 2, 1), 2, AlphaBeta(1e-4, 1e-9))
+
+    def work(rank: int) -> list[float]:
+        placed = apply_ranks(replace(job, module=large()), plan, REPLICAS, replicas=2, timeout_s=60)
+        placed.step(x)
+        return next(placed.parameters()).grad.flatten().tolist()
+
+    plain = large()
+    plain(x).mean().backward()
+    assert run_ranks(2, work) == [plain.weight.grad.flatten().tolist()] * 2
