@@ -49,18 +49,26 @@ class Supervisor:
         self._reprieve_s = 0.0
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException as error:
+            # A context that was not entered is not left: those that have started would wait for the others.
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _start(self) -> None:
         for rank in range(self._task.settings.workers):
             ours, theirs = self._context.Pipe()
             process = self._context.Process(  # type: ignore[attr-defined]
                 target=run_worker, args=(rank, self._task, theirs), name=f"worker{rank}", daemon=True
             )
-            self._processes.append(process)
             self._pipes.append(ours)
             with _inside():
                 process.start()
+            self._processes.append(process)
             theirs.close()
         self._reprieve_s = time.monotonic()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

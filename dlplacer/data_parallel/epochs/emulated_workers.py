@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.epochs.codec_noise import codec_noise
 from dlplacer.data_parallel.epochs.delayed_updates import rounds
+from dlplacer.data_parallel.epochs.identity import identity
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class EmulatedWorkers:
     min_numel
         Smaller tensors travel in full precision under the ternary codec, as with `TernaryState`.
     name
-        Of the training, for a checkpoint.
+        Of the training, for a checkpoint; "" for that of `make`, with how rates and codecs are set.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class EmulatedWorkers:
         if rate_scaling not in _SCALINGS:
             raise InputError(f"rate_scaling is {rate_scaling!r}; use one of {', '.join(_SCALINGS)}")
         self.make, self.loss, self.metric, self.rate_scaling = make, loss, metric, rate_scaling
-        self.min_numel, self.name = min_numel, name or getattr(make, "__qualname__", "")
+        self.min_numel = min_numel
+        self.name = name or f"{identity(make)}, rates {rate_scaling}, ternary from {min_numel} elements"
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
         """The metric after every epoch, without end.

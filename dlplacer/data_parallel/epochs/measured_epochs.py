@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.epochs.epoch_counts import EpochCount, MeasuredEpochs
+from dlplacer.data_parallel.epochs.identity import identity
 from dlplacer.data_parallel.epochs.runs_file import EpochRun, FinishedRuns
 
 Progress = Callable[[int, int, int, float], None]
@@ -73,7 +74,9 @@ def measure_epochs(
     """
     _require(batches, seeds, max_epochs, period)
     options = options_of(train, codec, period)
-    runs = FinishedRuns.of(checkpoint, _name(train) + _until(reached))
+    runs = FinishedRuns.of(
+        checkpoint, identity(train) + ("" if reached is None else f" until {identity(reached, with_numbers=True)}")
+    )
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
     waiting = [run for run in dict.fromkeys(wanted) if not runs.knows(run, max_epochs)]
     if executor is None:
@@ -173,24 +176,9 @@ def options_of(train: Callable[..., Iterator[float]], codec: str | None, period:
     except TypeError as error:
         takes = "".join(f", {name}=..." for name in options)
         raise InputError(
-            f"the training {_name(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
+            f"the training {identity(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
             "arguments, or use dlplacer.data_parallel.EmulatedWorkers"
         ) from error
     except ValueError:  # some builtins have no signature
         return options
     return options
-
-
-def _until(reached: Callable[[float], bool] | None) -> str:
-    """A text that differs for goals of different names, and for functions with other numbers in them."""
-    if reached is None:
-        return ""
-    code = getattr(reached, "__code__", None)
-    numbers = [] if code is None else [each for each in code.co_consts if isinstance(each, (int, float))]
-    return ", ".join([f" until {_name(reached)}", *map(str, numbers)])
-
-
-def _name(train: Any) -> str:
-    """A name of the training that stays the same from run to run."""
-    described = getattr(train, "name", None) or getattr(train, "__qualname__", type(train).__qualname__)
-    return f"{getattr(train, '__module__', type(train).__module__)}:{described}"

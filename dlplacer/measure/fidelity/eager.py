@@ -37,8 +37,8 @@ class EagerStep:
         self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
-    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> torch.Tensor:
-        """A step on the device's thread: the loss when training, else the first output tensor.
+    def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> tuple[torch.Tensor, ...]:
+        """A step on the device's thread: the loss when training, else the tensors that the module returns.
 
         Gradients are left in ``.grad``.
 
@@ -48,14 +48,14 @@ class EagerStep:
             [part] → context in which it runs, if any.
         """
 
-        def step() -> torch.Tensor:
-            loss = self._step(draws)
+        def step() -> tuple[torch.Tensor, ...]:
+            results = self._step(draws)
             self._device.synchronize()
-            return loss
+            return results
 
         return self._device.submit(step).result()
 
-    def step_on_all_cores(self) -> torch.Tensor:
+    def step_on_all_cores(self) -> tuple[torch.Tensor, ...]:
         """A step with as many threads as this process has cores."""
         before = torch.get_num_threads()
         torch.set_num_threads(len(usable_cores()))
@@ -64,32 +64,31 @@ class EagerStep:
         finally:
             torch.set_num_threads(before)
 
-    def _step(self, draws: Sequence[AbstractContextManager[object]]) -> torch.Tensor:
+    def _step(self, draws: Sequence[AbstractContextManager[object]]) -> tuple[torch.Tensor, ...]:
         self.module.zero_grad(set_to_none=True)
-        losses = []
+        results = []
         for part, context in zip(self._parts, draws or [nullcontext()] * len(self._parts), strict=True):
             with context:
-                losses.append(self._pass(part))
-        if len(losses) > 1:
+                results.append(self._pass(part))
+        if len(results) > 1:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.div_(len(losses))
+                    parameter.grad.div_(len(results))
         if self._optimizer is not None:
             self._optimizer.step()
-        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        return results[0] if len(results) == 1 else (torch.stack([loss for (loss,) in results]).mean(),)
 
-    def _pass(self, job: Job) -> torch.Tensor:
+    def _pass(self, job: Job) -> tuple[torch.Tensor, ...]:
         if job.mode == "infer":
             with torch.no_grad(), autocast_of(job, self._device.torch_device):
-                return _first_tensor(self.module(*job.args, **job.kwargs))
+                return tensors_in(self.module(*job.args, **job.kwargs))
         with autocast_of(job, self._device.torch_device):
             if self._loss is None:
                 loss = loss_in(self.module(*job.args, *job.targets, **job.kwargs))
             else:
                 loss = self._loss(self.module(*job.args, **job.kwargs), *job.targets)
         loss.backward()
-        detached: torch.Tensor = loss.detach()
-        return detached
+        return (loss.detach(),)
 
 
 def _torch_optimizer(job: Job, module: nn.Module) -> torch.optim.Optimizer | None:
@@ -108,5 +107,6 @@ def _moved(job: Job, device: torch.device) -> Job:
     return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 
-def _first_tensor(value: Any) -> torch.Tensor:
-    return next(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+def tensors_in(value: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors among what a module returns, which may hold numbers, texts and None beside them."""
+    return tuple(leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))

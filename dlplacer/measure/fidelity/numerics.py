@@ -30,7 +30,8 @@ def compare_with_eager(
 ) -> Differences:
     """Take one placed step, and the same in plain PyTorch: part by part, and with the whole batch at once.
 
-    Compared are the loss and the gradients, or the parameters where the step has updated them, of this process.
+    Compared are the loss and the gradients, or the parameters where the step has updated them, of this process; of
+    inference all tensors that the module returns.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def compare_with_eager(
     def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
         eager = EagerStep(jobs, copy.deepcopy(reference), device)
         theirs = eager.step(draws)
-        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [(ours, theirs)]
+        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, theirs, strict=True)]
         for name, other in eager.module.named_parameters():
             mine = parameters[name]
             if not mine.is_meta:  # it lives on another process

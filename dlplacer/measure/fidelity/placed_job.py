@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
+from dlplacer.measure.fidelity.eager import tensors_in
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -45,16 +45,15 @@ class PlacedJob:
         """Device of the plan → device, for those of this process that compute."""
         return {name: device for name, device in self.placed.devices.items() if not name.startswith(NETWORK)}
 
-    def step(self) -> torch.Tensor:
-        """Take a step to its end, without the gradients of the last one; the loss, or the first output of inference."""
+    def step(self) -> tuple[torch.Tensor, ...]:
+        """Take a step to its end, without the gradients of the last one; the loss, or the tensors of inference."""
         result = self._issued_step()
         for device in self.devices.values():
             device.drain()
         return result
 
-    def _issued_step(self) -> torch.Tensor:
+    def _issued_step(self) -> tuple[torch.Tensor, ...]:
         self.placed.zero_grad(set_to_none=True)
         if self.job.mode == "infer":
-            outputs: torch.Tensor = pytree.tree_leaves(self.placed(*self.job.args, **self.job.kwargs))[0]
-            return outputs
-        return self.placed.step(*self.job.args, *self.job.targets, **self.job.kwargs)
+            return tensors_in(self.placed(*self.job.args, **self.job.kwargs))
+        return (self.placed.step(*self.job.args, *self.job.targets, **self.job.kwargs),)

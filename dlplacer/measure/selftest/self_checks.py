@@ -131,7 +131,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
     plan = random_plan(captured.graph, _nominal(devices), seed)
     ours = _outcome(build(), plan, captured, devices)
     job = build()
-    plain = results_of(EagerStep([job], job.module, devices[0]).step(), job.module)
+    (loss,) = EagerStep([job], job.module, devices[0]).step()
+    plain = results_of(loss, job.module)
     yield Check(
         "numbers", f"{name} against plain PyTorch", largest_difference(ours, plain), _TOLERANCE, "largest difference"
     )

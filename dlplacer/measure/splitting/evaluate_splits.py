@@ -1,5 +1,6 @@
 """The step time that a set of splits promises, by a list schedule under estimated times."""
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +16,11 @@ from dlplacer.measure.splitting.split_axes import splits_of
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.methods import run_rule
 
-_PLACEMENT_S = 5.0
+_LIST_S = 10.0
+"""For a list schedule, half of it for a placement where it runs out of memory: many sets of splits are looked at."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Evaluator:
         """Of the best list schedule."""
         try:
             problem = build_problem(with_times(graph, self.topology), self.topology, self.options)
-            found = run_rule(problem, build_instance(problem), "list", _PLACEMENT_S)
+            found = run_rule(problem, build_instance(problem), "list", Budget(time.monotonic() + _LIST_S))
         except InfeasibleError:
             found = None
         return float("inf") if found is None else found.makespan * float(problem.tick_s)

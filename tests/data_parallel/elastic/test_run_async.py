@@ -368,3 +368,24 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(FileFormatError, match=message):
             running(train, replay=path)
+
+
+def test_workers_that_have_started_end_where_another_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third process cannot be started: the two that wait for it are ended, and none is left."""
+    context = multiprocessing.get_context("fork")
+    started: list[BaseProcess] = []
+
+    def process(**options: Any) -> BaseProcess:
+        made = context.Process(**options)
+        if len(started) == 2:
+            monkeypatch.setattr(made, "start", mock.Mock(side_effect=BlockingIOError("no more processes")))
+        started.append(made)
+        return made
+
+    pretended = mock.Mock(Process=process, Pipe=context.Pipe)
+    with (
+        mock.patch.object(torch.multiprocessing, "get_context", return_value=pretended),
+        pytest.raises(BlockingIOError, match="no more processes"),
+    ):
+        run_async(train, workers=3, start_method="fork")
+    assert not children()

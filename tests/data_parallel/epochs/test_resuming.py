@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -109,6 +111,14 @@ def test_a_training_that_ends_by_itself_has_reached_its_goal(notes: Path) -> Non
         (["trainings:finishing", "--batches", "1", "--codecs", "zip"], "--codecs has 'zip'"),
         (["trainings:finishing", "--batches", "1", "--codecs", "fp16"], "cannot be called as train"),
         (["trainings:finishing", "--batches", "1", "--jobs", "0"], "--jobs is 0"),
+        (
+            ["trainings:finishing", "--batches", "1", "--at-most", "nan"],
+            "--at-most is nan, which no metric or every one",
+        ),
+        (
+            ["trainings:finishing", "--batches", "1", "--at-least=-inf"],
+            "--at-least is -inf, which no metric or every",
+        ),
         (["trainings:finishing", "--batches", "9", "--max-epochs", "2"], "no batch of 9 reached the goal"),
     ],
 )
@@ -154,3 +164,41 @@ def test_a_checkpoint_of_another_training_and_a_damaged_one(notes: Path, tmp_pat
         measure_epochs(finishing, [1], checkpoint=path)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(InputError, match="pickle"):
         measure_epochs(lambda workers, seed: iter([1.0]), [1], executor=pool)
+
+
+def ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ctrl_c_ends_trainings_in_other_processes(notes: Path) -> None:
+    arguments = ["epochs", "trainings:endless", "--batches", "1,2,3", "--max-epochs", "100000", "--jobs", "2"]
+    command = [sys.executable, "-m", "dlplacer", *arguments, "--at-most", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as started:
+        until = time.monotonic() + 120
+        while len(running := notes.read_text().split()) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(started.pid, signal.SIGINT)
+        try:
+            _, error = started.communicate(timeout=60)
+        finally:
+            for process in map(int, running):
+                if not ended(process):
+                    os.kill(process, signal.SIGKILL)
+                    pytest.fail("a training outlived the command")
+    assert len(running) == 2
+    assert started.returncode == 130
+    assert error == "dlplacer: interrupted\n"
+
+
+def test_a_training_that_is_killed_is_told(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KILLED_AT", "1 0")
+    assert main(["epochs", "trainings:counted", "--batches", "1,2", "--at-most", "0", "--jobs", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "a process that trained has ended without a word, as for want of memory; use fewer --jobs" in error
+    assert "internal error" not in error

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 
@@ -28,3 +29,12 @@ def made():
 def broken(workers: int, seed: int) -> Iterator[float]:
     yield 1.0
     raise ZeroDivisionError("no more data")
+
+
+def endless(workers: int, seed: int) -> Iterator[float]:
+    """Says that it runs, and goes on."""
+    with open(os.environ["TRAININGS"], "a") as notes:
+        notes.write(f"{os.getpid()}\n")
+    while True:
+        time.sleep(0.05)
+        yield 1.0

@@ -1,16 +1,28 @@
 """The largest difference to plain PyTorch, where numbers are none, are missing, or are narrow."""
 
+import copy
 import json
 import math
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from dlplacer.measure.fidelity.numerics import _largest_difference
+from dlplacer.core.topology import Device, Topology
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.measure.fidelity.numerics import _largest_difference, compare_with_eager
+from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.run_report import Figures, RunReport
+from dlplacer.measure.selftest.random_plan import random_plan as selftest_plan
+from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.onnx.run_cut_model import _difference
+from dlplacer.runtime.placed.placed_module import PlacedModule
 
 NAN, INF = float("nan"), float("inf")
 
@@ -52,6 +64,38 @@ def test_differences_too_small_for_single_precision_are_seen() -> None:
     assert _largest_difference([(one, one + 1e-12)]) == pytest.approx(1e-12, rel=1e-3)
     turned = torch.tensor([1 + 2j]), torch.tensor([1 - 1j])
     assert _largest_difference([turned]) == 3.0
+
+
+class Several(nn.Module):
+    """Returns what is no tensor before and between its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.fc(x)
+        return None, 3, {"text": "t", "places": y.argmax(1)}, y
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_all_tensors_of_inference_are_compared(shift: float) -> None:
+    job = Job(Several(), (torch.randn(4, 8),), mode="infer")
+    captured = capture_job(job, default_rewrites())
+    topology = Topology((Device("d", "cpu-core"),), (), ())
+    with closing(HostDevice("host", "cpu-core")) as device:
+        placed = PlacedJob(
+            PlacedModule(job, selftest_plan(captured.graph, topology, 0), captured, {"d": device}), captured, [job]
+        )
+        places, last = placed.step()
+        assert last.shape == (4, 5)
+        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "captured", "parts", "whole")})
+        shifted.job, shifted.step = job, lambda: (places, last + shift)
+        group: Any = SimpleNamespace(gathered=lambda value: [value])
+        reference = copy.deepcopy(job.module)
+        assert compare_with_eager(cast(PlacedJob, shifted), reference, device, group).max_abs_error == pytest.approx(
+            shift, abs=1e-5
+        )
 
 
 def test_a_report_stays_json() -> None:
