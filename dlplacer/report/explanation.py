@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 from dlplacer.core.abilities import Shown
@@ -10,7 +11,7 @@ from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.units import format_seconds
 from dlplacer.problem.dispatch import dispatch_bound_s, dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
-from dlplacer.report.critical_path import critical_path
+from dlplacer.report.critical_path import PathPart, critical_parts
 from dlplacer.solvers.bounds.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds.bounds import whole_area
 from dlplacer.solvers.instance.instance import build_instance
@@ -48,10 +49,11 @@ class Explanation(Shown):
         A key of `REASONS` → the bound that it gives, in seconds.
     limited_by
         The key with the largest bound.
-    path
-        Ops and transfers of the critical path.
+    parts
+        Ops and transfers of the critical path, and when each is on it.
     path_ops_s, path_transfers_s, path_waits_s
-        Seconds of the step that its ops and its transfers take, and what it waits between them.
+        Seconds of the step that its ops and its transfers take, and what passes before and between them, as ops wait
+        for the processes that issue them and devices hand tensors over: together the step.
     path_kinds_s
         Kind of op → seconds on the critical path, the longest first.
     devices
@@ -62,13 +64,18 @@ class Explanation(Shown):
 
     limits_s: Mapping[str, float]
     limited_by: str
-    path: tuple[ScheduledOp | Transfer, ...]
+    parts: tuple[PathPart, ...]
     path_ops_s: float
     path_transfers_s: float
     path_waits_s: float
     path_kinds_s: Mapping[str, float]
     devices: tuple[DeviceShare, ...]
     transfers: tuple[Transfer, ...]
+
+    @property
+    def path(self) -> tuple[ScheduledOp | Transfer, ...]:
+        """Ops and transfers of the critical path."""
+        return tuple(part.step for part in self.parts)
 
     def __repr__(self) -> str:
         return (
@@ -81,17 +88,20 @@ class Explanation(Shown):
         """The object that ``dlplacer explain --json`` prints."""
         steps = [
             {
-                "op" if isinstance(step, ScheduledOp) else "tensor": _name(step),
-                "start_s": step.start_s,
-                "end_s": step.end_s,
+                "op" if isinstance(part.step, ScheduledOp) else "tensor": _name(part.step),
+                "start_s": part.step.start_s,
+                "end_s": part.step.end_s,
+                "on_path_s": part.time_s,
             }
-            for step in self.path
+            for part in self.parts
         ]
         transfers = [
             {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
             for sent in self.transfers
         ]
-        return {**asdict(self), "path": steps, "transfers": transfers}
+        figures = asdict(self)
+        del figures["parts"]
+        return {**figures, "path": steps, "transfers": transfers}
 
 
 def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
@@ -103,22 +113,22 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
         Seconds in which one process issues an op for any of the devices; 0 for what the topology says of its processes.
     """
     limits_s = _limits_s(plan, dispatch_s)
-    path = critical_path(plan)
-    ops_s = sum(step.end_s - step.start_s for step in path if isinstance(step, ScheduledOp))
-    transfers_s = sum(step.end_s - step.start_s for step in path if isinstance(step, Transfer))
+    parts = critical_parts(plan)
+    ops_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp))
+    transfers_s = fsum(part.time_s for part in parts if isinstance(part.step, Transfer))
     kinds: dict[str, float] = defaultdict(float)
-    for step in path:
-        if isinstance(step, ScheduledOp):
-            kinds[plan.graph.op(step.op).kind] += step.end_s - step.start_s
+    for part in parts:
+        if isinstance(part.step, ScheduledOp):
+            kinds[plan.graph.op(part.step.op).kind] += part.time_s
     return Explanation(
         limits_s=limits_s,
         limited_by=_limited_by(limits_s),
-        path=path,
+        parts=parts,
         path_ops_s=ops_s,
         path_transfers_s=transfers_s,
         path_waits_s=max(0.0, plan.makespan_s - ops_s - transfers_s),
         path_kinds_s=dict(sorted(kinds.items(), key=lambda entry: -entry[1])),
-        devices=tuple(_share(plan, device.id, path) for device in plan.topology.devices),
+        devices=tuple(_share(plan, device.id, parts) for device in plan.topology.devices),
         transfers=tuple(sorted(plan.transfers, key=lambda sent: sent.start_s - sent.end_s)[:_LISTED]),
     )
 
@@ -141,12 +151,10 @@ def _limited_by(limits_s: Mapping[str, float]) -> str:
     return next(name for name, limit_s in limits_s.items() if limit_s >= largest_s * (1 - _SAME))
 
 
-def _share(plan: Plan, device: str, path: tuple[ScheduledOp | Transfer, ...]) -> DeviceShare:
+def _share(plan: Plan, device: str, parts: tuple[PathPart, ...]) -> DeviceShare:
     mine = [entry for entry in plan.ops if entry.device == device]
-    busy_s = sum(entry.end_s - entry.start_s for entry in mine)
-    on_path_s = sum(
-        step.end_s - step.start_s for step in path if isinstance(step, ScheduledOp) and step.device == device
-    )
+    busy_s = fsum(entry.end_s - entry.start_s for entry in mine)
+    on_path_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp) and part.step.device == device)
     return DeviceShare(device, len(mine), busy_s, max(0.0, plan.makespan_s - busy_s), on_path_s)
 
 

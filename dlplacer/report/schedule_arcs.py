@@ -21,6 +21,8 @@ class ScheduleArc:
     ----------
     gap_s
         Seconds between the two; below 0 only in a recorded step, whose clocks err.
+    freed_s
+        When `before` is through with what `after` waits for: its end, or that of its use of a link.
     why
         ``INPUT``: reads a tensor of this device. ``TRANSFER``: reads a tensor that arrives. ``DEVICE``, ``LINK``: next
         on the same device or link direction. ``BARRIER``: the loss. ``PRODUCER``: sends the tensor. ``RELAY``: the next
@@ -31,6 +33,7 @@ class ScheduleArc:
     after: int
     gap_s: float
     why: int
+    freed_s: float
 
 
 class ScheduleArcs:
@@ -86,6 +89,7 @@ class ScheduleArcs:
         """[event] → by how many seconds it can end later and the step not: the total float of project scheduling.
 
         Everything behind it moves along as far as it must. Memory is not looked at: what waits longer lives longer.
+        What passes while an op is issued or a tensor handed over counts as slack, too.
         """
         end_s = max((end_s for _, end_s in self.spans), default=0.0)
         slack = [end_s - own_s for _, own_s in self.spans]
@@ -104,7 +108,8 @@ class ScheduleArcs:
         return slack
 
     def _arc(self, before: int, after: int, why: int) -> ScheduleArc:
-        return ScheduleArc(before, after, self.spans[after][0] - self.spans[before][1], why)
+        freed_s = self.spans[before][1]
+        return ScheduleArc(before, after, self.spans[after][0] - freed_s, why, freed_s)
 
     def _to_ops(self) -> Iterator[ScheduleArc]:
         placement = self.plan.placement
@@ -153,4 +158,4 @@ class ScheduleArcs:
         for ordered in map(sorted, uses.values()):
             for (_, end_s, before), (start_s, _, after) in pairwise(ordered):
                 # From use to use, as a link late on the route is taken later than the segment starts.
-                yield ScheduleArc(before, after, start_s - end_s, LINK)
+                yield ScheduleArc(before, after, start_s - end_s, LINK, end_s)

@@ -1,22 +1,24 @@
 """The critical path: hand-computed chains, one for every reason to wait."""
 
-import dataclasses
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
+from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once, waiting_at_a_relay
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.place import place
-from dlplacer.report.critical_path import critical_path
+from dlplacer.report.critical_path import critical_parts, critical_path
+from dlplacer.report.explanation import explain
+from dlplacer.report.schedule_arcs import ScheduleArcs
 
 
 def names(plan: Plan) -> list[str]:
@@ -58,7 +60,7 @@ def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
     # back reads fast (0–2), but starts when slow, on the other device, ends at 5; without the barrier it is just late.
     ops = [Op("fast", "k", 2.0, phase="forward"), Op("slow", "k", 5.0), Op("back", "k", 1.0, phase="backward")]
     times = {"fast": ("a", 0.0, 2.0), "slow": ("b", 0.0, 5.0), "back": ("a", 5.0, 6.0)}
-    plan = plan_of(ops, [Edge("fast", "back", 0)], times, options=dataclasses.replace(Options.paper(), step=step))
+    plan = plan_of(ops, [Edge("fast", "back", 0)], times, options=replace(Options.paper(), step=step))
     assert names(plan) == expected
 
 
@@ -81,7 +83,7 @@ def test_the_link_was_busy(duplex: str) -> None:
 
 def test_without_contention_no_transfer_waits_for_another() -> None:
     # The same times would be unexplained: v.0 starts at 4, and nothing that it needs ends then.
-    plan = dataclasses.replace(two_on_one_link("full"), options=Options.paper())
+    plan = replace(two_on_one_link("full"), options=Options.paper())
     assert names(plan) == ["v.0→b", "t"]
     assert names(two_at_once()) == ["u", "v", "v.0→b", "w"]
 
@@ -105,18 +107,45 @@ def test_a_relayed_transfer_is_one_step_although_its_parts_wait() -> None:
     assert names(plan) == ["u", "t→b", "v"]
 
 
+def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
+    # The path is s (0–3), s.0 (3–6), t from 6 on, v (9–10); t as a whole takes 8 s.
+    plan = waiting_at_a_relay()
+    assert names(plan) == ["s", "s.0→b", "t→b", "v"]
+    assert [(part.begin_s, part.end_s) for part in critical_parts(plan)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    found = explain(plan)
+    assert (found.path_ops_s, found.path_transfers_s, found.path_waits_s) == (4, 6, 0)
+
+
 def test_a_path_begins_where_an_op_starts_later_than_it_must() -> None:
     ops = [Op("x", "k", 1.0), Op("y", "k", 1.0)]
     plan = plan_of(ops, [Edge("x", "y", 0)], {"x": ("a", 0.0, 1.0), "y": ("a", 3.0, 4.0)})
     assert names(plan) == ["y"]
 
 
+@pytest.mark.parametrize(("dispatch_s", "expected"), [(None, ["v"]), (0.5, ["u", "v"])])
+def test_where_processes_delay_ops_the_path_leads_on_over_the_delay(
+    dispatch_s: float | None, expected: list[str]
+) -> None:
+    # u ends at 2 and a hands its tensor over to b for 0.5 s; then it runs v. Before w, b takes the tensor for as long.
+    devices = tuple(Device(name, "T", dispatch_s=dispatch_s, process=f"p{name}") for name in "ab")
+    plan = plan_of(
+        [Op("u", "k", 2.0), Op("v", "k", 3.0), Op("w", "k", 1.0)],
+        [Edge("u", "w", 2, tensor="u.0")],
+        {"u": ("a", 0.0, 2.0), "v": ("a", 2.5, 5.5), "w": ("b", 4.5, 5.5)},
+        [sent("u.0", "u", 2, ("a-b", 2.0, 4.0))],
+        replace(pair(), devices=devices),
+        Options(),
+    )
+    assert names(plan) == expected
+    found = explain(plan)
+    assert found.path_ops_s + found.path_waits_s == plan.makespan_s
+    assert found.path_waits_s == (2.5 if dispatch_s is None else 0.5)
+
+
 def test_times_within_the_tolerance_are_the_same() -> None:
     plan = diamond()
-    late = tuple(
-        dataclasses.replace(entry, start_s=entry.start_s + 1e-9) if entry.op == "y" else entry for entry in plan.ops
-    )
-    assert names(dataclasses.replace(plan, ops=late)) == names(plan)
+    late = tuple(replace(entry, start_s=entry.start_s + 1e-9) if entry.op == "y" else entry for entry in plan.ops)
+    assert names(replace(plan, ops=late)) == names(plan)
 
 
 def test_nothing_takes_time() -> None:
@@ -132,23 +161,57 @@ SIZES = st.integers(min_value=0, max_value=4)
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[OpGraph, Topology]:
+    """Devices in a star, or in a row whose inner nodes relay or forward."""
     count = draw(st.integers(min_value=1, max_value=8))
     ops = tuple(Op(f"k{position}", "k", float(draw(SIZES))) for position in range(count))
     pairs = [(low, high) for high in range(count) for low in range(high)]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     edges = tuple(Edge(f"k{low}", f"k{high}", draw(SIZES)) for low, high in chosen)
-    devices = tuple(Device(name, "T") for name in "abc"[: draw(st.integers(min_value=1, max_value=3))])
-    links = tuple(Link("a", device.id, 1.0, float(draw(SIZES))) for device in devices[1:])
-    return OpGraph(ops, edges), Topology(devices, links=links)
+    names = "abcd"[: draw(st.integers(min_value=1, max_value=4))]
+    inner = draw(st.sets(st.sampled_from("bc"))) & set(names)
+    devices = tuple(Device(name, "T") for name in names if name not in inner)
+    sources = names if draw(st.booleans()) else "a" * len(names)
+    links = tuple(Link(one, name, 1.0, float(draw(SIZES))) for one, name in zip(sources, names[1:], strict=False))
+    return OpGraph(ops, edges), Topology(devices, tuple(Router(name) for name in sorted(inner)), links)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(problems(), st.sampled_from(["cut-through", "store-and-forward"]))
+def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology], delay: str) -> None:
+    """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
+    plan = place(*problem, Options(delay=delay), method="list", workers=1).plan
+    parts = critical_parts(plan)
+    slack = Fraction(plan.tolerance_s)
+    assert abs(parts[0].begin_s) <= slack
+    assert parts[-1].end_s == plan.makespan_s
+    assert all(before.end_s == after.begin_s for before, after in pairwise(parts))
+    for part in parts:
+        assert part.step.start_s - slack <= part.begin_s <= part.end_s <= part.step.end_s + slack
+        if isinstance(part.step, ScheduledOp):
+            assert part.time_s == pytest.approx(part.step.end_s - part.step.start_s, abs=float(slack))
+    found = explain(plan)
+    total_s = found.path_ops_s + found.path_transfers_s + found.path_waits_s
+    assert total_s == pytest.approx(plan.makespan_s, abs=1e-9)
+    assert sum(share.on_path_s for share in found.devices) == pytest.approx(found.path_ops_s, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(problems())
-def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology]) -> None:
-    """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
-    plan = place(*problem, method="list", workers=1).plan
-    path = critical_path(plan)
-    slack = Fraction(plan.tolerance_s)
-    assert abs(path[0].start_s) <= slack
-    assert path[-1].end_s == plan.makespan_s
-    assert all(abs(before.end_s - after.start_s) <= slack for before, after in pairwise(path))
+@given(problems(), st.booleans(), st.booleans())
+def test_a_path_leads_from_the_first_op_of_a_process_to_the_last(
+    problem: tuple[OpGraph, Topology], is_asynchronous: bool, is_shared: bool
+) -> None:
+    """Nothing that takes time precedes the first step of the path, however long issues and hand-overs delay others."""
+    graph, topology = problem
+    devices = tuple(
+        replace(one, dispatch_s=0.25, asynchronous=is_asynchronous, process="p" if is_shared else one.id)
+        for one in topology.devices
+    )
+    plan = place(graph, replace(topology, devices=devices), method="list", workers=1).plan
+    parts = critical_parts(plan)
+    assert all(before.end_s <= after.begin_s for before, after in pairwise(parts))
+    first, arcs = parts[0].step, ScheduleArcs(plan)
+    ended = [arcs.spans[arc.before][1] for arc in arcs.arcs if arcs.steps[arc.after] is first]
+    assert max(ended, default=0.0) <= plan.tolerance_s
+    found = explain(plan)
+    total_s = found.path_ops_s + found.path_transfers_s + found.path_waits_s
+    assert total_s == pytest.approx(plan.makespan_s, abs=1e-9)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dlplacer.core.options import ASSUMPTIONS
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.report.critical_path import critical_path
+from dlplacer.report.critical_path import critical_parts
 from dlplacer.report.page.render import FigureTable
 from dlplacer.report.page.summary import serial_s, speedup
 
@@ -72,7 +72,6 @@ def _result(plan: Plan) -> dict[str, str]:
 
 
 def _critical(plan: Plan) -> str:
-    steps = critical_path(plan)
-    moving_s = sum(step.end_s - step.start_s for step in steps if isinstance(step, Transfer))
-    count = sum(isinstance(step, Transfer) for step in steps)
-    return f"{len(steps) - count} ops, {count} transfers that take {format_seconds(moving_s)}"
+    parts = critical_parts(plan)
+    moving = [part.time_s for part in parts if isinstance(part.step, Transfer)]
+    return f"{len(parts) - len(moving)} ops, {len(moving)} transfers that take {format_seconds(sum(moving))}"

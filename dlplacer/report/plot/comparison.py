@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison, MethodResult
-from dlplacer.report.plot.style.axes import axes_or_new, label_seconds, plain
+from dlplacer.report.plot.style.axes import axes_or_new, entitle, label_seconds, plain
 from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT
 
 _PROVED = "#4c78a8"
@@ -51,7 +51,7 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     ax.spines[["top", "right", "left"]].set_visible(False)
     label_seconds(ax.xaxis, span, "step time")
     bound = f"lower bound {format_seconds(comparison.lower_bound_s)} (dashed)"
-    ax.set_title(plain(": ".join(filter(None, (comparison.name, bound))), 100), loc="left", fontsize=10)
+    entitle(ax, ": ".join(filter(None, (comparison.name, bound))))
     ax.set_xlabel(f"{ax.get_xlabel()}\n{_LEGEND}")
     return ax
 

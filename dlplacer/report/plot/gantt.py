@@ -13,12 +13,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan, ScheduledOp
-from dlplacer.report.critical_path import Step, critical_path
+from dlplacer.report.critical_path import PathPart, critical_parts
 from dlplacer.report.link_use import LinkUse
 from dlplacer.report.page.summary import busy_s, headline, verdict
 from dlplacer.report.plot.positions.link_rows import LinkRow, link_rows
 from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
-from dlplacer.report.plot.style.axes import axes_or_new, inches, label_seconds, plain, text_points
+from dlplacer.report.plot.style.axes import axes_or_new, entitle, inches, label_seconds, plain, text_points
 from dlplacer.report.plot.style.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on
 from dlplacer.report.plot.style.op_kinds import short_kind
 
@@ -68,7 +68,7 @@ def plot_gantt(
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))
-    path = critical_path(plan) if mark_path else ()
+    path = critical_parts(plan) if mark_path else ()
     below = link_rows(plan)
     rows = _rows(plan, below)
     ax.set_xlim(0, until_s or plan.makespan_s or 1.0)
@@ -164,19 +164,22 @@ def _draw_transfers(ax: Axes, rows: Mapping[Row, float], below: Sequence[LinkRow
         ax.broken_barh(spans, place, facecolors=TRANSFER, alpha=0.6, label="transfers", **edge)
 
 
-def _draw_critical_path(ax: Axes, path: tuple[Step, ...], rows: Mapping[Row, float], below: Sequence[LinkRow]) -> None:
+def _draw_critical_path(
+    ax: Axes, path: tuple[PathPart, ...], rows: Mapping[Row, float], below: Sequence[LinkRow]
+) -> None:
     """A line along the lower edge of rows; where the path changes row, a faint one down or up to the next."""
     passed: dict[int, list[tuple[LinkUse, LinkRow]]] = defaultdict(list)
     for row in below:
         for use in row.uses:
             passed[id(use.transfer)].append((use, row))
     lines = []
-    for step in path:
-        if isinstance(step, ScheduledOp):
-            lines.append((step.start_s, step.end_s, _edge(rows, step.device)))
+    for part in path:
+        if isinstance(part.step, ScheduledOp):
+            lines.append((part.begin_s, part.end_s, _edge(rows, part.step.device)))
         else:
-            hops = sorted(passed[id(step)], key=lambda found: (found[0].part, found[0].start_s))
-            lines += [(use.start_s, use.end_s, _edge(rows, row)) for use, row in hops]
+            hops = sorted(passed[id(part.step)], key=lambda found: (found[0].part, found[0].start_s))
+            spans = [(max(use.start_s, part.begin_s), min(use.end_s, part.end_s), row) for use, row in hops]
+            lines += [(start_s, end_s, _edge(rows, row)) for start_s, end_s, row in spans if end_s > start_s]
     flat = [[(start_s, y), (end_s, y)] for start_s, end_s, y in lines if end_s > start_s]
     steep = [
         [(after[0], before[2]), (after[0], after[2])] for before, after in pairwise(lines) if before[2] != after[2]
@@ -224,8 +227,8 @@ def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
         label.set_color(TEXT if isinstance(row, str) else GUIDE)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    label_seconds(ax.xaxis, plan.makespan_s, "time")
-    ax.set_title(f"{plain(headline(plan), 100)}\n{verdict(plan)}", loc="left", fontsize=10)
+    label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
+    entitle(ax, headline(plan), verdict(plan))
 
 
 def _name(row: Row, busy: Mapping[str, float], makespan_s: float) -> str:

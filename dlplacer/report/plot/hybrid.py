@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.strategy import Strategy
-from dlplacer.report.plot.style.axes import axes_or_new, plain
+from dlplacer.report.plot.style.axes import axes_or_new, entitle
 from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT, device_colors
 
 _SHOWN = 10
@@ -79,4 +79,4 @@ def _label(ax: Axes, plan: HybridPlan) -> None:
     ax.grid(color=IDLE, zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False, loc="upper left")
-    ax.set_title(plain(plan.name or "time to converge", 100), loc="left", fontsize=10)
+    entitle(ax, plan.name or "time to converge")

@@ -1,7 +1,7 @@
 """Live memory over time."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -10,7 +10,16 @@ from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 from dlplacer.report.page.summary import headline
-from dlplacer.report.plot.style.axes import axes_or_new, label_bytes, label_seconds, plain
+from dlplacer.report.plot.positions.peak_labels import Box, place_labels
+from dlplacer.report.plot.style.axes import (
+    axes_or_new,
+    entitle,
+    inches,
+    label_bytes,
+    label_seconds,
+    plain,
+    text_points,
+)
 from dlplacer.report.plot.style.colors import IDLE, TEXT, device_colors
 
 Curve = list[tuple[float, int]]
@@ -20,7 +29,11 @@ _MOST_TOGETHER = 2
 _ROW_INCHES = 0.85
 _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
-_FIGURE_SHARE = 0.045
+_FIGURE_POINTS = 9
+_LINE_POINTS = 14
+_AROUND_POINTS = 6
+# Widths are known of the regular face; the bold one is wider by as much.
+_BOLD = 1.15
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:
@@ -39,13 +52,13 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     ax = axes_or_new(ax, memory_size(plan))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
     ax.set_xlim(0, plan.makespan_s or 1.0)
-    label_seconds(ax.xaxis, plan.makespan_s, "time")
+    label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
     if len(curves) <= _MOST_TOGETHER:
         _draw_together(ax, plan, curves)
     else:
         ax.set_xlabel(f"{ax.get_xlabel()}\n{_draw_rows(ax, plan, curves)}")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title(f"Memory: {plain(headline(plan), 100)}", loc="left", fontsize=10)
+    entitle(ax, f"Memory: {headline(plan)}")
     return ax
 
 
@@ -60,8 +73,9 @@ def _draw_together(ax: Axes, plan: Plan, curves: Mapping[str, Curve]) -> None:
         if device in near:
             ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
     top = _draw_capacities(ax, plan, colors, top)
-    _mark_peaks(ax, peaks, colors, top)
     ax.set_ylim(0, top)
+    limits = [device.memory_bytes for device in plan.topology.devices if device.memory_bytes is not None]
+    _mark_peaks(ax, curves, peaks, colors, [*limits, *near.values()])
     label_bytes(ax.yaxis, top, "alive")
     _legend(ax, plan, colors, {device: peak for device, (_, peak) in peaks.items()}, sums)
 
@@ -111,34 +125,36 @@ def _footprints(plan: Plan) -> dict[str, int]:
     return total
 
 
-def _mark_peaks(ax: Axes, peaks: Mapping[str, tuple[float, int]], colors: Mapping[str, str], top: float) -> None:
-    """A labelled dot on every peak."""
-    ascending = sorted(peaks, key=lambda device: peaks[device][1])
-    heights = _apart([peaks[device][1] + _FIGURE_SHARE * top / 2 for device in ascending], top)
-    for device, height in zip(ascending, heights, strict=True):
-        time_s, peak = peaks[device]
+def _mark_peaks(
+    ax: Axes,
+    curves: Mapping[str, Curve],
+    peaks: Mapping[str, tuple[float, int]],
+    colors: Mapping[str, str],
+    levels: Sequence[float],
+) -> None:
+    """A labelled dot on every peak, once the limits of the axes are set; labels keep clear of lines at these levels."""
+    texts = {device: f"peak {format_bytes(peak)}" for device, (_, peak) in peaks.items()}
+    (_, span_s), (_, top) = ax.get_xlim(), ax.get_ylim()
+    across, up = (length / (72 * inch) for length, inch in zip((span_s, top), inches(ax), strict=True))
+    sizes = {
+        device: (across * (_BOLD * text_points(text, _FIGURE_POINTS) + _AROUND_POINTS), up * _LINE_POINTS)
+        for device, text in texts.items()
+    }
+    places = place_labels(peaks, curves, sizes, Box(0.0, 0.0, span_s, top), levels)
+    for device, (time_s, peak) in peaks.items():
         ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
+        box = places[device]
         ax.annotate(
-            f" peak {format_bytes(peak)}",
-            (time_s, height),
+            texts[device],
+            ((box.left + box.right) / 2, (box.low + box.high) / 2),
             color=colors[device],
-            fontsize=9,
+            fontsize=_FIGURE_POINTS,
             fontweight="bold",
+            ha="center",
+            va="center",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             zorder=5,
         )
-
-
-def _apart(heights: list[float], top: float) -> list[float]:
-    """Ascending heights a line of text apart: pushed up, then down again from the upper edge."""
-    line = _FIGURE_SHARE * top
-    placed = [-line]
-    for height in heights:
-        placed.append(max(height, placed[-1] + line))
-    limit = top
-    for position in range(len(placed) - 1, 0, -1):
-        limit = placed[position] = min(placed[position], limit - line)
-    return placed[1:]
 
 
 def _draw_capacities(ax: Axes, plan: Plan, colors: Mapping[str, str], top: float) -> float:

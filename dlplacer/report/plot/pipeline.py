@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.report.plot.style.axes import axes_or_new, label_seconds, plain
+from dlplacer.report.plot.style.axes import axes_or_new, entitle, label_seconds, plain
 from dlplacer.report.plot.style.colors import IDLE, PHASE, block_colors, ink_on
 
 _HEIGHT = 0.8
@@ -64,7 +64,7 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
         f"{plan.name}: {plan.schedule}, {len(plan.stages)} stages, {plan.micro_batches} micro-batches: "
         f"{format_seconds(plan.step_s)} per step, bubble {100 * timeline.bubble:.1f} %"
     )
-    ax.set_title(plain(title, 140), loc="left", fontsize=10)
+    entitle(ax, title)
     _add_legend(ax, plan, colors, labelled)
     return ax
 

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -14,11 +15,12 @@ from dlplacer.report.page.summary import busy_s, headline, verdict
 from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks
 from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
 from dlplacer.report.plot.positions.op_positions import OpPositions, lay_out
-from dlplacer.report.plot.style.axes import axes_or_new, inches, plain
+from dlplacer.report.plot.style.axes import axes_or_new, entitle, inches, plain
 from dlplacer.report.plot.style.colors import CROSSING, GUIDE, IDLE, TEXT, device_colors
 
 _SMALLEST_POINTS2 = 10.0
 _LARGEST_POINTS2 = 700.0
+_OF_COLUMN = 0.8
 _NAME_POINTS = 13.0
 _NAMES_SHOWN = 2
 _MOST_OPS = 1500
@@ -59,7 +61,7 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
         legend = _draw_every_op(ax, plan)
         ax.set_yticks([])
     ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.set_title(f"{plain(headline(plan), 100)}\n{verdict(plan)}", loc="left", fontsize=10)
+    entitle(ax, headline(plan), verdict(plan))
     beside = (1.005, 1.0)
     ax.legend(handles=legend, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
     return ax
@@ -154,11 +156,12 @@ def _line(plan: Plan, layout: OpPositions, source: str, target: str) -> list[tup
 def _draw_ops(ax: Axes, plan: Plan, layout: OpPositions) -> None:
     """Large ops first, so that small ones stay visible."""
     colors = device_colors(plan.topology.device_index)
-    longest_s = max(_time_s(plan, op_id) for op_id in layout.x)
+    times_s = [_time_s(plan, op_id) for op_id in layout.x]
+    largest = _largest_points2(ax, layout, times_s)
     for device, color in colors.items():
         ops = [op_id for op_id in layout.x if plan.placement[op_id] == device]
         ops.sort(key=lambda op_id: -_time_s(plan, op_id))
-        areas = [_area(_time_s(plan, op_id), longest_s) for op_id in ops]
+        areas = [_area(_time_s(plan, op_id), max(times_s), largest) for op_id in ops]
         ax.scatter(
             [layout.x[op_id] for op_id in ops],
             [layout.y[op_id] for op_id in ops],
@@ -171,8 +174,15 @@ def _draw_ops(ax: Axes, plan: Plan, layout: OpPositions) -> None:
         )
 
 
-def _area(time_s: float, longest_s: float) -> float:
-    return max(_SMALLEST_POINTS2, _LARGEST_POINTS2 * time_s / longest_s) if longest_s else 20.0
+def _largest_points2(ax: Axes, layout: OpPositions, times_s: list[float]) -> float:
+    """The area of the longest op: so that a usual one is narrower than its column, where most are about as long."""
+    column_points = _OF_COLUMN * 72 * inches(ax)[0] / (max(layout.x.values()) - min(layout.x.values()) + 4)
+    usual_s = median(times_s)
+    return min(_LARGEST_POINTS2, column_points**2 * max(times_s) / usual_s) if usual_s else _LARGEST_POINTS2
+
+
+def _area(time_s: float, longest_s: float, largest: float) -> float:
+    return max(_SMALLEST_POINTS2, largest * time_s / longest_s) if longest_s else 20.0
 
 
 def _label_phases(ax: Axes, plan: Plan, layout: OpPositions) -> None:

@@ -12,7 +12,7 @@ from matplotlib.path import Path
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 from dlplacer.report.plot.positions.machine_positions import machine_layout
-from dlplacer.report.plot.style.axes import axes_or_new, plain
+from dlplacer.report.plot.style.axes import axes_or_new, entitle, plain, text_points
 from dlplacer.report.plot.style.colors import TEXT, device_colors, ink_on
 
 Spots = Mapping[str, tuple[float, float]]
@@ -21,6 +21,11 @@ Spots = Mapping[str, tuple[float, float]]
 _ROUTER = "#e4e4e4"
 _MOST_CLASSES = 8
 _COLUMN_INCHES = 1.25
+_MOST_INCHES = 40.0
+_LABEL_POINTS = 9
+_AROUND_INCHES = 0.35
+# Of all labels side by side, so that they fit into the widest picture.
+_MOST_LETTERS = 360
 _LEVEL_INCHES = 1.1
 _LEVEL_INCHES_PER_LINK = 0.3
 _SPECTRUM = "viridis"
@@ -33,7 +38,24 @@ def topology_size(topology: Topology) -> tuple[float, float]:
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
     level = max(_LEVEL_INCHES, *(_LEVEL_INCHES_PER_LINK * joins[router.id] for router in topology.routers), 0.0)
-    return min(40.0, max(5.0, _COLUMN_INCHES * (columns + 1.6))), min(20.0, 1.9 + level * (highest + lowest))
+    width = _column_inches(topology) * (columns + 1.6)
+    return min(_MOST_INCHES, max(5.0, width)), min(20.0, 1.9 + level * (highest + lowest))
+
+
+def _column_inches(topology: Topology) -> float:
+    """Wide enough for the longest line of a label."""
+    lines = [line for node in topology.nodes for line in _lines(topology, node.id)]
+    return max(_COLUMN_INCHES, _AROUND_INCHES + max(text_points(line, _LABEL_POINTS) for line in lines) / 72)
+
+
+def _lines(topology: Topology, name: str) -> list[str]:
+    """What stands in the box of a node: the more nodes beside each other, the shorter."""
+    limit = max(8, min(24, _MOST_LETTERS // len(topology.nodes)))
+    if name not in topology.device_index:
+        return [plain(name, limit)]
+    device = topology.device(name)
+    memory = [] if device.memory_bytes is None else [format_bytes(device.memory_bytes)]
+    return [plain(name, limit), plain(device.type, limit), *memory]
 
 
 def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
@@ -47,19 +69,24 @@ def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     _draw_links(ax, topology, spots)
     colors = device_colors(topology.device_index)
     for node in topology.nodes:
-        label = plain(node.id)
-        if node.id in colors:
-            device = topology.device(node.id)
-            memory = "" if device.memory_bytes is None else f"\n{format_bytes(device.memory_bytes)}"
-            label += f"\n{plain(device.type, 24)}{memory}"
+        label = "\n".join(_lines(topology, node.id))
         color = colors.get(node.id, _ROUTER)
         box = {"boxstyle": "round,pad=0.4", "facecolor": color, "edgecolor": TEXT}
-        ax.text(*spots[node.id], label, fontsize=9, color=ink_on(color), ha="center", va="center", zorder=3, bbox=box)
+        ax.text(
+            *spots[node.id],
+            label,
+            fontsize=_LABEL_POINTS,
+            color=ink_on(color),
+            ha="center",
+            va="center",
+            zorder=3,
+            bbox=box,
+        )
     columns, levels = zip(*spots.values(), strict=True)
     ax.set_xlim(min(columns) - 0.7, max(columns) + 0.7)
     ax.set_ylim(-_depth(topology, spots) - 0.45, max(levels) + 0.45)
     ax.set_axis_off()
-    ax.set_title(plain(topology.name or "topology", 100), loc="left", fontsize=11)
+    entitle(ax, topology.name or "topology")
     return ax
 
 

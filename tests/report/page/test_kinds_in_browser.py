@@ -8,7 +8,7 @@ from report.page.browser import Browser
 from report.page.long_plans import long_plan
 from report.page.test_other_pages import compared, hybrid, pipeline
 from report.page.test_page import HOSTILE_SHOWN, hostile_plan
-from report.plot.plans import diamond, one_moment, two_at_once
+from report.plot.plans import chunked, diamond, one_moment, two_at_once, waiting_at_a_relay
 
 from dlplacer.core.plan import Plan
 from dlplacer.report.page.comparison_page import comparison_page
@@ -34,6 +34,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": run_page(SMALL, measured, [("predicted", "11 s")]),
         "split": html_page(SMALL, two_at_once()),
         "moment": html_page(one_moment()),
+        "chunked": html_page(chunked()),
+        "relay": html_page(waiting_at_a_relay()),
         "hostile": html_page(hostile_plan()),
         "pipeline": pipeline_page(pipeline()),
         "comparison": comparison_page(compared()),
@@ -97,6 +99,54 @@ def test_a_run_is_beside_its_prediction(session: Browser, pages: dict[str, Path]
     assert session.messages() == []
 
 
+def test_transfers_of_equal_size_are_not_mistaken(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["chunked"])
+    readers = "return [0, 1].map((sent) => readersOf(schedules[0], sent).map((event) => opName(schedules[0], event)))"
+    assert session.run(readers) == [["v"], ["w"]]
+    session.run("choose({schedule: 0, type: 'op', index: 2})")
+    session.find("#details li:nth-child(1) .muted button.link").click()
+    assert "u.1" in session.find("#details h2").text
+    assert session.messages() == []
+
+
+def test_the_critical_path_follows_a_transfer_from_where_it_waited(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["relay"])
+    parts = session.run(
+        "return criticalSteps(schedules[0]).map((part) => [part.start * data.unitS, part.end * data.unitS])"
+    )
+    assert [pytest.approx(part) for part in parts] == [[0, 3], [3, 6], [6, 9], [9, 10]]
+    assert session.messages() == []
+
+
+def test_names_that_are_cut_fit_and_stay_whole_characters(session: Browser, pages: dict[str, Path]) -> None:
+    session.open(pages["small"])
+    texts = ["i" * 40 + "W" * 40, "W" * 40 + "i" * 40, "🙂" * 40, "plain"]
+    found = session.run(
+        "const context = timeline.body.getContext('2d'); const rooms = [10, 37, 50, 61, 90, 200];"
+        "return arguments[0].flatMap((text) => rooms.map((room) => [room, fitted(context, text, room)]))"
+        ".map(([room, shown]) => [room, shown, textWidth(context, shown), shown.isWellFormed()]);",
+        texts,
+    )
+    assert all(width <= room and is_whole for room, _, width, is_whole in found)
+    assert all(shown.endswith("…") for room, shown, *_ in found if room == 200 and shown != "plain")
+    assert session.messages() == []
+
+
+def test_the_bound_of_an_optimal_plan_is_named_beside_its_end(session: Browser, tmp_path: Path) -> None:
+    plan = replace(SMALL, lower_bound_s=SMALL.makespan_s, gap=0.0, status="optimal")
+    (tmp_path / "optimal.html").write_bytes(html_page(plan).encode())
+    session.open(tmp_path / "optimal.html")
+    names = session.run(
+        "const drawn = []; const context = timeline.body.getContext('2d'); const draw = context.fillText;"
+        "context.fillText = (text, x, y) => drawn.push([text, x, x + context.measureText(text).width]);"
+        "drawLines(context, area(), timeline.height); context.fillText = draw; return drawn;"
+    )
+    (end, end_from, _), (bound, _, bound_until) = names
+    assert (end, bound) == ("end", "bound")
+    assert bound_until <= end_from
+    assert session.messages() == []
+
+
 def test_no_name_becomes_code(session: Browser, pages: dict[str, Path]) -> None:
     session.open(pages["hostile"])
     session.run("choose({schedule: 0, type: 'op', index: 0})")
@@ -156,6 +206,9 @@ def test_a_pipeline_is_coloured_by_micro_batch(session: Browser, pages: dict[str
     assert session.find("#legend").text.split("\n")[:2] == ["micro-batch 0", "micro-batch 1"]
     assert session.run("return tabs.open") == "Stages"
     assert len(session.colors()) > 8
+    assert "colours by micro-batch, phase" in session.run("return helpDialog().textContent")
+    session.keys("3")
+    assert session.run("return state.colorBy") == "kind"
     assert session.messages() == []
 
 

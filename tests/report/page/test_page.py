@@ -9,9 +9,18 @@ from hashlib import sha256
 import pytest
 from report.page.long_plans import long_plan
 from report.page.reading import ReadPage, urls_in
-from report.plot.plans import diamond, one_moment, plan_of, through_a_router, two_at_once
+from report.plot.plans import (
+    chunked,
+    diamond,
+    one_moment,
+    plan_of,
+    through_a_router,
+    two_at_once,
+    waiting_at_a_relay,
+)
 
 from dlplacer.check import live_bytes, live_tensors
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import ASSUMPTIONS, Options
 from dlplacer.core.plan import Plan
@@ -55,6 +64,25 @@ def test_every_assumption_is_explained() -> None:
         assert [name, f"{value}: {ASSUMPTIONS[name].meaning[value]}"] in page.rows
 
 
+def test_ops_of_the_critical_path_have_no_slack_where_processes_delay_them() -> None:
+    # a hands x's tensor over for 1 s behind x: z starts at 3 for it, and x could end no later
+    plan = diamond()
+    devices = tuple(replace(device, dispatch_s=1.0) for device in plan.topology.devices)
+    late = {"z": (3.0, 4.0)}
+    ops = tuple(
+        replace(entry, start_s=late[entry.op][0], end_s=late[entry.op][1]) if entry.op in late else entry
+        for entry in plan.ops
+        if entry.op in ("p", "x", "z")
+    )
+    graph = OpGraph(tuple(plan.graph.op(entry.op) for entry in ops), plan.graph.edges[:1] + plan.graph.edges[2:3])
+    plan = replace(
+        plan, graph=graph, ops=ops, transfers=(), topology=replace(plan.topology, devices=devices), makespan_s=4.0
+    )
+    (schedule,) = ReadPage(html_page(plan)).data["schedules"]
+    assert [plan.ops[event].op for event in schedule["ops"]["critical"]] == ["x", "z"]
+    assert schedule["ops"]["slack"][1:] == [0, 0]
+
+
 @pytest.mark.parametrize("plan", [diamond(), two_at_once(), through_a_router(), long_plan(300, devices=3)])
 def test_the_columns_are_the_plan(plan: Plan) -> None:
     page = ReadPage(html_page(plan))
@@ -87,6 +115,39 @@ def test_transfers_and_links(plan: Plan) -> None:
         busy[links["from"][link], links["to"][link]] += time_s
     expected = {hop: sum(use.end_s - use.start_s for use in uses) for hop, uses in link_uses(plan).items()}
     assert busy == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("plan", [chunked(), diamond(), long_plan(300, devices=3)])
+def test_every_edge_between_devices_knows_its_transfer(plan: Plan) -> None:
+    (schedule,) = ReadPage(html_page(plan)).data["schedules"]
+    served: dict[int, int] = {}
+    for position, number in zip(*schedule["transfers"]["serves"], strict=True):
+        edge, transfer = plan.graph.edges[position], plan.transfers[number]
+        assert (edge.tensor, plan.placement[edge.target]) == (transfer.tensor, transfer.target)
+        served[position] = number
+    assert set(served.values()) == set(range(len(plan.transfers)))
+    place = plan.placement
+    crossing = [n for n, edge in enumerate(plan.graph.edges) if place[edge.source] != place[edge.target]]
+    assert set(served) == set(crossing)
+
+
+def test_transfers_of_one_tensor_serve_an_edge_each() -> None:
+    # transfers once per edge: u.0 goes to b for v, and once more for w
+    plan = chunked()
+    edges = (plan.graph.edges[0], replace(plan.graph.edges[1], output=0, tensor="u.0"))
+    again = replace(plan.transfers[1], tensor="u.0")
+    plan = replace(plan, graph=replace(plan.graph, edges=edges), transfers=(plan.transfers[0], again))
+    (schedule,) = ReadPage(html_page(plan)).data["schedules"]
+    assert schedule["transfers"]["serves"] == [[0, 1], [0, 1]]
+
+
+def test_a_transfer_is_on_the_critical_path_from_where_it_waited() -> None:
+    page = ReadPage(html_page(waiting_at_a_relay()))
+    (schedule,) = page.data["schedules"]
+    sent = schedule["transfers"]
+    assert sent["critical"] == [1, 0]
+    assert page.seconds(sent["criticalFrom"]) == pytest.approx([3, 6])
+    assert page.seconds(sent["criticalUntil"]) == pytest.approx([6, 9])
 
 
 def test_the_critical_path_has_no_slack_on_the_page() -> None:

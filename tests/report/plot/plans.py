@@ -101,6 +101,31 @@ def through_a_router(delay: str = "cut-through") -> Plan:
     )
 
 
+def waiting_at_a_relay() -> Plan:
+    """t goes a → c from 1 to 4, where s.0 has the link to b from 3 to 6: t goes on from 6 to 9."""
+    devices = tuple(Device(name, "T") for name in "abc")
+    topology = Topology(devices, links=(Link("a", "c", 2.0, 1.0), Link("c", "b", 2.0, 1.0)))
+    return plan_of(
+        [Op("u", "k", 1.0), Op("v", "k", 1.0), Op("s", "k", 3.0), Op("w", "k", 1.0)],
+        [Edge("u", "v", 4, tensor="t"), Edge("s", "w", 4, tensor="s.0")],
+        {"u": ("a", 0.0, 1.0), "s": ("c", 0.0, 3.0), "w": ("b", 6.0, 7.0), "v": ("b", 9.0, 10.0)},
+        [sent("t", "u", 4, ("a-c", 1.0, 4.0), ("c-b", 6.0, 9.0)), sent("s.0", "s", 4, ("c-b", 3.0, 6.0))],
+        topology,
+        Options(),
+    )
+
+
+def chunked() -> Plan:
+    """u makes two tensors of 4 B on a, which reach b one after the other: at 4 s for v, at 7 s for w."""
+    return plan_of(
+        [Op("u", "aten.chunk", 1.0), Op("v", "k", 1.0), Op("w", "k", 1.0)],
+        [Edge("u", "v", 4, tensor="u.0"), Edge("u", "w", 4, 1, "u.1")],
+        {"u": ("a", 0.0, 1.0), "v": ("b", 4.0, 5.0), "w": ("b", 7.0, 8.0)},
+        [sent("u.0", "u", 4, ("a-b", 1.0, 4.0)), sent("u.1", "u", 4, ("a-b", 4.0, 7.0))],
+        options=Options(),
+    )
+
+
 def two_at_once() -> Plan:
     """u ends on a at 1 s, v at 2 s; each sends 4 B to b at once, in 3 s: the link carries two transfers from 2 to 4."""
     return plan_of(

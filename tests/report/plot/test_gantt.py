@@ -12,7 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from report.plot.plans import diamond, one_moment, plan_of, sent, through_a_router, two_at_once
+from report.plot.plans import diamond, one_moment, plan_of, sent, through_a_router, two_at_once, waiting_at_a_relay
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Edge, Op
@@ -80,6 +80,14 @@ def test_the_critical_path_has_a_line_per_step_and_one_per_change_of_row() -> No
     lines = {str(found.get_label()): found for found in drawn(plan).collections if isinstance(found, LineCollection)}
     assert len(lines["critical path"].get_segments()) == len(critical_path(plan)) == 5
     assert len(lines["critical path changes row"].get_segments()) == 4
+
+
+def test_the_critical_path_is_nowhere_twice_at_a_time() -> None:
+    # t is on it from 6 on only, when s.0 has left the link to b
+    ax = drawn(waiting_at_a_relay())
+    lines = {str(found.get_label()): found for found in ax.collections if isinstance(found, LineCollection)}
+    flat = lines["critical path"].get_segments()
+    assert [tuple(segment[:, 0]) for segment in flat] == [(0, 3), (3, 6), (6, 9), (9, 10)]
 
 
 def test_title_and_lower_bound() -> None:

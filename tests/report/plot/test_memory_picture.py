@@ -7,6 +7,7 @@ import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 from report.plot.plans import diamond, one_moment, plan_of
 
 from dlplacer.check import live_bytes
@@ -94,13 +95,34 @@ def test_unlimited_memory_has_no_line() -> None:
     assert legend_texts(ax)[0] == "a: peak 15 B, sum 16 B, capacity unlimited"
 
 
+def labels(ax: Axes) -> list[Bbox]:
+    """What the figures of peaks cover, in the units of the axes."""
+    ax.figure.canvas.draw()
+    texts = [text for text in ax.texts if text.get_text().strip().startswith("peak")]
+    assert len(texts) == 2
+    return [text.get_window_extent().transformed(ax.transData.inverted()) for text in texts]
+
+
 @pytest.mark.parametrize("smallest_bytes", [0, 1000])
-def test_figures_of_close_peaks_do_not_touch(smallest_bytes: int) -> None:
-    ops = [Op("x", "k", 1.0, output_bytes=smallest_bytes), Op("y", "k", 1.0, output_bytes=1010)]
-    ax = drawn(plan_of(ops, (), {"x": ("a", 0.0, 1.0), "y": ("b", 0.0, 1.0)}))
-    low, high = sorted(text.xy[1] for text in ax.texts)
-    assert high - low >= 0.04 * ax.get_ylim()[1]
-    assert 0 <= low < high < ax.get_ylim()[1]
+@pytest.mark.parametrize("begin_s", [0.0, 5.0])
+def test_figures_of_close_peaks_do_not_touch_and_stay_inside(smallest_bytes: int, begin_s: float) -> None:
+    # x and y at once, at the left or the right edge of the picture
+    ops = [Op("x", "k", 1.0, output_bytes=smallest_bytes), Op("y", "k", 1.0, output_bytes=1010), Op("z", "k", 5.0)]
+    times = {name: (device, begin_s, begin_s + 1) for name, device in (("x", "a"), ("y", "b"))}
+    ax = drawn(plan_of(ops, (), times | {"z": ("a", 0.0 if begin_s else 1.0, 5.0 if begin_s else 6.0)}))
+    one, other = labels(ax)
+    assert not one.overlaps(other)
+    (_, right), (_, top) = ax.get_xlim(), ax.get_ylim()
+    assert all(0 <= box.x0 < box.x1 <= right and 0 <= box.y0 < box.y1 <= top for box in (one, other))
+
+
+def test_figures_of_peaks_lie_on_no_curve() -> None:
+    # b peaks at 960 B from 4 to 5 s, right below the 1,000 B that a holds all the time
+    ops = [Op("x", "k", 10.0, output_bytes=1000), Op("y", "k", 1.0, output_bytes=960)]
+    ax = drawn(plan_of(ops, (), {"x": ("a", 0.0, 10.0), "y": ("b", 4.0, 5.0)}))
+    for box in labels(ax):
+        for line in (line for line in ax.get_lines() if line.get_marker() != "o"):
+            assert not line.get_path().intersects_bbox(box, filled=False)
 
 
 def many(memory_bytes: int | None = None) -> Plan:

@@ -1,8 +1,13 @@
 """The table of pictures: what it lists can be drawn, is exported, and is offered by a command."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from report.plot.plans import diamond
 
 import dlplacer.report.plot as package
 from dlplacer.cli.main import build_parser
@@ -30,3 +35,27 @@ def test_a_row_is_all_that_a_picture_needs(picture: Picture) -> None:
 
 def test_names_differ() -> None:
     assert len({picture.name for picture in PICTURES}) == len(PICTURES)
+
+
+@pytest.mark.parametrize("name", ["gantt", "memory", "placement"])
+def test_a_long_title_keeps_its_figures_and_fits(name: str) -> None:
+    plan = diamond()
+    plan = replace(plan, graph=replace(plan.graph, name="W" * 200), topology=replace(plan.topology, name="M" * 200))
+    (picture,) = (row for row in PICTURES if row.name == name)
+    figure = Figure(figsize=picture.size(plan), layout="constrained")
+    ax = picture.plot(plan, figure.add_subplot())
+    FigureCanvasAgg(figure).draw()
+    (title,) = (text for text in ax.get_children() if getattr(text, "get_text", str)().startswith(("W", "Memory: W")))
+    assert "…" in title.get_text()
+    assert "11 s per step" in title.get_text()
+    assert title.get_window_extent().x1 <= figure.bbox.width
+
+
+@pytest.mark.parametrize("name", ["gantt", "memory"])
+def test_the_time_axis_of_a_plan_that_takes_no_time(name: str) -> None:
+    plan = diamond()
+    still = tuple(replace(entry, start_s=0.0, end_s=0.0) for entry in plan.ops)
+    plan = replace(plan, ops=still, transfers=(), makespan_s=0.0, lower_bound_s=0.0)
+    (picture,) = (row for row in PICTURES if row.name == name)
+    ax: Axes = picture.plot(plan, Figure().add_subplot())
+    assert (ax.get_xlim(), ax.get_xlabel().split("\n")[0]) == ((0, 1), "time (ms)")

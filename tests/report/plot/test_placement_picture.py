@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -296,3 +297,17 @@ def test_names_of_blocks_do_not_touch(count: int) -> None:
     ax = plot_placement(plan, Figure(figsize=(width, height)).add_subplot())
     apart = ax.get_window_extent().width / len(ax.get_xticks())
     assert apart >= 10 * ax.figure.dpi / 72
+
+
+def test_ops_of_equal_length_do_not_cover_each_other() -> None:
+    names = [f"k{position}" for position in range(30)]
+    ops = [Op(name, "aten.mm", 1.0) for name in names]
+    edges = [Edge(before, after, 1) for before, after in pairwise(names)]
+    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate(names)}
+    plan = plan_of(ops, edges, times)
+    ax = Figure(figsize=recommended_size(plot_placement, plan)).add_subplot()
+    plot_placement(plan, ax)
+    (dots,) = (found for found in ax.collections if isinstance(found, PathCollection) and len(found.get_offsets()))
+    places = ax.transData.transform(dots.get_offsets())[:, 0]
+    apart_points = 72 / ax.figure.dpi * min(after - before for before, after in pairwise(sorted(places)))
+    assert max(dots.get_sizes()) ** 0.5 < apart_points

@@ -1,11 +1,12 @@
 """A machine as a picture: nodes apart, links told by their colour."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from numpy import linspace
@@ -91,3 +92,15 @@ def test_links_of_many_kinds_are_labelled_one_by_one() -> None:
 def test_a_topology_without_a_link(tmp_path: Path) -> None:
     save_picture(tmp_path / "one.png", plot_topology, Topology((Device("a", "T"),)))
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_names_have_room() -> None:
+    devices = tuple(Device(letter * 200, "T" * 40, 2**34) for letter in "WMAB")
+    topology = Topology(devices, links=(Link(devices[0].id, devices[1].id, 1e9),), name="N" * 200)
+    figure = Figure(figsize=recommended_size(plot_topology, topology), layout="constrained")
+    ax = plot_topology(topology, figure.add_subplot())
+    FigureCanvasAgg(figure).draw()
+    boxes = sorted((text.get_bbox_patch().get_window_extent() for text in ax.texts), key=lambda box: box.x0)
+    assert len(boxes) == len(devices)
+    assert all(before.x1 < after.x0 for before, after in pairwise(boxes))
+    assert 0 <= boxes[0].x0 < boxes[-1].x1 <= figure.bbox.width

@@ -1,9 +1,11 @@
 """A schedule as columns: when and where every op runs and every tensor travels, what it waits for, what is alive."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from dlplacer.core.plan import Plan
-from dlplacer.report.critical_path import critical_path
+from dlplacer.core.plan import Plan, Transfer
+from dlplacer.report.critical_path import PathPart, critical_parts
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.page.columns.memory_columns import memory_columns
 from dlplacer.report.page.columns.page_clock import PageClock
@@ -27,7 +29,8 @@ def schedule_columns(
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
-    path = set(map(id, () if is_run else critical_path(plan, arcs)))
+    parts = () if is_run else critical_parts(plan, arcs)
+    path = {id(part.step) for part in parts}
     count = len(plan.ops)
     return {
         "name": visible(name),
@@ -40,11 +43,16 @@ def schedule_columns(
             "device": [device[entry.device] for entry in plan.ops],
             "start": clock.all_of(entry.start_s for entry in plan.ops),
             "time": clock.all_of(entry.end_s - entry.start_s for entry in plan.ops),
-            "slack": [] if is_run else clock.all_of(arcs.slack_s[:count]),
+            # What issues and hand-overs leave between steps of the path is no slack of theirs.
+            "slack": []
+            if is_run
+            else clock.all_of(
+                0.0 if id(entry) in path else arcs.slack_s[event] for event, entry in enumerate(plan.ops)
+            ),
             "critical": [event for event, entry in enumerate(plan.ops) if id(entry) in path],
             **_waits(arcs, range(count)),
         },
-        "transfers": _transfers(plan, arcs, clock, texts, path, is_run),
+        "transfers": _transfers(plan, arcs, clock, texts, parts, is_run),
         "links": _links(plan, clock),
         "memory": memory_columns(plan, clock) if _knows_sizes(plan) else {},
     }
@@ -80,7 +88,7 @@ def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
 
 
 def _transfers(
-    plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, path: set[int], is_run: bool
+    plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, parts: Sequence[PathPart], is_run: bool
 ) -> dict[str, Any]:
     sent = plan.transfers
     firsts = arcs.first_segment[:-1]
@@ -96,9 +104,35 @@ def _transfers(
         "time": clock.all_of(transfer.end_s - transfer.start_s for transfer in sent),
         "slack": [] if is_run else slack,
         "route": [texts.of(_route(transfer.segments)) for transfer in sent],
-        "critical": [number for number, transfer in enumerate(sent) if id(transfer) in path],
+        **_on_path(plan, clock, parts),
+        "serves": _served(plan),
         **{name: [column[first] for first in firsts] for name, column in waits.items()},
     }
+
+
+def _on_path(plan: Plan, clock: PageClock, parts: Sequence[PathPart]) -> dict[str, list[int]]:
+    """Transfers of the critical path, and from when to when each is on it."""
+    number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
+    sent = [part for part in parts if isinstance(part.step, Transfer)]
+    return {
+        "critical": [number[id(part.step)] for part in sent],
+        "criticalFrom": clock.all_of(part.begin_s for part in sent),
+        "criticalUntil": clock.all_of(part.end_s for part in sent),
+    }
+
+
+def _served(plan: Plan) -> list[list[int]]:
+    """Edges between devices, and the transfer that serves each; of several of one tensor each serves one, in turn."""
+    arrivals: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, sent in enumerate(plan.transfers):
+        arrivals[sent.tensor, sent.target].append(number)
+    edges, transfers = [], []
+    for position, edge in enumerate(plan.graph.edges):
+        there = plan.placement[edge.target]
+        if plan.placement[edge.source] != there and (found := arrivals[edge.tensor, there]):
+            edges.append(position)
+            transfers.append(found[0] if len(found) == 1 else found.pop(0))
+    return [edges, transfers]
 
 
 def _route(segments: tuple[Any, ...]) -> str:

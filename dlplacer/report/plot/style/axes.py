@@ -9,6 +9,9 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_TITLE_POINTS = 10
+# Of the figure's width: left of the title are the names of rows.
+_TITLE_SHARE = 0.75
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
 
@@ -59,3 +62,18 @@ def plain(text: str, limit: int = 32) -> str:
     if len(shown) > limit:
         shown = f"{shown[: limit // 2]}…{shown[limit // 2 + 1 - limit :]}"
     return shown.replace("$", r"\$")
+
+
+def fitting(text: str, points: float, size: float, limit: int = 100) -> str:
+    """As `plain`, with as much of the middle left out as a width in points asks for."""
+    for length in range(min(limit, len(text)), 8, -4):
+        shown = plain(text, length)
+        if text_points(shown, size) <= points:
+            return shown
+    return plain(text, 8)
+
+
+def entitle(ax: Axes, first: str, *further: str) -> None:
+    """A title at the left, its first line cut to fit into the figure."""
+    room = 72 * _TITLE_SHARE * ax.figure.bbox.width / ax.figure.dpi
+    ax.set_title("\n".join((fitting(first, room, _TITLE_POINTS), *further)), loc="left", fontsize=_TITLE_POINTS)

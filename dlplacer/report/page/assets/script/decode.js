@@ -70,6 +70,7 @@ function decodeSchedule(raw, number) {
   const graph = graphs[raw.graph];
   const ops = decodeEvents(raw.ops);
   const transfers = decodeEvents(raw.transfers);
+  transfers.onPath = raw.transfers.critical.map((transfer, position) => ({ transfer, from: raw.transfers.criticalFrom[position], until: raw.transfers.criticalUntil[position] }));
   const eventOf = new Int32Array(graph.count).fill(-1);
   ops.op.forEach((op, event) => {
     eventOf[op] = event;
@@ -91,7 +92,7 @@ function decodeSchedule(raw, number) {
     eventOf,
     deviceSpans: timed.map((events) => new Spans(events, ops.start, ops.end)),
     linkSpans: onLink.map((events) => new Spans(events, uses.start, uses.end)),
-    arrivals: groupBy(transfers.count, (transfer) => transfers.source[transfer]),
+    via: new Map(raw.transfers.serves[0].map((edge, position) => [edge, raw.transfers.serves[1][position]])),
   };
 }
 

@@ -11,10 +11,13 @@ function criticalSteps(schedule) {
     const row = onDevice.get(schedule.ops.device[event]);
     if (critical && row && schedule.ops.end[event] > schedule.ops.start[event]) found.push({ row, start: schedule.ops.start[event], end: schedule.ops.end[event] });
   });
-  schedule.uses.transfer.forEach((transfer, use) => {
-    const row = onLink.get(schedule.uses.link[use]);
-    if (row && schedule.transfers.critical[transfer]) found.push({ row, start: schedule.uses.start[use], end: schedule.uses.end[use] });
-  });
+  for (const { transfer, from, until } of schedule.transfers.onPath) {
+    for (const use of usesOf(schedule, transfer)) {
+      const row = onLink.get(schedule.uses.link[use]);
+      const [start, end] = [Math.max(from, schedule.uses.start[use]), Math.min(until, schedule.uses.end[use])];
+      if (row && end > start) found.push({ row, start, end });
+    }
+  }
   return found.sort((one, other) => one.start - other.start || one.end - other.end);
 }
 
@@ -137,7 +140,7 @@ function drawLines(context, area, height) {
   context.setLineDash([5, 4]);
   context.lineWidth = 1;
   const lines = shownSchedules().flatMap((schedule, number) => [[schedule.bound, ink.bound, `bound${suffix(schedule)}`, number], [schedule.end, ink.muted, `end${suffix(schedule)}`, number]]);
-  const seen = lines.filter(([time]) => time && x(time) >= area.left && x(time) <= area.right);
+  const seen = lines.filter(([time]) => time && x(time) >= area.left && x(time) <= area.right).reverse();
   for (const [time, color] of seen) {
     context.strokeStyle = color;
     context.beginPath();
@@ -145,7 +148,8 @@ function drawLines(context, area, height) {
     context.lineTo(Math.round(x(time)) + 0.5, height);
     context.stroke();
   }
-  for (const [time, color, text, number] of seen) nameLine(context, x(time), number, text, color);
+  const taken = [];
+  for (const [time, color, text, number] of seen) taken[number] = nameLine(context, Math.min(x(time), taken[number] ?? Infinity), number, text, color);
   context.setLineDash([]);
   if (state.moment !== null && x(state.moment) >= area.left && x(state.moment) <= area.right) {
     context.fillStyle = ink.accent;
@@ -153,7 +157,8 @@ function drawLines(context, area, height) {
   }
 }
 
-// In the head of the devices, left of its line; of two schedules one above the other.
+// In the head of the devices, left of its line and of what names another there; of two schedules one above the other.
+// Returns where it begins.
 function nameLine(context, at, number, text, color) {
   context.font = fontOf(9);
   const width = textWidth(context, text);
@@ -163,6 +168,7 @@ function nameLine(context, at, number, text, color) {
   context.fillStyle = color;
   context.textBaseline = "middle";
   context.fillText(text, at - width - 4, y + 0.5);
+  return at - width - 6;
 }
 
 // What an op reads: [{op, event, bytes, via}], via a transfer or −1.
@@ -172,7 +178,7 @@ function producersOf(schedule, event) {
     const op = graph.sources[edge];
     const producer = schedule.eventOf[op];
     const away = ops.device[producer] !== ops.device[event];
-    return { op, event: producer, bytes: graph.bytes[edge], via: away ? transferTo(schedule, producer, ops.device[event], graph.bytes[edge]) : -1, away };
+    return { op, event: producer, bytes: graph.bytes[edge], via: schedule.via.get(edge) ?? -1, away };
   });
 }
 
@@ -182,13 +188,8 @@ function consumersOf(schedule, event) {
     const op = graph.targets[edge];
     const consumer = schedule.eventOf[op];
     const away = ops.device[consumer] !== ops.device[event];
-    return { op, event: consumer, bytes: graph.bytes[edge], via: away ? transferTo(schedule, event, ops.device[consumer], graph.bytes[edge]) : -1, away };
+    return { op, event: consumer, bytes: graph.bytes[edge], via: schedule.via.get(edge) ?? -1, away };
   });
-}
-
-function transferTo(schedule, producer, device, bytes) {
-  const there = (schedule.arrivals.get(producer) || []).filter((transfer) => schedule.transfers.target[transfer] === device);
-  return there.find((transfer) => schedule.transfers.bytes[transfer] === bytes) ?? there[0] ?? -1;
 }
 
 function readersOf(schedule, transfer) {

@@ -174,8 +174,9 @@ function drawPeak(context, row, curve, area, x, y) {
   const left = at + 6 + width > area.right ? at - 6 - width : at + 6;
   context.strokeStyle = ink.surface;
   context.lineWidth = 3;
-  context.strokeText(text, left, y(curve.peak) + 5);
-  context.fillText(text, left, y(curve.peak) + 5);
+  // Below the curve, whose line would strike it out.
+  context.strokeText(text, left, y(curve.peak) + 9);
+  context.fillText(text, left, y(curve.peak) + 9);
 }
 
 // Drawn last, over what sticks out to the left.

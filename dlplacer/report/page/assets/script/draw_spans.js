@@ -75,10 +75,16 @@ function drawLabel(context, text, from, to, middle, color) {
   context.fillText(fitting, from + 4, middle + 0.5);
 }
 
-// The text, or as much of its end as fits, or nothing.
+// The text, or as much of its beginning as fits, or nothing: by its mean width first, as measuring takes its time.
 function fitted(context, text, room) {
   const width = textWidth(context, text);
   if (width <= room) return text;
-  const kept = Math.floor((room / width) * text.length) - 1;
-  return kept < 3 ? "" : `${text.slice(0, kept)}…`;
+  for (let kept = Math.floor((room / width) * text.length) - 1; kept >= 3; kept = Math.floor(kept * 0.94)) {
+    const shown = `${text.slice(0, kept).replace(HALF, "")}…`;
+    if (textWidth(context, shown) <= room) return shown;
+  }
+  return "";
 }
+
+// The first half of a surrogate pair whose second was cut off.
+const HALF = /[\uD800-\uDBFF]$/;

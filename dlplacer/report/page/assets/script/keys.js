@@ -13,7 +13,7 @@ const HELP = [
   ["0", "show the whole step"],
   ["/", "search ops, modules and tensors"],
   ["C", "critical path on and off"],
-  ["1 2 3 4", "colours by phase, module, kind, device"],
+  ["1 2 3 4", `colours by ${COLOR_NAMES.map(([, name]) => name).join(", ")}`],
   ["T", "light or dark"],
   ["Esc", "clear what is selected"],
 ];
@@ -78,10 +78,7 @@ const ACTIONS = {
   ArrowRight: () => neighbour(1),
   ArrowUp: () => otherRow(-1),
   ArrowDown: () => otherRow(1),
-  1: () => colorBy("phase"),
-  2: () => colorBy("module"),
-  3: () => colorBy("kind"),
-  4: () => colorBy("device"),
+  ...Object.fromEntries(COLOR_NAMES.map(([value], position) => [position + 1, () => colorBy(value)])),
 };
 
 const widened = ([begin, end]) => [begin - 0.05 * (end - begin), end + 0.05 * (end - begin)];
@@ -96,7 +93,7 @@ function colorBy(name) {
 function positionOf(selected) {
   const row = rowsOf(selected)[0];
   if (!row) return null;
-  const own = selected.type === "op" ? selected.index : row.schedule.usesOf.get(selected.index).find((use) => row.schedule.uses.link[use] === row.link);
+  const own = selected.type === "op" ? selected.index : usesOf(row.schedule, selected.index).find((use) => row.schedule.uses.link[use] === row.link);
   return { row, position: row.spans.order.indexOf(own) };
 }
 

@@ -1,6 +1,5 @@
 // Puts the page together.
 
-const COLOR_NAMES = data.colorBy || [["phase", "phase"], ["module", "module"], ["kind", "kind"], ["device", "device"]];
 const TABS = schedules.length
   ? [["Ops", opTable], ["Transfers", transferTable], ["Devices", deviceTable], ["Links", linkTable], ["Totals", totalPanel], ["Memory", alivePanel], ["Modules", moduleTree]]
   : [];

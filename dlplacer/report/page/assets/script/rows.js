@@ -74,9 +74,14 @@ function common(schedule, type, height) {
 function rowsOf({ schedule: number, type, index }) {
   const schedule = schedules[number];
   if (type === "op") return rows.filter((row) => row.type === "device" && row.schedule === schedule && row.device === schedule.ops.device[index]);
-  schedule.usesOf ??= groupBy(schedule.uses.count, (use) => schedule.uses.transfer[use]);
-  const links = new Set((schedule.usesOf.get(index) || []).map((use) => schedule.uses.link[use]));
+  const links = new Set(usesOf(schedule, index).map((use) => schedule.uses.link[use]));
   return rows.filter((row) => row.type === "link" && row.schedule === schedule && links.has(row.link));
+}
+
+// The uses of links by a transfer.
+function usesOf(schedule, transfer) {
+  schedule.usesByTransfer ??= groupBy(schedule.uses.count, (use) => schedule.uses.transfer[use]);
+  return schedule.usesByTransfer.get(transfer) || [];
 }
 
 function fold(id) {

@@ -11,6 +11,9 @@ const state = {
   folded: new Set(),
 };
 
+// Ways to colour ops: what `COLORINGS` calls them, and what the reader does.
+const COLOR_NAMES = data.colorBy || [["phase", "phase"], ["module", "module"], ["kind", "kind"], ["device", "device"]];
+
 const listeners = new Map();
 
 function on(names, action) {
