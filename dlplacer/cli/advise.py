@@ -148,7 +148,7 @@ def _servers(arguments: argparse.Namespace) -> None:
     compute_s = quantity_of("--compute", arguments.compute, "seconds")
     if arguments.workers is None:
         count = fewest_channels(load_bytes, rate, compute_s)
-        found = {"loaders": count, "transfer_s": load_bytes / (count * rate), "compute_s": compute_s}
+        found = {"loaders": count, "transfer_s": load_bytes / rate / count, "compute_s": compute_s}
     else:
         count = fewest_servers(load_bytes, arguments.workers, rate, compute_s)
         found = {

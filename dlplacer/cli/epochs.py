@@ -3,12 +3,13 @@
 import argparse
 import contextlib
 import json
+import math
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.arguments.named_training import Goal, NamedTraining
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.tables import new_table, print_table
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InputError, RunError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if count is not None and count < 1:
             raise InputError(f"{option} is {count}; it must be at least 1")
+    for option, value in (("--at-most", arguments.at_most), ("--at-least", arguments.at_least)):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{option} is {value:g}, which no metric or every one reaches; give a finite number")
     goal = (
         None
         if arguments.at_most is None and arguments.at_least is None
@@ -112,12 +116,12 @@ def execute(arguments: argparse.Namespace) -> int:
 def _variants(arguments: argparse.Namespace) -> "Iterator[tuple[str | None, int]]":
     """(codec, period) of every measurement: exact gradients at every step first."""
     yield None, 1
-    for codec in (arguments.codecs or "").split(","):
+    for codec in dict.fromkeys((arguments.codecs or "").split(",")):
         if codec and codec not in CODECS:
             raise InputError(f"--codecs has {codec!r}; use some of {', '.join(CODECS)}")
         if codec not in ("", "none"):
             yield codec, 1
-    for period in _whole_numbers("--periods", arguments.periods or "1"):
+    for period in dict.fromkeys(_whole_numbers("--periods", arguments.periods or "1")):
         if period > 1:
             yield None, period
 
@@ -141,11 +145,31 @@ def _executor(jobs: int | None) -> "Iterator[Executor | None]":
     if jobs < 1:
         raise InputError(f"--jobs is {jobs}; it must be at least 1")
     import multiprocessing
+    import os
+    import threading
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
+
+    def end_all() -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
 
     # Not forked: threads of the user's framework, which importing the training may have started, would be missing.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
-        yield executor
+    spawned, stop = multiprocessing.get_context("spawn"), threading.Event()
+    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
+    try:
+        # A training may go on for hours, so that Ctrl-C does not wait for those that run.
+        with stop_on_interrupt(stop, end_all), pool as executor:
+            yield executor
+    except BrokenProcessPool:
+        if stop.is_set():
+            raise KeyboardInterrupt from None
+        raise RunError(
+            "a process that trained has ended without a word, as for want of memory; use fewer --jobs, and "
+            "--checkpoint to go on from the trainings that have ended"
+        ) from None
 
 
 def _print(measured: "list[MeasuredEpochs]") -> None:

@@ -79,6 +79,8 @@ def execute(arguments: argparse.Namespace) -> int:
     dispatch_s = quantity_of("--dispatch", arguments.dispatch, "seconds")
     if arguments.budget < 0:
         raise InputError(f"--budget is {arguments.budget:g} s; it must be at least 0, where 0 solves nothing")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise InputError(f"--workers is {arguments.workers}; it must be at least 1")
     asked = bool(arguments.why or arguments.pin or arguments.colocate)
     # Solving again begins with the plan, so it must keep the rules; the figures alone say what any plan does.
     solves = asked or arguments.budget > 0

@@ -2,15 +2,22 @@
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.cli.arguments.constraint_options import add_colocate_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options, graph_of
-from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of, quantity_of
+from dlplacer.cli.arguments.problem_options import (
+    add_problem_arguments,
+    add_solver_arguments,
+    given_options,
+    options_of,
+    quantity_of,
+)
 from dlplacer.cli.arguments.topology_argument import topology_to_plan_for
 from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.cli.output.output_files import output_file, tell_written
@@ -35,7 +42,7 @@ HELP = "Data parallelism, model parallelism or both on N devices: step time x st
 EXAMPLES = (
     (
         "hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network '100 Gbit/s'",
-        "up to 64 GPUs in boxes of eight; epochs.json: epochs per batch, format dlplacer.epochs/1",
+        "up to 64 GPUs in boxes of eight; epochs.json: epochs by number of workers, format dlplacer.epochs/1",
     ),
     (
         "hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --epochs epochs.json --scaling-efficiency 1 "
@@ -44,6 +51,7 @@ EXAMPLES = (
     ),
 )
 _MOST_DEVICES = 65536
+_METHOD, _NETWORK_LATENCY = "ilp", "5 us"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--devices", type=int, required=True, metavar="N", help="plan for every budget from 1 to N")
     parser.add_argument(
-        "--epochs", type=Path, required=True, metavar="FILE", help="epochs per batch (dlplacer.epochs/1)"
+        "--epochs",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="epochs by workers, or by batch (dlplacer.epochs/1)",
     )
     parser.add_argument("--degrees", metavar="M[,M...]", help="model-parallel degrees to consider (2 to 8)")
     parser.add_argument(
@@ -64,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--measured", metavar="N=S,...", help="measured step times per device count, to be fitted: 1=0.5s,8=90ms"
     )
     scaling.add_argument("--network", metavar="RATE", help='join copies of the topology, each by a card of "12.5 GB/s"')
-    scaling.add_argument("--network-latency", default="5 us", metavar="T", help="between devices of two copies (5 us)")
+    scaling.add_argument("--network-latency", metavar="T", help="between devices of two copies (5 us)")
     scaling.add_argument("--codecs", metavar="C[,C...]", help=f"some of {', '.join(CODECS)} (all)")
     scaling.add_argument(
         "--measurements",
@@ -74,9 +86,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     scaling.add_argument("--no-overlap", action="store_true", help="exchange gradients after the backward pass")
     add_solver_arguments(parser, "each solve", default_s=10.0)
-    parser.add_argument("--method", default="ilp", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
+    parser.add_argument("--method", metavar="NAME", help="of each solve, as for `dlplacer solve` (ilp)")
     parser.add_argument(
-        "--split", choices=("both", "placement", "pipeline"), default="both", help="how a worker's devices share (both)"
+        "--split", choices=("both", "placement", "pipeline"), help="how a worker's devices share (both)"
     )
     parser.add_argument("--jobs", type=int, metavar="J", help="place in so many processes side by side")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep placements there, and go on from them")
@@ -103,6 +115,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError(f"--devices is {arguments.devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise InputError(f"--jobs is {arguments.jobs}; it must be at least 1")
+    _require_used(arguments)
     # There is no plan before the end: after the first Ctrl-C nothing new is begun.
     with interruptible("giving up after the solve at hand; once more to give up at once") as stop:
         problem, fits, graph = _problem(arguments, stop)
@@ -130,6 +143,20 @@ def execute(arguments: argparse.Namespace) -> int:
         for warning in warnings:
             print(f"dlplacer: {warning}", file=sys.stderr)
     return 0
+
+
+def _require_used(arguments: argparse.Namespace) -> None:
+    """Raise InputError for an option that another one leaves without use."""
+    unused: dict[str, Sequence[str]] = {}
+    if arguments.speedup:
+        unused["--speedup says what a solve would find"] = ("split", "method", "jobs", "cache")
+    if arguments.split == "pipeline":
+        unused["--split pipeline places nothing"] = ("jobs", "cache")
+    if arguments.network is None:
+        unused["there is no --network"] = ("network_latency",)
+    for reason, names in unused.items():
+        for option in given_options(arguments, names):
+            raise InputError(f"{option} has no use where {reason}; drop it")
 
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
@@ -184,7 +211,7 @@ def _solved(
 
     settings = PlaceSettings(
         options_of(arguments),
-        arguments.method,
+        arguments.method or _METHOD,
         arguments.time_limit,
         seed=arguments.seed,
         workers=arguments.workers,
@@ -265,7 +292,7 @@ def _machine(arguments: argparse.Namespace, box: "Topology", measured: "Measurem
         return cluster(box, boxes, measured.network.bytes_per_s, measured.network.latency_s)
     if arguments.network is not None:
         rate = quantity_of("--network", arguments.network, "bytes_per_s")
-        latency_s = quantity_of("--network-latency", arguments.network_latency, "seconds")
+        latency_s = quantity_of("--network-latency", arguments.network_latency or _NETWORK_LATENCY, "seconds")
         return cluster(box, -(-arguments.devices // len(box.devices)), rate, latency_s)
     if arguments.devices > len(box.devices):
         raise InputError(
@@ -289,16 +316,23 @@ def _on_machine(arguments: argparse.Namespace, topology: "Topology", measured: "
 
 
 def _degrees(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
     try:
-        return tuple(int(part) for part in (text or "").split(",") if part)
+        found = tuple(int(part) for part in text.split(",") if part)
     except ValueError:
-        raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4") from None
+        found = ()
+    if not found:
+        raise InputError(f"--degrees is {text!r}; write whole numbers, as in 2,4")
+    return found
 
 
 def _speedups(arguments: argparse.Namespace) -> dict[int, float]:
     """Degree → its given speedup; each once, and for every degree that is asked for."""
     found: dict[int, float] = {}
     for degree, speedup in _pairs("--speedup", arguments.speedup):
+        if not 0 < speedup < math.inf:
+            raise InputError(f"--speedup says {speedup:g} of {degree} devices; it must be positive and finite")
         if found.setdefault(degree, speedup) != speedup:
             raise InputError(f"--speedup says {found[degree]:g} and {speedup:g} of {degree} devices; drop one")
     unknown = [degree for degree in _degrees(arguments.degrees) if found and degree not in found]

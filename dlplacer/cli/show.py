@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device-map-rule",
         choices=("majority", "exact"),
-        default="majority",
-        help="a module spread over devices goes where most of its parameters are (default), or is refused",
+        help="of --device-map: a module spread over devices goes where most of its parameters are (default), or is "
+        "refused",
     )
     parser.add_argument("--html", metavar="F", type=output_file, help="one page to walk through, with everything")
     parser.add_argument(
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csv", metavar="F", type=output_file, help="the ops as CSV; the transfers go to F with -transfers in its name"
     )
-    parser.add_argument("--color-by", choices=("phase", "module"), default="phase", help="colours of the Gantt chart")
+    parser.add_argument("--color-by", choices=("phase", "module"), help="colours of --gantt (phase)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -51,6 +51,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.against is not None and arguments.html is None:
         raise InputError(f"--against {arguments.against} is for the page of two plans; add --html F")
+    for option, value, needed in (
+        ("--color-by", arguments.color_by, "gantt"),
+        ("--device-map-rule", arguments.device_map_rule, "device_map"),
+    ):
+        if value is not None and getattr(arguments, needed) is None:
+            raise InputError(f"{option} {value} is for --{needed.replace('_', '-')}; add it, or leave {option} out")
     plan = load_plan(arguments.plan)
     other = None if arguments.against is None else load_plan(arguments.against)
     print_plan(plan)
@@ -80,7 +86,7 @@ def _write_device_map(arguments: argparse.Namespace, plan: Plan) -> None:
     from dlplacer.files import write_json
     from dlplacer.report.export.device_map import device_map, spread_modules
 
-    write_json(arguments.device_map, device_map(plan, rule=arguments.device_map_rule))
+    write_json(arguments.device_map, device_map(plan, rule=arguments.device_map_rule or "majority"))
     spread = spread_modules(plan)
     if spread:
         print(

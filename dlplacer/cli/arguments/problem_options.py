@@ -117,7 +117,8 @@ def _typed(text: str, dimension: str, example: str) -> float:
     try:
         return parse_quantity(text, dimension)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}; write for example {example}") from error
+        reason = str(error).partition("; write for example")[0]
+        raise argparse.ArgumentTypeError(f"{reason}; write for example {example}") from error
 
 
 def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:

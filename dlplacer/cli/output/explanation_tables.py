@@ -48,11 +48,12 @@ def print_explanation(plan: "Plan", found: "Explanation") -> None:
         table.add_row(share.device, str(share.ops), *times)
     print_table(table)
     table = new_table("longest on the critical path", "where", "start", "time", names=2)
-    longest = sorted(found.path, key=lambda step: step.start_s - step.end_s)[:_LONGEST]
-    for step in sorted(longest, key=lambda step: step.start_s):
+    longest = sorted(found.parts, key=lambda part: -part.time_s)[:_LONGEST]
+    for part in sorted(longest, key=lambda part: part.begin_s):
+        step = part.step
         name = f"tensor {step.tensor}" if isinstance(step, Transfer) else step.op
         where = f"to {step.target}" if isinstance(step, Transfer) else step.device
-        table.add_row(name, where, format_seconds(step.start_s), format_seconds(step.end_s - step.start_s))
+        table.add_row(name, where, format_seconds(part.begin_s), format_seconds(part.time_s))
     print_table(table)
     if found.transfers:
         table = new_table("longest transfers", "to", "bytes", "time", names=2)

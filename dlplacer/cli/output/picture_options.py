@@ -12,7 +12,8 @@ from dlplacer.report.plot.style.formats import picture_format
 def picture_file(text: str) -> Path:
     """As `output_file`, for a picture: the suffix must be one of its formats."""
     try:
-        picture_format(text)
+        if text:
+            picture_format(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return output_file(text)
@@ -30,6 +31,7 @@ def save_pictures(arguments: argparse.Namespace, subject: str, shown: object) ->
     for picture in asked:
         from dlplacer.report.plot import save_picture
 
-        settings = {name: getattr(arguments, name) for name in picture.settings}
+        chosen = {name: getattr(arguments, name) for name in picture.settings}
+        settings = {name: value for name, value in chosen.items() if value is not None}
         save_picture(getattr(arguments, picture.option), picture.plot, shown, **settings)
     return [getattr(arguments, picture.option) for picture in asked]
