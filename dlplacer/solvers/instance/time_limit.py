@@ -41,8 +41,10 @@ def ask_time() -> None:
     OutOfTimeError
         If any of the limits around is reached.
     """
-    if time_is_up():
-        raise OutOfTimeError
+    # Not `time_is_up`: long loops ask a million times in a solve of 20 s, and its generator takes 0.3 µs more.
+    for is_over in _limits.get():
+        if is_over():
+            raise OutOfTimeError
 
 
 def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:
