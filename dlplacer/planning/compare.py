@@ -26,7 +26,8 @@ from dlplacer.planning.place import place, single_device_s
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility import require_feasible, require_size
+from dlplacer.solvers.feasibility.graph_size import require_size
+from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance

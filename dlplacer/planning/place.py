@@ -36,7 +36,9 @@ from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
+from dlplacer.solvers.feasibility.explanation import shortage
+from dlplacer.solvers.feasibility.graph_size import require_size
+from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance

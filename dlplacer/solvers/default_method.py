@@ -17,7 +17,7 @@ from dlplacer.solvers.decomposition.segment_search import SegmentParams, solve_s
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.stage_search import search_stages
-from dlplacer.solvers.feasibility import explain_overflow
+from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.exact_model import solve_exactly

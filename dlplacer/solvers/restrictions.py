@@ -14,7 +14,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.restriction import on_devices, stricter_options, under
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.feasibility import has_room
+from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
@@ -278,12 +278,12 @@ class RestrictionSearch:
 
 def _part(problem: Problem, devices: tuple[int, ...]) -> Restricted | None:
     part = on_devices(problem, devices)
-    return None if part is None or not has_room(part) else Restricted(part, devices, problem)
+    return None if part is None or not may_have_plan(part) else Restricted(part, devices, problem)
 
 
 def _strict(problem: Problem, options: Options) -> Restricted | None:
     strict = under(problem, options)
-    return Restricted(strict, tuple(range(problem.device_count)), problem) if has_room(strict) else None
+    return Restricted(strict, tuple(range(problem.device_count)), problem) if may_have_plan(strict) else None
 
 
 def _restart(rounds: int, entry: _Entry, until: float) -> None:

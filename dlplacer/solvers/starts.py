@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility import require_placement
+from dlplacer.solvers.feasibility.explanation import require_placement
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts

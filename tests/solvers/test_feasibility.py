@@ -10,8 +10,9 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
-from dlplacer.solvers import feasibility
-from dlplacer.solvers.feasibility import require_feasible, shortage
+from dlplacer.solvers.feasibility import graph_size
+from dlplacer.solvers.feasibility.explanation import shortage
+from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.methods import METHODS
 
 
@@ -154,7 +155,7 @@ def test_a_method_that_fails_tells_what_is_short_and_names_the_method_that_finds
 
 def test_a_graph_that_is_too_large_is_refused_with_its_size_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, machine = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 8), ("b", "c", 8)]), make_machine(2)
-    monkeypatch.setattr(feasibility, "MOST_OPS", 2)
+    monkeypatch.setattr(graph_size, "MOST_OPS", 2)
     for refuse in (place, compare):
         with pytest.raises(InputError) as caught:
             refuse(graph, machine)
@@ -163,7 +164,7 @@ def test_a_graph_that_is_too_large_is_refused_with_its_size_and_the_way_out(monk
             "before the first plan; make it coarser: --granularity fused joins chains of ops, --granularity module "
             "makes one op of each module"
         )
-    monkeypatch.setattr(feasibility, "MOST_OPS", 3)
+    monkeypatch.setattr(graph_size, "MOST_OPS", 3)
     assert place(graph, machine, time_limit_s=10).plan.status == "optimal"
 
 

@@ -14,7 +14,7 @@ from dlplacer.check import violations
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.restriction import on_devices, stricter_options, under
-from dlplacer.solvers.feasibility import has_room
+from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -46,7 +46,7 @@ def _restrictions(problem: Problem, random: Random) -> list[Restricted]:
     part = on_devices(problem, devices)
     everything = tuple(range(problem.device_count))
     strict = [Restricted(under(problem, options), everything, problem) for options in stricter_options(problem)]
-    return strict if part is None or not has_room(part) else [Restricted(part, devices, problem), *strict]
+    return strict if part is None or not may_have_plan(part) else [Restricted(part, devices, problem), *strict]
 
 
 def test_schedules_of_a_restricted_problem_are_plans_of_the_whole_and_no_longer() -> None:
@@ -54,7 +54,7 @@ def test_schedules_of_a_restricted_problem_are_plans_of_the_whole_and_no_longer(
     for seed in range(150):
         problem, random = build_problem(*random_everything(seed)), Random(seed)
         instance = build_instance(problem)
-        for restricted in _restrictions(problem, random) if has_room(problem) else ():
+        for restricted in _restrictions(problem, random) if may_have_plan(problem) else ():
             schedule = _drawn_schedule(restricted.problem, random)
             if schedule is None:
                 continue

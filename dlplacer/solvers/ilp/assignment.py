@@ -8,16 +8,13 @@ from collections.abc import Container
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.ilp.solver_thread import in_thread
+from dlplacer.solvers.ilp.working_room import leave_working_room
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, time_is_up
 
 WORKING = "working"
 """Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
-
-_MOST_WORKING = 20_000
-"""Ops × devices up to which working sets are looked at: a row for each of them."""
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
 """What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
@@ -76,42 +73,8 @@ def _model(problem: Problem, without: Container[str]) -> tuple[cp_model.CpModel,
                 used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size for size, _ in here])
                 model.add(used <= capacity)
         if WORKING not in without and problem.options.memory == "live":
-            _leave_working_room(model, problem, place)
+            leave_working_room(model, problem, place)
     return model, place
-
-
-def _leave_working_room(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
-    """While an op of some time runs, its device holds its block and all others there, its inputs, output and workspace.
-
-    An input counts as the original where its producer lies on the device, and as the copies sent where it does not.
-    """
-    if len(place) * problem.device_count > _MOST_WORKING:
-        return
-    held = {}
-    for device, capacity in enumerate(problem.capacity_bytes):
-        if capacity is not None:
-            held[device] = model.new_int_var(0, capacity, "")
-            here = [(problem.footprint_bytes[op], row[device]) for op, row in enumerate(place) if device in row]
-            model.add(held[device] == sum(size * there for size, there in here))
-    for op, row in enumerate(place):
-        ask_time()
-        inputs = input_bytes(problem, op)
-        for device, literal in row.items():
-            capacity = problem.capacity_bytes[device]
-            if capacity is None or not problem.duration[op][device]:
-                continue
-            sent = sum(copies for _, copies in inputs.values())
-            working = problem.output_bytes[op] + problem.workspace_bytes[op] + sent
-            together = []
-            for source, (original, copies) in inputs.items():
-                if device in place[source] and original != copies:
-                    both = model.new_bool_var("")
-                    model.add_bool_or([both, ~literal, ~place[source][device]])
-                    model.add_implication(both, literal)
-                    model.add_implication(both, place[source][device])
-                    together.append((original - copies) * both)
-            if working:
-                model.add(held[device] + working * literal + sum(together) <= capacity)
 
 
 def _keep_together(

@@ -8,6 +8,7 @@ from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
 from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
+from dlplacer.solvers.ilp.working_room import leave_working_room
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.symmetry import interchangeable, relabelled
@@ -64,6 +65,8 @@ def build_exact_model(
     model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
+        # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
+        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
     return model, variables
 
 

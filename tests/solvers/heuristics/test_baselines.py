@@ -19,7 +19,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.common.pack import pack
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule, construct

@@ -1,0 +1,1 @@
+"""Whether a plan can exist: sizes, simple reasons why not, and explanations of what a proof found."""

@@ -1,0 +1,168 @@
+"""Reasons that exclude every plan and need no search, named with their numbers and a way out."""
+
+from collections.abc import Iterable, Sequence
+
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.feasibility.memory_demand import demands_by_type, working_set
+from dlplacer.solvers.feasibility.problem_texts import bytes_text, devices_text, group_text, op_text
+from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+def require_feasible(problem: Problem) -> None:
+    """Return if no simple reason excludes every plan.
+
+    Raises
+    ------
+    InfeasibleError
+        If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
+        together exceed all memory, or those of one device type its memory (under ``memory: live``: by what they keep
+        all step, or while one op runs), or ops that are joined in the graph may only use devices that no route joins.
+    """
+    instance = build_instance(problem)
+    for block, ops in enumerate(instance.members):
+        _require_common_device(problem, instance, ops)
+        _require_room(problem, instance, block)
+    _require_total_room(problem, range(problem.op_count), range(problem.device_count))
+    _require_room_of_types(problem)
+    for part in instance.parts:
+        _require_routes(problem, instance, part)
+    _require_working_room(problem)
+
+
+def may_have_plan(problem: Problem) -> bool:
+    """Whether all footprints fit together, every block has a device, and routes may join what talks."""
+    sizes = [size for size in problem.capacity_bytes if size is not None]
+    if len(sizes) == problem.device_count and sum(sizes) < sum(problem.footprint_bytes):
+        return False
+    instance = build_instance(problem)
+    return all(instance.allowed) and all(_common_components(instance, part) for part in instance.parts)
+
+
+def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
+    if instance.allowed[ops[0]]:
+        return
+    pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
+    uses = "; ".join(
+        f"{op_text(problem, op)} may run on {devices_text(problem, problem.allowed[op])}" for op in pinned[:3]
+    )
+    raise InfeasibleError(
+        f"{group_text(problem, ops)} has no device that all its ops may use: {uses}; change "
+        "their 'devices' or take the group apart"
+    )
+
+
+def _require_room(problem: Problem, instance: Instance, block: int) -> None:
+    """Eq. 13 for one op or group: it needs a device that is large enough."""
+    ops, size = instance.members[block], instance.footprint[block]
+    devices = instance.allowed[ops[0]]
+    if any((capacity := problem.capacity_bytes[d]) is None or capacity >= size for d in devices):
+        return
+    largest = max(devices, key=lambda d: problem.capacity_bytes[d] or 0)
+    capacity_bytes = problem.capacity_bytes[largest] or 0
+    pinned = "" if len(devices) == problem.device_count else " that it may use"
+    name = op_text(problem, ops[0])
+    owner, split = f"op {name}", "split the op"
+    if len(ops) > 1:
+        owner = f"{group_text(problem, ops)} of {len(ops)} ops"
+        split = "take the group apart"
+    raise InfeasibleError(
+        f"{owner} needs {bytes_text(size, capacity_bytes)}; the largest device{pinned} "
+        f"{problem.topology.devices[largest].id!r} has {bytes_text(capacity_bytes, size)}; use a larger topology or "
+        f"{split}"
+    )
+
+
+def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[int]) -> None:
+    """Eq. 13 summed over devices."""
+    capacities = [problem.capacity_bytes[device] for device in devices]
+    known = [capacity for capacity in capacities if capacity is not None]
+    size = sum(problem.footprint_bytes[op] for op in ops)
+    if len(known) == len(capacities) and sum(known) < size:
+        raise InfeasibleError(
+            f"the ops need {bytes_text(size, sum(known))} in all; the memory of {devices_text(problem, devices)} is "
+            f"{bytes_text(sum(known), size)} in all; use a larger topology or a smaller batch"
+        )
+
+
+def _require_room_of_types(problem: Problem) -> None:
+    """Eq. 13 summed over the devices of a type, for the ops that may run nowhere else."""
+    for name, size, room in demands_by_type(problem):
+        if size > room:
+            raise InfeasibleError(
+                f"the ops that may only run on {name} need {bytes_text(size, room)} in all; the memory there is "
+                f"{bytes_text(room, size)} in all; use a larger topology or allow these ops more devices"
+            )
+
+
+def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
+    """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
+    common = _common_components(instance, part)
+    if common:
+        largest = max(common, key=lambda number: _room(problem, _members(instance, number)))
+        ops = [op for block in part for op in instance.members[block] if op < problem.op_count]
+        _require_total_room(problem, ops, _members(instance, largest))
+        return
+    first, second = _apart(instance, part)
+    raise InfeasibleError(
+        f"op {op_text(problem, first)} may run on {devices_text(problem, instance.allowed[first])} and op "
+        f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk"
+        f"{_through(instance, first, second)}, but no route of links joins these devices; add a link or change the "
+        "ops' 'devices'"
+    )
+
+
+def _common_components(instance: Instance, part: Sequence[int]) -> set[int]:
+    """Connected parts of the machine where every block of a part of the graph may run."""
+    return set.intersection(*_components_of_heads(instance, part).values())
+
+
+def _components_of_heads(instance: Instance, part: Sequence[int]) -> dict[int, set[int]]:
+    heads = (instance.members[block][0] for block in part)
+    return {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
+
+
+def _apart(instance: Instance, part: Sequence[int]) -> tuple[int, int]:
+    """Two ops of a part that no component of the machine suits: if possible neighbours, else the narrowest."""
+    reach = _components_of_heads(instance, part)
+    heads = list(reach)
+    by_block = {instance.block[op]: op for op in heads}
+    for op, arcs in enumerate(instance.successors):
+        for target, _ in arcs:
+            ends = by_block.get(instance.block[op]), by_block.get(instance.block[target])
+            if ends[0] is not None and ends[1] is not None and not reach[ends[0]] & reach[ends[1]]:
+                return op, target
+    narrow = sorted(heads, key=lambda op: len(reach[op]))
+    return narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
+
+
+def _through(instance: Instance, first: int, second: int) -> str:
+    return "" if any(target == second for target, _ in instance.successors[first]) else " through the graph"
+
+
+def _members(instance: Instance, component: int) -> list[int]:
+    return [device for device, number in enumerate(instance.component) if number == component]
+
+
+def _room(problem: Problem, devices: Sequence[int]) -> float:
+    return sum(float("inf") if (capacity := problem.capacity_bytes[device]) is None else capacity for device in devices)
+
+
+def _require_working_room(problem: Problem) -> None:
+    """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
+    if problem.options.memory == "sum":
+        return
+    for op in range(problem.op_count):
+        if any(problem.capacity_bytes[device] is None for device in problem.allowed[op]):
+            continue
+        least = {device: working_set(problem, op, device) for device in problem.allowed[op]}
+        rooms = {device: problem.capacity_bytes[device] for device in least}
+        if all((room or 0) < least[device] for device, room in rooms.items()):
+            device = max(rooms, key=lambda device: rooms[device] or 0)
+            size, capacity_bytes = least[device], rooms[device] or 0
+            raise InfeasibleError(
+                f"op {op_text(problem, op)} needs {bytes_text(size, capacity_bytes)} while it runs: weights, gradient "
+                f"and state, inputs, output and workspace; the largest device that it may use "
+                f"{problem.topology.devices[device].id!r} has {bytes_text(capacity_bytes, size)}; use a larger "
+                "topology, a smaller batch, or split the op"
+            )
