@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 """A cache line: two words that different cores write never share one."""
 
 
@@ -69,4 +69,4 @@ class SharedMemory:
 
 def rounded_up(size_bytes: int) -> int:
     """A size that keeps what comes behind it aligned."""
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT

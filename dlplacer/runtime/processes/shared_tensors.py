@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from dlplacer.runtime.processes.shared_memory import MemoryBlock, SharedMemory, rounded_up
+from dlplacer.runtime.processes.shared_memory import ALIGNMENT, MemoryBlock, SharedMemory, rounded_up
 
 _LARGE_BYTES = 2**16
 """From here on a storage gets memory of its own, which is given back when its tensors are gone. Smaller ones share
@@ -57,11 +57,14 @@ class SharedTensors:
         if not groups:
             return
         storages = [found[0].untyped_storage() for found in groups]
-        memory = SharedMemory(sum(rounded_up(storage.nbytes()) for storage in storages))
+        # Memory that the user brought may begin anywhere in a cache line, which the order of rounding depends on.
+        begins = [storage.data_ptr() % ALIGNMENT for storage in storages]
+        sizes = [begin + storage.nbytes() for begin, storage in zip(begins, storages, strict=True)]
+        memory = SharedMemory(sum(map(rounded_up, sizes)))
         self._blocks = [block for block in self._blocks if block.is_used]
         self._blocks.append(memory.block)
-        for storage, found in zip(storages, groups, strict=True):
-            home = memory.bytes_at(memory.take(storage.nbytes()), storage.nbytes()).untyped_storage()
+        for storage, begin, size, found in zip(storages, begins, sizes, groups, strict=True):
+            home = memory.bytes_at(memory.take(size) + begin, storage.nbytes()).untyped_storage()
             home.copy_(storage)
             for tensor in found:
                 # Through .data, so that optimizers which hold the Parameter keep holding the same object.

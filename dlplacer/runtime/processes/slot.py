@@ -8,7 +8,7 @@ import torch
 
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.base import Value
-from dlplacer.runtime.processes.shared_memory import SharedMemory, rounded_up
+from dlplacer.runtime.processes.shared_memory import ALIGNMENT, SharedMemory, rounded_up
 
 SPINS = 3000
 """Looks at a word before its reader sleeps between two: about 200 µs, twice what waking a sleeper takes."""
@@ -16,7 +16,7 @@ _NAP_S = 50e-6
 """How long a reader sleeps who has waited for longer: what it comes late is little beside what it waited."""
 
 _MOST_DIMENSIONS = 16
-_WORD, _KIND, _SHAPE = 0, 1, 2
+_WORD, _KIND, _FIRST, _SHAPE = 0, 1, 2, 3
 _STRIDES = _SHAPE + _MOST_DIMENSIONS
 _HEADER_BYTES = rounded_up(8 * (_STRIDES + _MOST_DIMENSIONS))
 _LAYOUTS = 256
@@ -27,7 +27,8 @@ _DTYPES = tuple(
 
 Watch = Callable[[], None]
 """Called while a reader sleeps; raises if what it waits for cannot come."""
-Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
+Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
+"""Dtype, shape, strides, and by how many bytes the tensor begins behind the beginning of a cache line."""
 
 
 def wait_for(words: memoryview, place: int, least: int, watch: Watch) -> int:
@@ -52,13 +53,14 @@ class TensorSlot:
         What the tensor's storage needs at most.
     """
 
-    __slots__ = ("_bytes", "_layout", "_number", "_place", "_run", "_view", "_words", "name")
+    __slots__ = ("_bytes", "_capacity_bytes", "_layout", "_number", "_place", "_run", "_view", "_words", "name")
 
     def __init__(self, name: str, memory: SharedMemory, capacity_bytes: int) -> None:
         self.name = name
         self._place = memory.take(_HEADER_BYTES) // 8
         self._words = memory.words
-        self._bytes = memory.bytes_at(memory.take(capacity_bytes), capacity_bytes)
+        self._capacity_bytes = capacity_bytes
+        self._bytes = memory.bytes_at(memory.take(capacity_bytes + ALIGNMENT), capacity_bytes + ALIGNMENT)
         self._layout: Layout | None = None
         self._view: Value = None
         self._number = 0
@@ -67,7 +69,7 @@ class TensorSlot:
     @staticmethod
     def size_bytes(capacity_bytes: int) -> int:
         """What a slot takes of the memory."""
-        return _HEADER_BYTES + rounded_up(capacity_bytes)
+        return _HEADER_BYTES + rounded_up(capacity_bytes + ALIGNMENT)
 
     def put(self, value: Value, run: int) -> None:
         """Write the tensor of a run; a second time does nothing."""
@@ -76,10 +78,17 @@ class TensorSlot:
         if value is None:
             number = 0
         else:
-            # Kernels choose the strides of what they make, and others rely on them: the copy has the same.
-            layout = self._layout
-            if layout is None or value.stride() != layout[2] or value.shape != layout[1] or value.dtype != layout[0]:
-                self._lay_out(value)
+            # Kernels choose the strides of what they make, and others rely on them; products of matrices round in an
+            # order that depends on where in a cache line these begin: the copy has the same.
+            layout, first = self._layout, value.data_ptr() % ALIGNMENT
+            if (
+                layout is None
+                or value.stride() != layout[2]
+                or value.shape != layout[1]
+                or first != layout[3]
+                or value.dtype != layout[0]
+            ):
+                self._lay_out(value, first)
             _copy(self._view, value)
             number = self._number
         self._run = run
@@ -98,22 +107,23 @@ class TensorSlot:
             self._number = number
         return self._view
 
-    def _lay_out(self, value: torch.Tensor) -> None:
-        strides = value.stride()
-        if _extent(value.shape, strides) * value.itemsize > self._bytes.numel():
+    def _lay_out(self, value: torch.Tensor, first: int) -> None:
+        strides, have = value.stride(), self._capacity_bytes
+        if _extent(value.shape, strides) * value.itemsize > have:
             strides = torch.empty_like(value, device="meta").stride()  # without gaps
-        need, have = _extent(value.shape, strides) * value.itemsize, self._bytes.numel()
+        need = _extent(value.shape, strides) * value.itemsize
         if value.dim() > _MOST_DIMENSIONS:
             raise self._refusal(value, f"has {value.dim()} dimensions, more than the {_MOST_DIMENSIONS}")
         if need > have:
             raise self._refusal(value, f"needs {need} bytes, more than the {have} at its capture")
         words, place = self._words, self._place
         words[place + _KIND] = _DTYPES.index(value.dtype) * _LAYOUTS + value.dim()
+        words[place + _FIRST] = first
         for dimension, (size, stride) in enumerate(zip(value.shape, strides, strict=True)):
             words[place + _SHAPE + dimension] = size
             words[place + _STRIDES + dimension] = stride
         self._number = self._number % (_LAYOUTS - 1) + 1
-        self._look_at((value.dtype, tuple(value.shape), value.stride()), strides)
+        self._look_at((value.dtype, tuple(value.shape), value.stride(), first), strides)
 
     def _refusal(self, value: torch.Tensor, reason: str) -> RunError:
         what = f"tensor {self.name!r} of shape {list(value.shape)} {reason}"
@@ -124,12 +134,14 @@ class TensorSlot:
         kind, count = divmod(words[place + _KIND], _LAYOUTS)
         shape = tuple(words[place + _SHAPE : place + _SHAPE + count])
         strides = tuple(words[place + _STRIDES : place + _STRIDES + count])
-        self._look_at((_DTYPES[kind], shape, strides), strides)
+        self._look_at((_DTYPES[kind], shape, strides, words[place + _FIRST]), strides)
 
     def _look_at(self, layout: Layout, strides: tuple[int, ...]) -> None:
-        dtype, shape, _ = layout
-        size_bytes = _extent(shape, strides) * dtype.itemsize
-        self._view = self._bytes[:size_bytes].view(dtype).as_strided(shape, strides)
+        dtype, shape, _, first = layout
+        # Memory that the user brought may begin within an element.
+        begin, size_bytes = first - first % dtype.itemsize, _extent(shape, strides) * dtype.itemsize
+        elements = self._bytes[begin : begin + size_bytes].view(dtype)
+        self._view = elements.as_strided(shape, strides, elements.storage_offset())
         self._layout = layout
 
 

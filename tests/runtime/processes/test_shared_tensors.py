@@ -35,6 +35,18 @@ def test_values_strides_and_common_storages_stay() -> None:
     assert [tensor.data_ptr() for tensor in (whole, view, small)] == before
 
 
+def test_a_storage_begins_where_in_a_cache_line_it_did() -> None:
+    buffer = bytearray(4096)
+    aligned = -torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() % 64
+    tensors = [torch.frombuffer(buffer, dtype=torch.float32, count=9, offset=aligned + at) for at in (4, 132, 300)]
+    begins = [tensor.data_ptr() % 64 for tensor in tensors]
+    for number, tensor in enumerate(tensors):
+        tensor.fill_(number)
+    SharedTensors().share(tensors)
+    assert [tensor.data_ptr() % 64 for tensor in tensors] == begins == [4, 4, 44]
+    assert [tensor.tolist() for tensor in tensors] == [[0.0] * 9, [1.0] * 9, [2.0] * 9]
+
+
 def test_memory_goes_with_its_tensors_and_not_before() -> None:
     shared, before = SharedTensors(), shared_bytes()
     kept, swapped = torch.ones(4 * MIB), torch.ones(4 * MIB)
