@@ -183,7 +183,9 @@ def test_a_placed_step_runs_in_the_other_mode_and_at_other_lengths() -> None:
         x = torch.randn(4, 2, 6)
         placed.eval()
         with torch.no_grad():
-            assert torch.equal(placed(x), copy.deepcopy(job.module).eval()(x))
+            # Rounding as above: on some processors the head's two calls differ in the last bit.
+            plain = copy.deepcopy(job.module).eval()(x)
+            torch.testing.assert_close(placed(x), plain, rtol=1e-6, atol=1e-6)
     finally:
         placed.close()
 
