@@ -41,7 +41,9 @@ def used_folder(parent: Path, name: str, most: int = MOST_FOLDERS) -> Path | Non
     """
     folder = parent / name
     for _ in range(_TRIES):
-        folder.mkdir(parents=True, exist_ok=True)
+        # `exist_ok` looks again whether a folder is there, and may find it removed by then.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
         if _hold(folder):
             os.utime(folder)
             with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -114,6 +115,28 @@ def test_processes_at_once_never_lose_the_folder_that_they_use(tmp_path: Path) -
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 4
+
+
+def test_a_folder_removed_between_two_looks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = used_in_the_past(tmp_path, 1, age_s=9.0)
+    mkdir = os.mkdir
+
+    def removed_once_seen(path: Path, mode: int = 0o777) -> None:
+        try:
+            mkdir(path, mode)
+        except FileExistsError:
+            shutil.rmtree(path)
+            raise
+
+    monkeypatch.setattr(os, "mkdir", removed_once_seen)
+    assert used_folder(tmp_path, name_of(1)) == folder
+    assert (folder / ".used").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / name_of(1)).write_text("a file")
+    with pytest.raises(NotADirectoryError):
+        used_folder(tmp_path, name_of(1))
 
 
 def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
