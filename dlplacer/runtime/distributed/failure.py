@@ -211,7 +211,8 @@ class Failure:
                 self._store.add(f"{self._key}/alive/{self.rank}", 1)
                 if self._store.check([self._key]):
                     posted = self._store.get(self._key).decode(errors="replace")
-                    if self._is_signed(posted):
+                    # What this process has posted ends it as it was raised here, which `fail` sees to.
+                    if self._is_signed(posted) and json.loads(posted[_SIGNATURE:])["rank"] != self.rank:
                         self._end(_posted_error(posted))
             except Exception:
                 if not self._closed.wait(5 * _POLL_S):

@@ -12,7 +12,7 @@ import torch
 from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.core.errors import DlplacerError
+from dlplacer.core.errors import DlplacerError, RunError
 from dlplacer.frontend import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
@@ -239,6 +239,43 @@ def test_nobody_is_inside_of_the_store_after_closing() -> None:
     assert store.asked.wait(5)
     failure.close()
     assert "rank7 watch" not in {thread.name for thread in threading.enumerate()}
+
+
+class StoreThatAnswersLate:
+    """What is posted can be read for a while before the post is answered."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def add(self, key: str, amount: int) -> int:
+        return amount
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        self.values.setdefault(key, desired)
+        time.sleep(0.5)
+        return self.values[key].encode()
+
+
+def test_where_it_happened_an_error_keeps_its_text() -> None:
+    """The thread that watches may read what its own process has posted."""
+    store = StoreThatAnswersLate()
+    here, elsewhere = (failure_module.Failure(rank, store, timeout_s=1, count=2) for rank in (0, 1))
+    for failure in (here, elsewhere):
+        failure.watch("secret")
+    waiting, other = here.future(), elsewhere.future()
+    here.fail(RunError("op 'a' failed"))
+    with pytest.raises(RunError, match="^op 'a' failed"):
+        waiting.result(5)
+    with pytest.raises(RunError, match="^rank 0: op 'a' failed"):
+        other.result(5)
+    for failure in (here, elsewhere):
+        failure.close()
 
 
 def test_a_result_that_cannot_be_sent_is_named() -> None:
