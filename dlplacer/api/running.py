@@ -161,7 +161,7 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
         captured, times = timed_capture(
             job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened, steps, warmup
         )
-        return with_measured_times(captured.graph, times)
+        return with_measured_times(captured.graph, times.of_ops, times.contention_factor)
     finally:
         for device in opened:
             device.close()

@@ -78,9 +78,10 @@ def execute(arguments: argparse.Namespace) -> int:
                 job, partial(capture_of, arguments, job), devices, arguments.steps, arguments.warmup, show
             )
         if arguments.calibration is not None:
-            calibrate(arguments.calibration, captured.graph, times, devices)
+            calibrate(arguments.calibration, captured.graph, times.of_ops, devices)
     finally:
         for device in devices:
             device.close()
-    tell_profile(arguments, coarsen(with_measured_times(captured.graph, times), arguments.granularity), times)
+    graph = with_measured_times(captured.graph, times.of_ops, times.contention_factor)
+    tell_profile(arguments, coarsen(graph, arguments.granularity), times.of_ops)
     return 0

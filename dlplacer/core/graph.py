@@ -101,6 +101,11 @@ class OpGraph(Saved, Shown):
         """Op id → position in `ops`."""
         return {op.id: position for position, op in enumerate(self.ops)}
 
+    @property
+    def contention_factors(self) -> Mapping[str, float]:
+        """Device type → measured times of all ops ÷ what they take with one device at work, where that was measured."""
+        return dict((self.capture or {}).get("contention_factor") or {})
+
     @cached_property
     def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
         """Op ids that run on one device, in file order: groups of `Op.colocate` and of the constraints, joined."""

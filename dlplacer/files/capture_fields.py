@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dlplacer.files.fields import Count, ListOf
+from dlplacer.files.fields import Count, Factor, ListOf
 
 
 class ArgumentModel(BaseModel):
@@ -38,5 +38,6 @@ class CaptureModel(BaseModel):
     colocate_backward: bool = False
     granularity: str | None = None
     measured_on: ListOf[str]
+    contention_factor: Annotated[dict[str, Factor], Field(default_factory=dict)]
     onnx: OnnxModel | None = None
     collectives: dict[str, Any] | None = None

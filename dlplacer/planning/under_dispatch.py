@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from dlplacer.check import violations
 from dlplacer.core.op import Op
@@ -96,7 +96,11 @@ class Candidates:
                 self.best = self._plan(self.best.ops, self.best.transfers, ticks)
 
     def prefer_one_device(self) -> None:
-        """Go back to the best single device where the best plan hardly gains on it."""
+        """Go back to the best single device where the best plan hardly gains on it.
+
+        Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may
+        tell: all ops on one device do, and of a plan on several those parts in which one works.
+        """
         alone = Candidates(self.problem)
         alone.raise_bound(self.bound)
         for schedule in singles(self.problem):
@@ -104,7 +108,9 @@ class Candidates:
         if alone.best is None or self.best is None:
             return
         least = 1 + PARAMS.least_gain + PARAMS.turns_gain * _turns_share(self.problem, alone.best)
-        if alone.best.makespan_s < least * self.best.makespan_s:
+        contention = _contention_factor(self.problem, alone.best)
+        expected_s = self.best.makespan_s + (contention - 1) * _shared_s(self.best)
+        if alone.best.makespan_s < least * expected_s:
             self.best = alone.best
 
     def closed(self, gap: float) -> bool:
@@ -177,6 +183,24 @@ def _turns_share(problem: Problem, plan: Plan) -> float:
         if dispatch.takes_turns(number[entry.device])
     ]
     return sum(held) / plan.makespan_s if plan.makespan_s else 0.0
+
+
+def _contention_factor(problem: Problem, plan: Plan) -> float:
+    """By what the ops of a plan on one device take longer in it than while the other devices idle, at least 1."""
+    factors = problem.graph.contention_factors
+    used = {entry.device for entry in plan.ops}
+    return max(1.0, *(factors.get(device.type, 1.0) for device in problem.topology.devices if device.id in used))
+
+
+def _shared_s(plan: Plan) -> float:
+    """Seconds of a plan in which several devices work at the same time."""
+    changes = sorted(change for entry in plan.ops for change in ((entry.start_s, 1), (entry.end_s, -1)))
+    shared_s, working = 0.0, 0
+    for (time_s, change), (next_s, _) in pairwise(changes):
+        working += change
+        if working > 1:
+            shared_s += next_s - time_s
+    return shared_s
 
 
 def surrogate(problem: Problem) -> Problem | None:

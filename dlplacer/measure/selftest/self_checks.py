@@ -165,7 +165,8 @@ def _links(topology: Topology) -> Iterator[Check]:
 
 def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
-    graph = with_measured_times(captured.graph, times_for_planning(job, captured, devices))
+    times = times_for_planning(job, captured, devices)
+    graph = with_measured_times(captured.graph, times.of_ops, times.contention_factor)
     return place(graph, topology, method="heft", time_limit_s=30).plan
 
 

@@ -22,6 +22,12 @@ from dlplacer.runtime.profile.statistic import OpTimes, typical
 # The interpreter specialises code that has run some times, and heaps fill: first steps of a thousand short ops take
 # twice as long as later ones.
 _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
+_SETTLED_S = 0.1
+"""Steps shorter than this are taken twice where kinds of steps alternate, and the first is not kept: caches hold what
+the step of the other kind has left."""
+
+Times = dict[str, dict[str, float]]
+"""Device type → op id → seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +72,14 @@ class Profiler:
         self._variants = [Variant(captured, order, {"all": here}, Updater(job.update), layouts) for here in devices]
         self._steps_done = 0
 
-    def step(self) -> tuple[StepSample, ...]:
-        """One step; a sample of each device, in their order."""
+    def step(self, count: int | None = None) -> tuple[StepSample, ...]:
+        """One step on the first `count` devices, or on all; a sample of each, in their order."""
         self._steps_done += 1
-        with ThreadPoolExecutor(len(self.devices)) as pool:
-            found = list(pool.map(self._run, self._variants, self._copies))
+        devices = self.devices[:count]
+        with ThreadPoolExecutor(len(devices)) as pool:
+            found = list(pool.map(self._run, self._variants[:count], self._copies))
         samples = []
-        for device, (state, wall_s) in zip(self.devices, found, strict=True):
+        for device, (state, wall_s) in zip(devices, found, strict=True):
             times = recorded_times(device, state)
             samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
         return tuple(samples)
@@ -93,36 +100,73 @@ def profile_ops(
     steps: int = 7,
     warmup: int = 2,
     on_step: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, dict[str, float]]:
+) -> Times:
     """Device type → op id → typical seconds over several steps of a `Profiler`; see `typical`.
 
     `on_step` hears before each step how many have been taken, warm-up among them, and how many there are. Where steps
     are short, more precede the warm-up.
     """
-    profiler = Profiler(job, captured, devices)
-    begin = time.perf_counter()
-    for _ in range(_SHORT_STEPS):
-        profiler.step()
-        if time.perf_counter() - begin > _SHORT_STEPS_S:
-            break
-    for number in range(warmup):
+    return _profiled(Profiler(job, captured, devices), (len(devices),), steps, warmup, on_step)[0]
+
+
+def profile_together_and_alone(
+    job: Job,
+    captured: Captured,
+    devices: Sequence[RuntimeDevice],
+    steps: int = 7,
+    warmup: int = 2,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Times, Times]:
+    """The times of `profile_ops`, and those of the first device while the others idle.
+
+    Steps of both kinds alternate, so that what drifts in the machine drifts in both.
+    """
+    together, alone = _profiled(Profiler(job, captured, devices), (len(devices), 1), steps, warmup, on_step)
+    return together, alone
+
+
+def _profiled(
+    profiler: Profiler, counts: Sequence[int], steps: int, warmup: int, on_step: Callable[[int, int], None]
+) -> list[Times]:
+    """Typical times for each of these counts of devices at work, from rounds with a step of each."""
+    for count in counts:
+        begin = time.perf_counter()
+        for _ in range(_SHORT_STEPS):
+            profiler.step(count)
+            if time.perf_counter() - begin > _SHORT_STEPS_S:
+                break
+    found: list[dict[str, list[OpTimes]]] = [defaultdict(list) for _ in counts]
+    for number in range(warmup + steps):
         on_step(number, warmup + steps)
-        profiler.step()
-    found: dict[str, list[OpTimes]] = defaultdict(list)
-    for number in range(steps):
-        on_step(warmup + number, warmup + steps)
-        for device, sample in zip(devices, profiler.step(), strict=True):
-            found[device.type].append(sample.op_times_s)
-    return {kind: typical(samples) for kind, samples in found.items()}
+        for count, of_types in zip(counts, found, strict=True):
+            samples = profiler.step(count)
+            if len(counts) > 1 and samples[0].wall_s < _SETTLED_S:
+                samples = profiler.step(count)
+            if number >= warmup:
+                for device, sample in zip(profiler.devices, samples, strict=False):
+                    of_types[device.type].append(sample.op_times_s)
+    return [{kind: typical(samples) for kind, samples in of_types.items()} for of_types in found]
 
 
-def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    """The graph with measured times for these device types beside the times that it has for others."""
+def with_measured_times(
+    graph: OpGraph, times: Mapping[str, Mapping[str, float]], contention: Mapping[str, float] | None = None
+) -> OpGraph:
+    """The graph with measured times for these device types beside the times that it has for others.
+
+    Parameters
+    ----------
+    contention
+        Device type → times of all ops ÷ what they take with one device at work, where that was measured.
+    """
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
         ops.append(replace(op, time_s={**old, **{kind: by_op[op.id] for kind, by_op in times.items()}}))
     capture = {**(graph.capture or {}), "measured_on": sorted({*measured_types(graph), *times})}
+    factors = {kind: factor for kind, factor in graph.contention_factors.items() if kind not in times}
+    capture["contention_factor"] = {**factors, **(contention or {})}
+    if not capture["contention_factor"]:
+        del capture["contention_factor"]
     return replace(graph, ops=tuple(ops), capture=capture)
 
 

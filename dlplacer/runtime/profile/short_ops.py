@@ -1,6 +1,7 @@
 """Times of short ops, which cores that share an interpreter cannot run at once."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from dlplacer.frontend.torch.capture import Captured
@@ -9,10 +10,27 @@ from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.profile.dispatch_time import turn_time_s
-from dlplacer.runtime.profile.op_times import profile_ops
+from dlplacer.runtime.profile.op_times import Times, profile_ops, profile_together_and_alone
 
 _IN_CACHE_S = 100e-6
 """Below that a core reads at most a megabyte or so, which its own cache holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTimes:
+    """What a plan is made with.
+
+    Attributes
+    ----------
+    of_ops
+        Device type → op id → typical seconds, as `without_turns` has them where several cores were timed.
+    contention_factor
+        Device type → these times of all ops ÷ what they take with one device at work, at least 1, where that was
+        measured: what a plan that uses one device does not wait for.
+    """
+
+    of_ops: Times
+    contention_factor: Mapping[str, float] = field(default_factory=dict)
 
 
 def times_for_planning(
@@ -22,8 +40,8 @@ def times_for_planning(
     steps: int = 7,
     warmup: int = 2,
     on_step: Callable[[str, float], None] = lambda what, share: None,
-) -> dict[str, dict[str, float]]:
-    """Device type → op id → typical seconds, on several cores as `without_turns` has them.
+) -> PlanningTimes:
+    """Op times on these devices, all at work at the same time.
 
     On cores the heap is reserved for all of them first, so that the tensors of all lie in large pages. A core whose
     tensors lie in small ones takes 1.4 times as long for VGG-19, whose large layers wait for memory.
@@ -31,25 +49,26 @@ def times_for_planning(
     Parameters
     ----------
     on_step
-        Hears before each step what is done, and which share of the steps of its kind has been taken.
+        Hears before each step what is done, and which share of the steps has been taken.
     """
     if in_host_memory(devices):
         # What is freed leaves gaps: a part more than the devices.
         reserve_heap((1 + len(devices)) * sum(op.footprint_bytes for op in captured.graph.ops))
-    times = profile_ops(
-        job, captured, devices, steps, warmup, lambda done, total: on_step(f"step {done + 1} of {total}", done / total)
-    )
+
+    def report(done: int, total: int) -> None:
+        on_step(f"step {done + 1} of {total}", done / total)
+
     if len(devices) < 2 or not in_host_memory(devices):
-        return times
-    alone = profile_ops(
-        job, captured, devices[:1], steps, warmup, lambda done, total: on_step("one device alone", done / total)
-    )
-    return without_turns(times, alone, len(devices) * turn_time_s(devices))
+        return PlanningTimes(profile_ops(job, captured, devices, steps, warmup, report))
+    together, alone = profile_together_and_alone(job, captured, devices, steps, warmup, report)
+    times = without_turns(together, alone, len(devices) * turn_time_s(devices))
+    factors = {kind: _longer_by(times[kind], of_ops) for kind, of_ops in alone.items()}
+    return PlanningTimes(times, factors)
 
 
 def without_turns(
     together: Mapping[str, Mapping[str, float]], alone: Mapping[str, Mapping[str, float]], shortest_s: float
-) -> dict[str, dict[str, float]]:
+) -> Times:
     """Device type → op id → seconds: times side by side, but without the waits for the interpreter.
 
     Side by side an op waits for the interpreter, which is no time of the op: a simulation adds that where other devices
@@ -64,7 +83,7 @@ def without_turns(
     together, alone
         The same ops, timed with all devices at work and with one.
     """
-    kept: dict[str, dict[str, float]] = {}
+    kept: Times = {}
     for kind, times in together.items():
         single = alone[kind]
         lost = [times[op] - time_s for op, time_s in single.items() if shortest_s <= time_s < _IN_CACHE_S]
@@ -74,3 +93,8 @@ def without_turns(
             for op, time_s in times.items()
         }
     return kept
+
+
+def _longer_by(times: Mapping[str, float], alone: Mapping[str, float]) -> float:
+    alone_s = sum(alone.values())
+    return max(1.0, sum(times.values()) / alone_s) if alone_s else 1.0

@@ -270,9 +270,9 @@ def test_where_it_happened_an_error_keeps_its_text() -> None:
         failure.watch("secret")
     waiting, other = here.future(), elsewhere.future()
     here.fail(RunError("op 'a' failed"))
-    with pytest.raises(RunError, match="^op 'a' failed"):
+    with pytest.raises(RunError, match=r"^op 'a' failed"):
         waiting.result(5)
-    with pytest.raises(RunError, match="^rank 0: op 'a' failed"):
+    with pytest.raises(RunError, match=r"^rank 0: op 'a' failed"):
         other.result(5)
     for failure in (here, elsewhere):
         failure.close()

@@ -21,6 +21,7 @@ from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile import quickest_capture
 from dlplacer.runtime.profile.quickest_capture import timed_capture
+from dlplacer.runtime.profile.short_ops import PlanningTimes
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 REWRITES = [*default_rewrites(), FUSED_LSTM]
@@ -235,9 +236,9 @@ def test_flops_are_those_of_the_gates() -> None:
 def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of("one layer")
 
-    def times(job: Job, captured: Captured, *_: object) -> dict[str, dict[str, float]]:
+    def times(job: Job, captured: Captured, *_: object) -> PlanningTimes:
         seconds = fused_s if of_kernel(captured.graph) else 2.0
-        return {"cpu-core": {op.id: seconds / len(captured.graph.ops) for op in captured.graph.ops}}
+        return PlanningTimes({"cpu-core": {op.id: seconds / len(captured.graph.ops) for op in captured.graph.ops}})
 
     monkeypatch.setattr(quickest_capture, "times_for_planning", times)
     captures: list[Sequence[str]] = []
@@ -253,11 +254,11 @@ def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypat
         devices[0].close()
     assert captures == [(), (FUSED_LSTM,)]
     assert bool(of_kernel(captured.graph)) == wanted
-    assert sum(found["cpu-core"].values()) == pytest.approx(min(fused_s, 2.0))
+    assert sum(found.of_ops["cpu-core"].values()) == pytest.approx(min(fused_s, 2.0))
 
 
 def test_a_profile_captures_a_model_without_lstms_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quickest_capture, "times_for_planning", lambda *_: {"cpu-core": {}})
+    monkeypatch.setattr(quickest_capture, "times_for_planning", lambda *_: PlanningTimes({"cpu-core": {}}))
     job = Job(nn.GRU(3, 4), (torch.randn(2, 2, 3),), mode="infer")
     captures: list[Sequence[str]] = []
 

@@ -84,24 +84,29 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
     assert kept == pytest.approx({"short": 4e-6, "middle": 50e-6, "long": 1000e-6, "quick": 200e-6})
 
 
-# Two cores with turns of 14 us: ops below 28 us alone are timed alone, by the command line and the library.
+# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404.
 def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
+    together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": 400e-6}
 
-    def profiled(job: object, captured: object, devices: list[Any], steps: int, warmup: int, on_step: Any) -> Any:
+    def one(job: object, captured: object, devices: list[Any], steps: int, warmup: int, on_step: Any) -> Any:
         asked.append((len(devices), steps, warmup))
         on_step(0, 2)
-        short_s, long_s = (30e-6, 500e-6) if len(devices) > 1 else (4e-6, 400e-6)
-        return {"cpu-core": {"short": short_s, "long": long_s}}
+        return {"cpu-core": alone}
 
-    monkeypatch.setattr(short_ops, "profile_ops", profiled)
+    def both(*arguments: Any) -> Any:
+        return {"cpu-core": together}, one(*arguments)
+
+    monkeypatch.setattr(short_ops, "profile_ops", one)
+    monkeypatch.setattr(short_ops, "profile_together_and_alone", both)
     monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
     cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"))] * 2)
     captured = cast(Any, SimpleNamespace(graph=SimpleNamespace(ops=())))
     heard: list[tuple[str, float]] = []
     found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
-    assert found == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
-    assert asked == [(2, 3, 1), (1, 3, 1)]
-    assert heard == [("step 1 of 2", 0.0), ("one device alone", 0.0)]
-    assert times_for_planning(cast(Any, None), captured, cores[:1])["cpu-core"]["short"] == 4e-6
-    assert len(asked) == 3
+    assert found.of_ops == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
+    assert found.contention_factor == {"cpu-core": pytest.approx(504 / 404)}
+    assert heard == [("step 1 of 2", 0.0)]
+    single = times_for_planning(cast(Any, None), captured, cores[:1])
+    assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})
+    assert asked == [(2, 3, 1), (1, 7, 2)]

@@ -20,7 +20,15 @@ from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
-from dlplacer.runtime.profile.op_times import measured_types, profile_ops, recorded_times, with_measured_times
+from dlplacer.runtime.profile.op_times import (
+    Profiler,
+    StepSample,
+    measured_types,
+    profile_ops,
+    profile_together_and_alone,
+    recorded_times,
+    with_measured_times,
+)
 from dlplacer.runtime.profile.statistic import settled, typical
 
 
@@ -110,6 +118,35 @@ def test_measured_times_stand_beside_others() -> None:
     assert twice.ops[0].time_s == {"V100": 1.0, "cpu-core": 2.0, "A100": 3.0}
     assert measured_types(twice) == ("A100", "cpu-core")
     assert measured_types(once) == ("cpu-core",)
+
+
+def test_contention_belongs_to_the_times_it_was_measured_with() -> None:
+    graph = captured(build("linear")).graph
+    times = {op.id: 2.0 for op in graph.ops}
+    once = with_measured_times(graph, {"cpu-core": times}, {"cpu-core": 1.5})
+    assert graph.contention_factors == {}
+    assert once.contention_factors == {"cpu-core": 1.5}
+    assert with_measured_times(once, {"A100": times}).contention_factors == {"cpu-core": 1.5}
+    assert "contention_factor" not in (with_measured_times(once, {"cpu-core": times}).capture or {})
+
+
+def test_steps_alone_and_together_alternate(cores: list[RuntimeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    step = Profiler.step
+
+    def counted(self: Profiler, count: int | None = None) -> tuple[StepSample, ...]:
+        samples = step(self, count)
+        assert len(samples) == count
+        asked.append(len(samples))
+        return samples
+
+    monkeypatch.setattr(Profiler, "step", counted)
+    monkeypatch.setattr("dlplacer.runtime.profile.op_times._SHORT_STEPS", 1)
+    monkeypatch.setattr("dlplacer.runtime.profile.op_times._SETTLED_S", 0.0)
+    job = build("branches")
+    together, alone = profile_together_and_alone(job, captured(job), cores, steps=2, warmup=1)
+    assert asked == [len(cores), 1] * 4
+    assert together["cpu-core"].keys() == alone["cpu-core"].keys() == captured(job).graph.index.keys()
 
 
 @needs_two_cores
