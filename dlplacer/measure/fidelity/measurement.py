@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from statistics import fmean, median
 
@@ -22,6 +23,7 @@ from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
+from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.statistic import quartiles
 
 StepReport = Callable[[str, float | None], None]
@@ -57,12 +59,18 @@ def measure(
     device = next(iter(main.devices.values()))
     if in_host_memory(main.devices.values()):
         reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
-    predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
-    on_progress("numbers against plain PyTorch", None)
-    differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
-    eager = EagerStep([main.job], reference, device)
-    times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
-    predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
+    with ExitStack() as stack:
+        predictors = {
+            name: stack.enter_context(closing(Predictor(placed, reference, group)))
+            for name, placed in candidates.items()
+        }
+        on_progress("numbers against plain PyTorch", None)
+        differences = {
+            name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()
+        }
+        eager = EagerStep([main.job], reference, device)
+        times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
+        predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
     prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
@@ -111,7 +119,7 @@ def measure(
         one_device_s=median(prediction.one_device_s) - prediction.host_s,
         handover_s=group.handover_s,
     )
-    return with_conclusion(Run(report, shown, measured), seconds, main.placed.takes_turns, spread_of(times[_MAIN]))
+    return with_conclusion(Run(report, shown, measured), seconds, main.placed, spread_of(times[_MAIN]))
 
 
 def spread_of(times: Sequence[float]) -> float:
@@ -120,7 +128,7 @@ def spread_of(times: Sequence[float]) -> float:
     return (high - low) / median(times)
 
 
-def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool, plan_noise: float = 0.0) -> Run:
+def with_conclusion(run: Run, seconds: StepSeconds, module: PlacedModule, plan_noise: float = 0.0) -> Run:
     """The run with what its figures and its recorded step say."""
     report = run.report
     used = used_devices(run.predicted)
@@ -136,8 +144,9 @@ def with_conclusion(run: Run, seconds: StepSeconds, takes_turns: bool, plan_nois
         loss=loss,
         replicas=report.replicas,
         all_cores=len(usable_cores()),
-        takes_turns=takes_turns,
+        takes_turns=module.takes_turns,
         plan_noise=plan_noise,
+        processes=bool(module.processes.used),
     )
     return replace(run, report=replace(report, loss=loss, conclusion=conclusion(outcome)))
 

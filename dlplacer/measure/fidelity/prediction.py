@@ -11,13 +11,15 @@ from torch import nn
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
-from dlplacer.measure.fidelity.op_samples import SMALL_OP_S, OpSampler, OwnTimes
+from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
+from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
 from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
 from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
+from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
@@ -72,7 +74,8 @@ class Predictor:
     collective, so the slowest replica of a sample is what counts. Where the devices of the placed job take turns on one
     thread, nothing overlaps (`taking_turns`).
     Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
-    machine changes both.
+    machine changes both. Where the devices are processes, side by side is beside other processes (`NeighbourProfiler`);
+    `close` ends them.
 
     Parameters
     ----------
@@ -93,8 +96,9 @@ class Predictor:
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
         self._used = used_devices(plan)
+        self._neighbours: NeighbourProfiler | None = None
         if profiler is None:
-            profiler = PlacedProfiler(self._job, self._captured, list(self._devices.values()))
+            profiler = self._profiler()
         self._reads_s = remote_reads_of(plan, group.reads)
         self._sampler = OpSampler(profiler, self._turns())
 
@@ -105,6 +109,11 @@ class Predictor:
         if len(sampler.turns) > 1:
             found["side by side"] = (sampler.step_together, sampler.untimed_together)
         return found
+
+    def close(self) -> None:
+        """End what was started for the samples."""
+        if self._neighbours is not None:
+            self._neighbours.close()
 
     def predict(self, count: int) -> Prediction:
         """From the last `count` rounds that were kept; the same on all processes."""
@@ -143,9 +152,6 @@ class Predictor:
         names = zip(self._plan.topology.devices, self._group.topology.devices, strict=True)
         used = {there.id for here, there in names if here.id in self._used}
         replay = partial(self._replay, dispatch_s=dispatch_s)
-        if self._are_processes:
-            # What short ops wait for side by side is the interpreter, of which every process has its own.
-            together = {op: alone[op] if alone[op] < SMALL_OP_S else seconds for op, seconds in together.items()}
         shares = settled_shares(alone, together, replay, used, self._group.replicas)
         return blended(alone, together, shares)
 
@@ -160,6 +166,15 @@ class Predictor:
             return replay_plan(self._plan, graph, self._linked_by_slots(), dispatch_s, self._slot_s)
         replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
         return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
+
+    def _profiler(self) -> StepProfiler:
+        devices = list(self._devices.values())
+        if not self._are_processes:
+            return PlacedProfiler(self._job, self._captured, devices)
+        cores = [device for device in devices if isinstance(device, CpuDevice)]
+        assert len(cores) == len(devices)
+        self._neighbours = NeighbourProfiler(self._job, self._captured, cores)
+        return self._neighbours
 
     @property
     def _are_processes(self) -> bool:

@@ -120,20 +120,25 @@ def test_the_network_is_no_used_device() -> None:
 
 
 @needs_two_cores
-def test_short_ops_of_processes_do_not_wait_for_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ops_of_processes_take_what_they_take_beside_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "OP_S", 1e-5)
     job = build("branches")
     with closing(apply(job, random_plan(capture(job), seed=3), ["cpu:0", "cpu:1"], "on")) as module:
         placed = PlacedJob(module, module.captured, [job])
         placed.step()
         assert module.processes.used
-        predictor, _, group = predicted(placed, 5.0)
+        predictor, _, group = predicted(placed, 1.0)
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
         assert predictor.predict(4).step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25)
         group.slots = SlotTimes(AlphaBeta(1e-3, 0.0), 1e-3)
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-3
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, wait_s=2e-3)
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 2e-3 - 1e-9
+        beside, _, group = predicted(placed, 5.0)
+        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
+        found = beside.predict(4)
+        assert found.step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-6
+        assert found.contention == [pytest.approx(5.0)] * 4
 
 
 def test_who_takes_turns_overlaps_nothing() -> None:
