@@ -18,6 +18,8 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import OuterOptimizer, diloco, easgd, local_sgd
 
+pytestmark = pytest.mark.xdist_group("outer optimizer")  # the ranks that all tests look at are run once
+
 RANKS, STEPS, SIZE = 3, 11, 7
 START = np.linspace(-1.0, 2.0, SIZE)
 RULES = {

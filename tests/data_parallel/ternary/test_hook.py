@@ -29,6 +29,8 @@ from dlplacer.data_parallel import TernaryState
 from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.kernels import kernels_for
 
+pytestmark = pytest.mark.xdist_group("ternary hook")  # the ranks that all tests look at are run once
+
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "shared": {"share_scaler": True},

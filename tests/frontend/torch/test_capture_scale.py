@@ -15,6 +15,8 @@ from dlplacer.files.load import load_graph
 from dlplacer.frontend import capture
 from dlplacer.models import inception_v3
 
+pytestmark = pytest.mark.xdist_group("capture scale")  # Inception-V3 is captured once
+
 # The peak of this program alone: getrusage would count that of the process that started it.
 PEAK = """
 def peak_kib():

@@ -62,13 +62,20 @@ def end_and_step(module: PlacedModule) -> float:
 
 
 @pytest.mark.parametrize(
-    ("processes", "call"), [("off", step), ("on", step), ("on", forward_and_backward), ("on", end_and_step)]
+    ("processes", "call", "stride"),
+    [
+        ("off", step, STRIDE),
+        ("on", step, STRIDE),
+        ("on", forward_and_backward, STRIDE),
+        ("on", end_and_step, 3 * STRIDE),  # every step forks
+        pytest.param("on", end_and_step, STRIDE, marks=pytest.mark.slow),
+    ],
 )
-def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule], float]) -> None:
+def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule], float], stride: int) -> None:
     module = placed_branches(processes)
     expected = call(module)
     settings = os.sched_getaffinity(0), torch.get_num_threads(), True
-    found = places(lambda: call(module), BOOKKEEPING)[::STRIDE]
+    found = places(lambda: call(module), BOOKKEEPING)[::stride]
     struck = 0
     for number in found:
         before = module.worker_pids
