@@ -96,11 +96,7 @@ class Candidates:
                 self.best = self._plan(self.best.ops, self.best.transfers, ticks)
 
     def prefer_one_device(self) -> None:
-        """Go back to the best single device where the best plan hardly gains on it.
-
-        Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may
-        tell: all ops on one device do, and of a plan on several those parts in which one works.
-        """
+        """Go back to the best single device where the best plan hardly gains on it."""
         alone = Candidates(self.problem)
         alone.raise_bound(self.bound)
         for schedule in singles(self.problem):
@@ -108,9 +104,7 @@ class Candidates:
         if alone.best is None or self.best is None:
             return
         least = 1 + PARAMS.least_gain + PARAMS.turns_gain * _turns_share(self.problem, alone.best)
-        contention = _contention_factor(self.problem, alone.best)
-        expected_s = self.best.makespan_s + (contention - 1) * _shared_s(self.best)
-        if alone.best.makespan_s < least * expected_s:
+        if alone.best.makespan_s < least * with_contention_s(self.best):
             self.best = alone.best
 
     def closed(self, gap: float) -> bool:
@@ -185,11 +179,17 @@ def _turns_share(problem: Problem, plan: Plan) -> float:
     return sum(held) / plan.makespan_s if plan.makespan_s else 0.0
 
 
-def _contention_factor(problem: Problem, plan: Plan) -> float:
-    """By what the ops of a plan on one device take longer in it than while the other devices idle, at least 1."""
-    factors = problem.graph.contention_factors
+def with_contention_s(plan: Plan) -> float:
+    """Seconds of a step beside which those of a plan on one device may be put: longer where several devices work.
+
+    Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may tell
+    (`OpGraph.contention_factors`): all ops of a plan on one device do, and of one on several the part in which one
+    works. Both take as much longer here, so that what is on one device takes what its plan says.
+    """
+    factors = plan.graph.contention_factors
     used = {entry.device for entry in plan.ops}
-    return max(1.0, *(factors.get(device.type, 1.0) for device in problem.topology.devices if device.id in used))
+    factor = max((factors.get(device.type, 1.0) for device in plan.topology.devices if device.id in used), default=1.0)
+    return plan.makespan_s + (factor - 1) * _shared_s(plan)
 
 
 def _shared_s(plan: Plan) -> float:
