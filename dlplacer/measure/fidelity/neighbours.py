@@ -75,9 +75,12 @@ class NeighbourProfiler:
             for neighbour in neighbours:
                 _say(neighbour, _BEGIN)
             yield
-        finally:
             for neighbour in neighbours:
                 _say(neighbour, _END)
+        except BaseException:
+            # A Ctrl-C may have come between what was said and the answer: nobody knows what they do now.
+            self.close()
+            raise
 
     def _neighbour(self, position: int) -> WorkerHandle:
         if position not in self._neighbours:

@@ -68,6 +68,26 @@ def test_a_neighbour_that_is_killed_is_named(cores: list[CpuDevice]) -> None:
             profiler.plain_steps([0, 1])
 
 
+@pytest.mark.parametrize("word", [neighbours._BEGIN, neighbours._END])
+def test_a_ctrl_c_between_a_word_and_its_answer_ends_them(
+    word: bytes, cores: list[CpuDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say = neighbours._say
+
+    def interrupted(neighbour: Any, said: bytes) -> None:
+        if said == word:
+            neighbour.connection.send_bytes(said)
+            raise KeyboardInterrupt
+        say(neighbour, said)
+
+    with closing(profiler_of(cores)) as profiler:
+        profiler.plain_steps([0, 1])
+        monkeypatch.setattr(neighbours, "_say", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            profiler.plain_steps([0, 1])
+        assert all(handle.has_ended for handle in profiler._handles)
+
+
 class Timed:
     """A profiler whose steps note which neighbours are busy."""
 
