@@ -102,8 +102,11 @@ class OpGraph(Saved, Shown):
         return {op.id: position for position, op in enumerate(self.ops)}
 
     @property
-    def contention_factors(self) -> Mapping[str, float]:
-        """Device type → measured times of all ops ÷ what they take with one device at work, where that was measured."""
+    def contention_factors(self) -> Mapping[str, Mapping[str, float]]:
+        """Device type → ``threads``, ``processes`` → times of all ops beside others of their kind ÷ those alone.
+
+        Only for types where that was measured. Op times of the graph are those beside processes.
+        """
         return dict((self.capture or {}).get("contention_factor") or {})
 
     @cached_property

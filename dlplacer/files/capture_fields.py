@@ -22,6 +22,13 @@ class OnnxModel(BaseModel):
     dims: Annotated[dict[str, Count], Field(default_factory=dict)]
 
 
+class ContentionModel(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    threads: Factor = 1.0
+    processes: Factor = 1.0
+
+
 class CaptureModel(BaseModel):
     """The fields of ``capture`` that something reads; it may hold others."""
 
@@ -38,6 +45,6 @@ class CaptureModel(BaseModel):
     colocate_backward: bool = False
     granularity: str | None = None
     measured_on: ListOf[str]
-    contention_factor: Annotated[dict[str, Factor], Field(default_factory=dict)]
+    contention_factor: Annotated[dict[str, ContentionModel], Field(default_factory=dict)]
     onnx: OnnxModel | None = None
     collectives: dict[str, Any] | None = None

@@ -22,6 +22,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of
+from dlplacer.problem.as_processes import are_processes
 from dlplacer.problem.dispatch import Dispatch, dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
@@ -184,11 +185,13 @@ def with_contention_s(plan: Plan) -> float:
 
     Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may tell
     (`OpGraph.contention_factors`): all ops of a plan on one device do, and of one on several the part in which one
-    works. Both take as much longer here, so that what is on one device takes what its plan says.
+    works. Both take as much longer here, so that what is on one device takes what its plan says. Short ops of threads
+    lose more to each other than the turns that a simulation knows of: a thread that waits for its turn has to wake.
     """
-    factors = plan.graph.contention_factors
+    factors, way = plan.graph.contention_factors, "processes" if are_processes(plan.topology) else "threads"
     used = {entry.device for entry in plan.ops}
-    factor = max((factors.get(device.type, 1.0) for device in plan.topology.devices if device.id in used), default=1.0)
+    types = {device.type for device in plan.topology.devices if device.id in used}
+    factor = max((factors.get(kind, {}).get(way, 1.0) for kind in types), default=1.0)
     return plan.makespan_s + (factor - 1) * _shared_s(plan)
 
 

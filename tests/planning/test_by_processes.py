@@ -67,7 +67,9 @@ def test_two_chains_of_short_ops_get_a_process_each() -> None:
 # Beside each other both chains take so many times as long: 1.9 x 750 us gain less than a tenth on 1,500 us.
 @pytest.mark.parametrize(("factor", "used"), [(1.5, 2), (1.9, 1)])
 def test_processes_must_gain_on_a_core_that_shares_nothing(factor: float, used: int) -> None:
-    graph = replace(chains(2, 250, 3e-6), capture={"contention_factor": {"core": factor}})
+    graph = replace(
+        chains(2, 250, 3e-6), capture={"contention_factor": {"core": {"threads": 9.0, "processes": factor}}}
+    )
     assert devices_of(place(graph, cores(), time_limit_s=10.0).plan) == used
 
 

@@ -81,7 +81,7 @@ def test_what_hardly_gains_is_worth_a_second_core_for_long_ops_alone(time_s: flo
 # 2.5 times as long beside the other, one core does both in less.
 @pytest.mark.parametrize(("factor", "devices"), [(None, 2), (1.2, 2), (2.5, 1)])
 def test_a_second_core_must_gain_on_one_that_shares_nothing(factor: float | None, devices: int) -> None:
-    graph = replace(chains(2, 50, 1e-3), capture=factor and {"contention_factor": {"cpu-core": factor}})
+    graph = replace(chains(2, 50, 1e-3), capture=factor and {"contention_factor": {"cpu-core": {"threads": factor}}})
     assert devices_of(place(graph, THREADS, time_limit_s=5.0).plan) == devices
 
 
@@ -91,7 +91,7 @@ def test_contention_counts_where_both_cores_work(factor: float, devices: int) ->
     main, side = chains(1, 90, 1e-3), chains(2, 10, 1e-3)
     ops = (*main.ops, *(op for op in side.ops if op.id.startswith("c1")))
     edges = (*main.edges, *(edge for edge in side.edges if edge.source.startswith("c1")))
-    graph = OpGraph(ops, edges, capture={"contention_factor": {"cpu-core": factor}})
+    graph = OpGraph(ops, edges, capture={"contention_factor": {"cpu-core": {"threads": factor}}})
     assert devices_of(place(graph, THREADS, time_limit_s=5.0).plan) == devices
 
 

@@ -149,14 +149,16 @@ def _profiled(
 
 
 def with_measured_times(
-    graph: OpGraph, times: Mapping[str, Mapping[str, float]], contention: Mapping[str, float] | None = None
+    graph: OpGraph,
+    times: Mapping[str, Mapping[str, float]],
+    contention: Mapping[str, Mapping[str, float]] | None = None,
 ) -> OpGraph:
     """The graph with measured times for these device types beside the times that it has for others.
 
     Parameters
     ----------
     contention
-        Device type → times of all ops ÷ what they take with one device at work, where that was measured.
+        As `OpGraph.contention_factors`.
     """
     ops = []
     for op in graph.ops:

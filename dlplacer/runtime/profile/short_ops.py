@@ -25,12 +25,12 @@ class PlanningTimes:
     of_ops
         Device type → op id → typical seconds, as `without_turns` has them where several cores were timed.
     contention_factor
-        Device type → these times of all ops ÷ what they take with one device at work, at least 1, where that was
-        measured: what a plan that uses one device does not wait for.
+        As `OpGraph.contention_factors`, where several cores were timed: by threads with the waits for the interpreter,
+        by processes without.
     """
 
     of_ops: Times
-    contention_factor: Mapping[str, float] = field(default_factory=dict)
+    contention_factor: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def times_for_planning(
@@ -62,7 +62,10 @@ def times_for_planning(
         return PlanningTimes(profile_ops(job, captured, devices, steps, warmup, report))
     together, alone = profile_together_and_alone(job, captured, devices, steps, warmup, report)
     times = without_turns(together, alone, len(devices) * turn_time_s(devices))
-    factors = {kind: _longer_by(times[kind], of_ops) for kind, of_ops in alone.items()}
+    factors = {
+        kind: {"threads": _longer_by(together[kind], of_ops), "processes": _longer_by(times[kind], of_ops)}
+        for kind, of_ops in alone.items()
+    }
     return PlanningTimes(times, factors)
 
 

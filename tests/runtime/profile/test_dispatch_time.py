@@ -84,7 +84,8 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
     assert kept == pytest.approx({"short": 4e-6, "middle": 50e-6, "long": 1000e-6, "quick": 200e-6})
 
 
-# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404.
+# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530 with
+# what the short one waits.
 def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
     together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": 400e-6}
@@ -105,7 +106,8 @@ def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.M
     heard: list[tuple[str, float]] = []
     found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
     assert found.of_ops == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
-    assert found.contention_factor == {"cpu-core": pytest.approx(504 / 404)}
+    factors = found.contention_factor["cpu-core"]
+    assert factors == {"threads": pytest.approx(530 / 404), "processes": pytest.approx(504 / 404)}
     assert heard == [("step 1 of 2", 0.0)]
     single = times_for_planning(cast(Any, None), captured, cores[:1])
     assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})

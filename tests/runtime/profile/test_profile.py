@@ -123,10 +123,10 @@ def test_measured_times_stand_beside_others() -> None:
 def test_contention_belongs_to_the_times_it_was_measured_with() -> None:
     graph = captured(build("linear")).graph
     times = {op.id: 2.0 for op in graph.ops}
-    once = with_measured_times(graph, {"cpu-core": times}, {"cpu-core": 1.5})
+    once = with_measured_times(graph, {"cpu-core": times}, {"cpu-core": {"threads": 1.5}})
     assert graph.contention_factors == {}
-    assert once.contention_factors == {"cpu-core": 1.5}
-    assert with_measured_times(once, {"A100": times}).contention_factors == {"cpu-core": 1.5}
+    assert once.contention_factors == {"cpu-core": {"threads": 1.5}}
+    assert with_measured_times(once, {"A100": times}).contention_factors == {"cpu-core": {"threads": 1.5}}
     assert "contention_factor" not in (with_measured_times(once, {"cpu-core": times}).capture or {})
 
 
