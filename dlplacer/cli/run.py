@@ -42,7 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices", required=True, metavar="D[,D…]", help="cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order"
     )
-    parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps that are timed (10)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=10,
+        metavar="N",
+        help="least number of steps that are timed (10); up to four times as many where they vary",
+    )
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="least number of steps before them (3)")
     parser.add_argument(
         "--gantt",

@@ -1,6 +1,9 @@
-"""Step times that mean something: taken once they are steady, and alternated."""
+"""Step times that mean something: taken once they are steady, alternated, and often enough for how much they vary."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+
+from dlplacer.runtime.profile.statistic import interquartile_mean, quartiles
 
 # The first two to six steps are up to 2.5 times slower while every thread fills its own arena of the heap; some models
 # never get steady to 3 %, and are timed as they are after twelve.
@@ -10,15 +13,19 @@ _SHORT_S = 1.0
 # Behind another variant a step of 10 ms takes up to a quarter longer, the next one up to a tenth, the fourth no more.
 _UNTIMED_S = 0.1
 _MOST_UNTIMED = 4
+_MOST_ROUNDS = 4
+"""As many times the rounds that were asked for."""
+_SURE = 0.03
+_LONGEST_S = 20.0
 
 
 def alternated_times(
     steps: Mapping[str, Callable[[], object]],
-    count: int,
+    least: int,
     warmup: int,
     timed: Callable[[Callable[[], object]], float],
     before: Mapping[str, Callable[[], object]],
-    on_round: Callable[[int], None] = lambda number: None,
+    on_round: Callable[[int, int], None] = lambda number, total: None,
 ) -> dict[str, list[float]]:
     """Name → seconds of its step in every round; the variants alternate, and so does their order.
 
@@ -27,27 +34,46 @@ def alternated_times(
     into a tenth of a second, one to four: the variant that ran before has filled the caches with its own data, which
     nobody's training does.
 
+    A virtual machine may run at two speeds, a second or so at each: then ten rounds of short steps say little. So more
+    than `least` rounds follow, at most four times as many, while they have taken less than 20 s and the spread of a
+    variant's times between quartiles is more than 3 % of their mean times the square root of the rounds.
+
     Parameters
     ----------
     timed
-        Runs a step and returns its seconds.
+        Runs a step and returns its seconds, which alone decide how many steps are taken: processes that are told the
+        same ones stay together.
     before
         Name → what to run as untimed steps, if not the step itself.
     on_round
-        Called with -1 ahead of warming up, then with the number of each round, in which every variant is timed once.
+        Called with -1 ahead of warming up, then with the number of each round, in which every variant is timed once,
+        and with how many rounds there are or may be.
     """
-    on_round(-1)
+    on_round(-1, least)
     ahead = {name: _untimed(_warm_up(step, warmup, timed)) for name, step in steps.items()}
     untimed = {**steps, **before}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(count):
-        on_round(number)
+    spent_s = 0.0
+    for number in count():
+        if number >= least and (number >= _MOST_ROUNDS * least or spent_s > _LONGEST_S or _are_sure(times.values())):
+            return times
+        on_round(number, least if number < least else _MOST_ROUNDS * least)
         names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
             for _ in range(ahead[name]):
                 untimed[name]()
             times[name].append(timed(steps[name]))
-    return times
+            spent_s += (1 + ahead[name]) * times[name][-1]
+    raise AssertionError
+
+
+def _are_sure(times: Iterable[Sequence[float]]) -> bool:
+    """Whether so many rounds say what each step takes."""
+    for of_step in times:
+        low, high = quartiles(of_step)
+        if high - low > _SURE * len(of_step) ** 0.5 * interquartile_mean(of_step):
+            return False
+    return True
 
 
 def _untimed(step_s: float) -> int:

@@ -20,8 +20,8 @@ class RunOutcome:
     Attributes
     ----------
     noise, plan_noise
-        Third less first quartile ÷ median: of the baseline, and of the plan's own steps. A plan may be disturbed where
-        plain PyTorch, on one device, is not.
+        Third less first quartile ÷ mean between them: of the baseline, and of the plan's own steps. A plan may be
+        disturbed where plain PyTorch, on one device, is not.
     devices
         How many the plan uses, of all replicas.
     op_s

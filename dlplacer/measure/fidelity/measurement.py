@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 
 from torch import nn
 
@@ -24,7 +24,7 @@ from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.profile.statistic import quartiles
+from dlplacer.runtime.profile.statistic import interquartile_mean, quartiles
 
 StepReport = Callable[[str, float | None], None]
 """Hears between steps what is done, and which share of all steps has been taken, where that is known."""
@@ -70,7 +70,8 @@ def measure(
         }
         eager = EagerStep([main.job], reference, device)
         times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
-        predictions = {name: predictor.predict(steps) for name, predictor in predictors.items()}
+        rounds = len(times[_MAIN])
+        predictions = {name: predictor.predict(rounds) for name, predictor in predictors.items()}
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
     prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
@@ -91,13 +92,13 @@ def measure(
     }
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
-        baseline_s=median(baseline),
+        baseline_s=interquartile_mean(baseline),
         baseline_quartiles_s=quartiles(baseline),
         noise=spread_of(baseline),
-        eager_all_cores_s=None if all_cores is None else median(all_cores),
+        eager_all_cores_s=None if all_cores is None else interquartile_mean(all_cores),
         eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
-        steps=steps,
+        steps=rounds,
         devices=group.devices,
         host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
@@ -116,16 +117,16 @@ def measure(
         measured_s=report.measured_s,
         recorded_s=recording.wall_s,
         baseline_s=report.baseline_s,
-        one_device_s=median(prediction.one_device_s) - prediction.host_s,
+        one_device_s=interquartile_mean(prediction.one_device_s) - prediction.host_s,
         handover_s=group.handover_s,
     )
     return with_conclusion(Run(report, shown, measured), seconds, main.placed, spread_of(times[_MAIN]))
 
 
 def spread_of(times: Sequence[float]) -> float:
-    """Third less first quartile of a step's times, ÷ their median."""
+    """Third less first quartile of a step's times, ÷ what lies between them on average."""
     low, high = quartiles(times)
-    return (high - low) / median(times)
+    return (high - low) / interquartile_mean(times)
 
 
 def with_conclusion(run: Run, seconds: StepSeconds, module: PlacedModule, plan_noise: float = 0.0) -> Run:
@@ -160,7 +161,8 @@ def figures_of(
     plan: Plan,
 ) -> Figures:
     """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
-    predicted_s, measured_s, baseline_s = prediction.step_s, median(measured), median(baseline)
+    predicted_s = prediction.step_s
+    measured_s, baseline_s = interquartile_mean(measured), interquartile_mean(baseline)
     runtime = [ours / theirs for ours, theirs in zip(prediction.one_device_s, baseline, strict=True)]
     contention = prediction.contention or [1.0]
     return Figures(
@@ -173,9 +175,9 @@ def figures_of(
         plan_makespan_s=plan.makespan_s,
         predicted_quartiles_s=quartiles(prediction.steps_s),
         measured_quartiles_s=quartiles(measured),
-        runtime_factor=median(runtime),
+        runtime_factor=interquartile_mean(runtime),
         runtime_factor_quartiles=quartiles(runtime),
-        contention_factor=median(contention),
+        contention_factor=interquartile_mean(contention),
         contention_factor_quartiles=quartiles(contention),
     )
 
@@ -208,10 +210,11 @@ def _times(
         everyone = group.gathered(time.perf_counter() - begin)
         return fmean(everyone) if step is baseline else float(max(everyone))
 
-    def told(number: int) -> None:
+    def told(number: int, total: int) -> None:
         if number < 0:
             on_progress("warming up", None)
         else:
-            on_progress(f"step {number + 1} of {steps}", number / steps)
+            most = "" if total == steps else "at most "
+            on_progress(f"step {number + 1} of {most}{total}", number / total)
 
     return alternated_times(variants, steps, warmup, timed, untimed, told)

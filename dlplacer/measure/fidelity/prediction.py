@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from statistics import fmean, median
+from statistics import fmean
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.remote_reads import RemoteReads
-from dlplacer.runtime.profile.statistic import OpTimes
+from dlplacer.runtime.profile.statistic import OpTimes, interquartile_mean
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Prediction:
     steps_s
         Of each sample: the replayed plan, on its slowest replica, and the host overhead.
     plan
-        The plan as in the sample nearest to the median, without the host overhead.
+        The plan as in the sample nearest to `step_s`, without the host overhead.
     typical
         The plan under the typical times of its ops.
     one_device_s
@@ -60,8 +60,8 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """The median over the samples."""
-        return float(median(self.steps_s))
+        """The mean over the middle half of the samples."""
+        return interquartile_mean(self.steps_s)
 
 
 class Predictor:
@@ -136,7 +136,7 @@ class Predictor:
             ]
             replays.append(max(plans, key=attrgetter("makespan_s")))
         host_s = fmean(o.host_s for o in everyone)
-        makespan_s = float(median(plan.makespan_s for plan in replays))
+        makespan_s = interquartile_mean([plan.makespan_s for plan in replays])
         return Prediction(
             steps_s=[plan.makespan_s + host_s for plan in replays],
             plan=min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s)),

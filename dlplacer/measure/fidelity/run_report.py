@@ -56,13 +56,13 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan: medians in seconds per step.
+    """What a run found of one plan, in seconds per step: means over the middle half of the rounds.
 
     Attributes
     ----------
     predicted_s
         Replays of the plan under links, all-reduces and, sample by sample, the op times that all processes measure in
-        the same run, alternating with its steps; the median. `RunReport.host_s` is a part of it.
+        the same run, alternating with its steps. `RunReport.host_s` is a part of it.
     measured_s
         The placed step, each on its slowest process.
     predicted_speedup, measured_speedup
@@ -79,9 +79,9 @@ class Figures:
         First and third quartile of the same steps.
     runtime_factor
         All ops of the plan on one device, run as placed, ÷ plain PyTorch's step there: what the runtime itself costs.
-        Median over the rounds in which both were timed. None if it was not measured, as below.
+        Over the rounds in which both were timed. None if it was not measured, as below.
     contention_factor
-        Op times while all used devices run whole steps ÷ alone; the median over the rounds, 1 for a plan on one device.
+        Op times while all used devices run whole steps ÷ alone; 1 for a plan on one device.
         It is the most that devices slow each other: a plan's ops are beside others for a part of their time only.
     runtime_factor_quartiles, contention_factor_quartiles
         First and third quartile over the same rounds.
@@ -112,7 +112,7 @@ class RunReport(Figures):
         Eager PyTorch on one of the devices and one replica's batch, under the same conditions; the mean of all
         processes.
     noise
-        Third less first quartile of the repeated baseline, ÷ its median: differences below it say nothing.
+        Third less first quartile of the repeated baseline, ÷ `baseline_s`: differences below it say nothing.
     baseline_quartiles_s, eager_all_cores_quartiles_s
         First and third quartile of the baseline, and of plain PyTorch with all cores.
     conclusion
@@ -187,7 +187,7 @@ class RunReport(Figures):
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """A report, the plan as in the predicted step nearest to the median, and a recorded step of median length.
+    """A report, the plan as in the predicted step nearest to `predicted_s`, and a recorded step of median length.
 
     The plans of a run over ranks are those of all ranks, with devices named ``rank0/d0``, ``rank0/network``; see
     `dlplacer.measure.fidelity.side_by_side`.

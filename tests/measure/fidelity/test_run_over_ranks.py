@@ -31,7 +31,8 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     runs = run_ranks(ranks, work)
     report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
     assert all(other.report == report for other in runs[1:])
-    assert (report.replicas, report.ranks, report.steps) == (2, ranks, 2)
+    assert (report.replicas, report.ranks) == (2, ranks)
+    assert 2 <= report.steps <= 8
     assert report.buckets >= 2
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
     assert report.measured_speedup == 2 * report.baseline_s / report.measured_s

@@ -31,7 +31,9 @@ def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) ->
     report = done.report
     assert report.measured_speedup == report.baseline_s / report.measured_s
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
-    assert report.predicted_s == done.predicted.makespan_s + report.host_s  # of three samples the one in the middle
+    assert report.predicted_quartiles_s is not None
+    low_s, high_s = report.predicted_quartiles_s
+    assert low_s <= done.predicted.makespan_s + report.host_s <= high_s  # the one nearest to their mean
     assert 0 < report.host_s < report.predicted_s
     assert report.predicted_speedup == report.baseline_s / report.predicted_s
     serial_s = sum(op.time_on("cpu-core") or 0.0 for op in done.predicted.graph.ops)
@@ -39,7 +41,8 @@ def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) ->
     assert report.eager_all_cores_s is not None
     assert min(report.baseline_s, report.eager_all_cores_s, report.measured_s) > 0
     assert report.max_abs_error < 1e-5
-    assert (report.step, report.steps) == ("joint", 3)
+    assert report.step == "joint"
+    assert 3 <= report.steps <= 12
     assert report.plan_makespan_s == plan.makespan_s
     assert report.devices == tuple(CPUS)
     assert json.loads(json.dumps(report.to_dict()))["use"][1]["device"] == "cpu:1"
@@ -123,14 +126,14 @@ def test_times_after_they_have_settled() -> None:
         return step
 
     times = alternated_times(
-        {"a": variant("a", [9.0, 3.0, 1.5, 1.5, 1.5, 2.0, 4.0]), "b": variant("b", [5.0, 5.0, 6.0])},
+        {"a": variant("a", [90.0, 30.0, 15.0, 15.0, 15.0, 20.0, 40.0]), "b": variant("b", [50.0, 50.0, 60.0])},
         3,
         1,
         by_clock(clock),
         {},
     )
-    # a warms up with 9, 3, 1.5, 1.5 and is timed with 1.5, 2, 4; b warms up with 5, 5 and is timed with 6, 6, 6.
-    assert times == {"a": [1.5, 2.0, 4.0], "b": [6.0, 6.0, 6.0]}
+    # a warms up with 90, 30, 15, 15 and is timed with 15, 20, 40; b warms up with 50, 50 and is timed with 60, 60, 60.
+    assert times == {"a": [15.0, 20.0, 40.0], "b": [60.0, 60.0, 60.0]}
     assert calls == [*"aaaa", *"bb", *"ab", *"ba", *"ab"]
 
 
@@ -163,6 +166,27 @@ def test_the_shorter_a_step_the_more_untimed_ones_precede_it(seconds: float, unt
 
     alternated_times({"a": step}, 2, 0, by_clock(clock), {"a": lambda: calls.append("untimed")})
     assert calls == ["timed"] * 2 + (["untimed"] * untimed + ["timed"]) * 2
+
+
+# 10 rounds of 0.1 s, of which every other takes a half longer: a spread of 0.04 s is 3 % of 0.12 s only after 123.
+@pytest.mark.parametrize(
+    ("seconds", "rounds"),
+    [((0.1, 0.1), 10), ((0.1, 0.15), 40), ((1.2, 1.8), 14), ((3.0, 4.0), 10)],
+    ids=["steady", "at most four times as many", "for 20 s", "no more than 20 s"],
+)
+def test_what_varies_is_timed_more_often(seconds: tuple[float, float], rounds: int) -> None:
+    clock, taken, told = [0.0], [0], []
+
+    def step() -> None:
+        clock[0] += seconds[taken[0] % 2]
+        taken[0] += 1
+
+    timed = alternated_times(
+        {"a": step}, 10, 0, by_clock(clock), {"a": lambda: None}, lambda *heard: told.append(heard)
+    )
+    assert len(timed["a"]) == rounds
+    assert told[:2] == [(-1, 10), (0, 10)]
+    assert told[-1] == (rounds - 1, 10 if rounds == 10 else 40)
 
 
 def test_warming_up_ends_after_twelve_steps_that_never_settle() -> None:

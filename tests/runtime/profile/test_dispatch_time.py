@@ -84,8 +84,8 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
     assert kept == pytest.approx({"short": 4e-6, "middle": 50e-6, "long": 1000e-6, "quick": 200e-6})
 
 
-# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530 with
-# what the short one waits.
+# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530
+# with what the short one waits.
 def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
     together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": 400e-6}

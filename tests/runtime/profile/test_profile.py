@@ -29,7 +29,7 @@ from dlplacer.runtime.profile.op_times import (
     recorded_times,
     with_measured_times,
 )
-from dlplacer.runtime.profile.statistic import settled, typical
+from dlplacer.runtime.profile.statistic import interquartile_mean, settled, typical
 
 
 @pytest.fixture
@@ -170,6 +170,20 @@ def test_a_settled_time_ignores_warming_up_and_interruptions(times: list[float],
 
 
 # Steps of 3, 4, 5, 9 and 100 seconds: the shortest and the longest are left out.
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([7.0], 7.0),
+        ([2.0, 4.0], 3.0),
+        ([1.0, 2.0, 90.0], 2.0),
+        ([9.0, 0.0, 3.0, 1.0], 2.0),
+        ([1, 1, 1, 2, 2, 2, 0], 4 / 3),
+    ],
+)
+def test_the_mean_over_the_middle_half(values: list[float], mean: float) -> None:
+    assert interquartile_mean(values) == pytest.approx(mean)
+
+
 def test_typical_times_sum_up_to_the_steps_of_middle_length() -> None:
     steps = [
         {"a": 1.0, "b": 4.0},
