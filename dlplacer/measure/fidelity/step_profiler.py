@@ -2,10 +2,9 @@
 
 import copy
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -16,9 +15,8 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.profile.op_times import StepSample
+from dlplacer.runtime.profile.op_times import StepSample, at_the_same_time
 
-T = TypeVar("T")
 _HERE = "here"
 
 
@@ -50,11 +48,11 @@ class PlacedProfiler:
 
     def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:
         """A step on each of these devices at the same time, timed op by op."""
-        return _at_the_same_time(self._recorded, positions)
+        return at_the_same_time(self._recorded, positions)
 
     def plain_steps(self, positions: Sequence[int]) -> list[float]:
         """Seconds of a step on each of these devices at the same time."""
-        return _at_the_same_time(self._plain_s, positions)
+        return at_the_same_time(self._plain_s, positions)
 
     def _plain_s(self, position: int) -> float:
         begin = time.perf_counter()
@@ -73,14 +71,6 @@ class PlacedProfiler:
         spans = job.placed.timelines[_HERE].spans(job.placed.devices[_HERE])
         times = {span.op: span.end_s - span.start_s for span in spans}
         return StepSample(times, max(0.0, wall_s - sum(times.values())))
-
-
-def _at_the_same_time(take: Callable[[int], T], positions: Sequence[int]) -> list[T]:
-    """What it gives for each position, in threads if there are several."""
-    if len(positions) == 1:
-        return [take(positions[0])]
-    with ThreadPoolExecutor(len(positions)) as pool:
-        return list(pool.map(take, positions))
 
 
 def plan_on_one(graph: OpGraph, device_type: str) -> Plan:

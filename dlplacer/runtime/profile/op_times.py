@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -19,8 +20,11 @@ from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.statistic import OpTimes, typical
 
+A = TypeVar("A")
+B = TypeVar("B")
 # The interpreter specialises code that has run some times, and heaps fill: first steps of a thousand short ops take
 # twice as long as later ones.
+
 _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
 _SETTLED_S = 0.1
 """Steps shorter than this are taken twice where kinds of steps alternate, and the first is not kept: caches hold what
@@ -76,21 +80,29 @@ class Profiler:
         """One step on the first `count` devices, or on all; a sample of each, in their order."""
         self._steps_done += 1
         devices = self.devices[:count]
-        with ThreadPoolExecutor(len(devices)) as pool:
-            found = list(pool.map(self._run, self._variants[:count], self._copies))
+        found = at_the_same_time(self._run, list(zip(self._variants[:count], self._copies, strict=False)))
         samples = []
         for device, (state, wall_s) in zip(devices, found, strict=True):
             times = recorded_times(device, state)
             samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
         return tuple(samples)
 
-    def _run(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> tuple[StepState, float]:
+    def _run(self, what: tuple[Variant, Mapping[str, torch.Tensor]]) -> tuple[StepState, float]:
         """The step's state, and how long it took as seen from outside."""
+        variant, tensors = what
         begin = time.perf_counter()
         inputs = variant.bind(tensors, self._leaves, 0, self._steps_done)
         state = variant.joint.start(variant.with_tangent(inputs, None), record=True)
         variant.joint.run(state)
         return state, time.perf_counter() - begin
+
+
+def at_the_same_time(take: Callable[[A], B], each: Sequence[A]) -> list[B]:
+    """What it gives for each of these, in threads if there are several."""
+    if len(each) == 1:
+        return [take(each[0])]
+    with ThreadPoolExecutor(len(each)) as pool:
+        return list(pool.map(take, each))
 
 
 def profile_ops(

@@ -9,8 +9,10 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.processes.process_choice import TrialParameters
 from dlplacer.runtime.profile.dispatch_time import turn_time_s
 from dlplacer.runtime.profile.op_times import Times, profile_ops, profile_together_and_alone
+from dlplacer.runtime.profile.process_contention import process_contention
 
 _IN_CACHE_S = 100e-6
 """Below that a core reads at most a megabyte or so, which its own cache holds."""
@@ -25,8 +27,8 @@ class PlanningTimes:
     of_ops
         Device type → op id → typical seconds, as `without_turns` has them where several cores were timed.
     contention_factor
-        As `OpGraph.contention_factors`, where several cores were timed: by threads with the waits for the interpreter,
-        by processes without.
+        As `OpGraph.contention_factors`, where several cores were timed: of threads with the waits for the interpreter,
+        of processes without, and where ops are short as `process_contention` finds it.
     """
 
     of_ops: Times
@@ -66,6 +68,10 @@ def times_for_planning(
         kind: {"threads": _longer_by(together[kind], of_ops), "processes": _longer_by(times[kind], of_ops)}
         for kind, of_ops in alone.items()
     }
+    kind = devices[0].type
+    if sum(alone[kind].values()) < TrialParameters.large_op_s * len(alone[kind]):
+        # Short ops were timed alone. Longer ones never gain by processes.
+        factors[kind]["processes"] = process_contention(job, captured, devices, steps) or factors[kind]["processes"]
     return PlanningTimes(times, factors)
 
 

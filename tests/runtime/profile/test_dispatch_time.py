@@ -85,10 +85,15 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
 
 
 # Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530
-# with what the short one waits.
-def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+# with what the short one waits. Of short ops alone processes are asked.
+@pytest.mark.parametrize(
+    ("long_s", "processes", "factor"), [(400e-6, 1.7, 504 / 404), (300e-6, 1.7, 1.7), (300e-6, None, 504 / 304)]
+)
+def test_times_for_planning_know_what_short_ops_take_alone(
+    long_s: float, processes: float | None, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, int, int]] = []
-    together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": 400e-6}
+    together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": long_s}
 
     def one(job: object, captured: object, devices: list[Any], steps: int, warmup: int, on_step: Any) -> Any:
         asked.append((len(devices), steps, warmup))
@@ -101,13 +106,14 @@ def test_times_for_planning_know_what_short_ops_take_alone(monkeypatch: pytest.M
     monkeypatch.setattr(short_ops, "profile_ops", one)
     monkeypatch.setattr(short_ops, "profile_together_and_alone", both)
     monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
-    cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"))] * 2)
+    monkeypatch.setattr(short_ops, "process_contention", lambda *arguments: processes)
+    cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"), type="cpu-core")] * 2)
     captured = cast(Any, SimpleNamespace(graph=SimpleNamespace(ops=())))
     heard: list[tuple[str, float]] = []
     found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
     assert found.of_ops == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
     factors = found.contention_factor["cpu-core"]
-    assert factors == {"threads": pytest.approx(530 / 404), "processes": pytest.approx(504 / 404)}
+    assert factors == {"threads": pytest.approx(530e-6 / (4e-6 + long_s)), "processes": pytest.approx(factor)}
     assert heard == [("step 1 of 2", 0.0)]
     single = times_for_planning(cast(Any, None), captured, cores[:1])
     assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})

@@ -1,0 +1,70 @@
+"""What a core loses to processes that work on the others."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from frontend.torch.small_models import build
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.core.errors import RunError
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.profile import process_contention as module
+from dlplacer.runtime.profile.process_contention import process_contention
+
+
+@needs_two_cores
+def test_it_is_measured_with_processes_that_end() -> None:
+    job, cores = build("branches"), [CpuDevice(0), CpuDevice(1)]
+    try:
+        found = process_contention(job, capture_job(job, default_rewrites()), cores, 3)
+        assert found is not None
+        assert 1 <= found < 50
+        assert process_contention(job, capture_job(job, default_rewrites()), cores[:1], 3) is None
+    finally:
+        for core in cores:
+            core.close()
+
+
+class Cores:
+    """Neighbours by which a step takes longer, if they can be had."""
+
+    takes = 2.0
+    now = 1.0
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    @contextmanager
+    def busy(self, positions: Any) -> Any:
+        assert list(positions) == [1, 2]
+        if not self.takes:
+            raise RunError("no process")
+        Cores.now = self.takes
+        yield
+        Cores.now = 1.0
+
+    def close(self) -> None:
+        pass
+
+
+class Steps:
+    """A step of two ops, which take longer beside neighbours."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def step(self) -> Any:
+        return (SimpleNamespace(op_times_s={"a": Cores.now, "b": 3 * Cores.now}),)
+
+
+@pytest.mark.parametrize(("takes", "found"), [(2.0, 2.0), (0.5, 1.0), (0.0, None)])
+def test_it_is_what_steps_take_longer(takes: float, found: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BusyCores", Cores)
+    monkeypatch.setattr(module, "Profiler", Steps)
+    monkeypatch.setattr(module, "why_no_processes", lambda devices: None)
+    monkeypatch.setattr(Cores, "takes", takes)
+    cores = [cast(CpuDevice, CpuDevice.__new__(CpuDevice)) for _ in range(3)]
+    assert process_contention(cast(Any, None), cast(Any, None), cores, 4) == found
