@@ -10,9 +10,10 @@ from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.processes.process_choice import TrialParameters
+from dlplacer.runtime.profile.beside_processes import times_beside_processes
 from dlplacer.runtime.profile.dispatch_time import turn_time_s
 from dlplacer.runtime.profile.op_times import Times, profile_ops, profile_together_and_alone
-from dlplacer.runtime.profile.process_contention import process_contention
+from dlplacer.runtime.profile.statistic import OpTimes
 
 _IN_CACHE_S = 100e-6
 """Below that a core reads at most a megabyte or so, which its own cache holds."""
@@ -25,10 +26,10 @@ class PlanningTimes:
     Attributes
     ----------
     of_ops
-        Device type → op id → typical seconds, as `without_turns` has them where several cores were timed.
+        Device type → op id → typical seconds. Of several cores whose ops are short on average, beside processes that
+        keep the others busy (`times_beside_processes`); of others side by side, as `without_turns` has them.
     contention_factor
-        As `OpGraph.contention_factors`, where several cores were timed: of threads with the waits for the interpreter,
-        of processes without, and where ops are short as `process_contention` finds it.
+        As `OpGraph.contention_factors`, where several cores were timed.
     """
 
     of_ops: Times
@@ -63,16 +64,20 @@ def times_for_planning(
     if len(devices) < 2 or not in_host_memory(devices):
         return PlanningTimes(profile_ops(job, captured, devices, steps, warmup, report))
     together, alone = profile_together_and_alone(job, captured, devices, steps, warmup, report)
+    if all(_are_short(times) for times in alone.values()):
+        found = times_beside_processes(job, captured, devices, steps)
+        if found is not None:
+            (kind,) = alone
+            factors = {"threads": _longer_by(together[kind], alone[kind]), "processes": _longer_by(found[1], found[0])}
+            return PlanningTimes({kind: found[1]}, {kind: factors})
     times = without_turns(together, alone, len(devices) * turn_time_s(devices))
-    factors = {
-        kind: {"threads": _longer_by(together[kind], of_ops), "processes": _longer_by(times[kind], of_ops)}
-        for kind, of_ops in alone.items()
-    }
-    kind = devices[0].type
-    if sum(alone[kind].values()) < TrialParameters.large_op_s * len(alone[kind]):
-        # Short ops were timed alone. Longer ones never gain by processes.
-        factors[kind]["processes"] = process_contention(job, captured, devices, steps) or factors[kind]["processes"]
-    return PlanningTimes(times, factors)
+    return PlanningTimes(
+        times,
+        {
+            kind: {"threads": _longer_by(together[kind], of_ops), "processes": _longer_by(times[kind], of_ops)}
+            for kind, of_ops in alone.items()
+        },
+    )
 
 
 def without_turns(
@@ -104,6 +109,11 @@ def without_turns(
     return kept
 
 
-def _longer_by(times: Mapping[str, float], alone: Mapping[str, float]) -> float:
+def _are_short(times: OpTimes) -> bool:
+    """Whether threads lose to the interpreter what matters, as `ProcessTrial` has it."""
+    return sum(times.values()) < TrialParameters.large_op_s * len(times)
+
+
+def _longer_by(times: OpTimes, alone: OpTimes) -> float:
     alone_s = sum(alone.values())
     return max(1.0, sum(times.values()) / alone_s) if alone_s else 1.0

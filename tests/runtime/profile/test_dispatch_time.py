@@ -85,12 +85,18 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
 
 
 # Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530
-# with what the short one waits. Of short ops alone processes are asked.
+# with what the short one waits. Where ops are short on average, processes say what they take beside each other.
 @pytest.mark.parametrize(
-    ("long_s", "processes", "factor"), [(400e-6, 1.7, 504 / 404), (300e-6, 1.7, 1.7), (300e-6, None, 504 / 304)]
+    ("long_s", "beside", "expected"),
+    [
+        (400e-6, True, ({"short": 4e-6, "long": 500e-6}, 504 / 404)),
+        (300e-6, False, ({"short": 4e-6, "long": 500e-6}, 504 / 304)),
+        (300e-6, True, ({"short": 6e-6, "long": 600e-6}, 1.5)),
+    ],
+    ids=["long ops", "no processes", "processes"],
 )
 def test_times_for_planning_know_what_short_ops_take_alone(
-    long_s: float, processes: float | None, factor: float, monkeypatch: pytest.MonkeyPatch
+    long_s: float, beside: bool, expected: tuple[dict[str, float], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int, int]] = []
     together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": long_s}
@@ -106,14 +112,15 @@ def test_times_for_planning_know_what_short_ops_take_alone(
     monkeypatch.setattr(short_ops, "profile_ops", one)
     monkeypatch.setattr(short_ops, "profile_together_and_alone", both)
     monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
-    monkeypatch.setattr(short_ops, "process_contention", lambda *arguments: processes)
+    by_processes = {"short": 4e-6, "long": 400e-6}, {"short": 6e-6, "long": 600e-6}
+    monkeypatch.setattr(short_ops, "times_beside_processes", lambda *arguments: by_processes if beside else None)
     cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"), type="cpu-core")] * 2)
     captured = cast(Any, SimpleNamespace(graph=SimpleNamespace(ops=())))
     heard: list[tuple[str, float]] = []
     found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
-    assert found.of_ops == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
+    assert found.of_ops == {"cpu-core": expected[0]}
     factors = found.contention_factor["cpu-core"]
-    assert factors == {"threads": pytest.approx(530e-6 / (4e-6 + long_s)), "processes": pytest.approx(factor)}
+    assert factors == {"threads": pytest.approx(530e-6 / (4e-6 + long_s)), "processes": pytest.approx(expected[1])}
     assert heard == [("step 1 of 2", 0.0)]
     single = times_for_planning(cast(Any, None), captured, cores[:1])
     assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})

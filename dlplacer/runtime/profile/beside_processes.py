@@ -1,4 +1,4 @@
-"""What a core loses to processes that work on the others: caches, memory, and what a virtual machine makes of cores."""
+"""Op times beside processes that work on the other cores: what cores share besides an interpreter."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -12,11 +12,15 @@ from dlplacer.runtime.processes.busy_cores import BusyCores
 from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.support import why_no_processes
 from dlplacer.runtime.profile.op_times import Profiler
-from dlplacer.runtime.profile.statistic import interquartile_mean
+from dlplacer.runtime.profile.statistic import OpTimes, typical
+
+_WARM_ROUNDS = 2
 
 
-def process_contention(job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int) -> float | None:
-    """A step on the first device beside processes that take it on the others ÷ one while the others idle, at least 1.
+def times_beside_processes(
+    job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int
+) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Op → typical seconds on the first device, while the others idle and beside processes that take the step on them.
 
     None where devices cannot be processes. Both kinds of steps alternate, each behind one that is not timed.
     """
@@ -29,18 +33,17 @@ def process_contention(job: Job, captured: Captured, devices: Sequence[RuntimeDe
 
     profiler = Profiler(job, captured, cores[:1])
 
-    def ops_s() -> float:
+    def timed() -> OpTimes:
         profiler.step()
-        return sum(profiler.step()[0].op_times_s.values())
+        return profiler.step()[0].op_times_s
 
-    alone_s, beside_s = [], []
+    alone, beside = [], []
     with closing(BusyCores(cores, step)) as neighbours:
         try:
-            for _ in range(1 + steps):
-                alone_s.append(ops_s())
+            for _ in range(_WARM_ROUNDS + steps):
+                alone.append(timed())
                 with neighbours.busy(range(1, len(cores))):
-                    beside_s.append(ops_s())
+                    beside.append(timed())
         except RunError:  # the system makes no process: plans will not run so either
             return None
-    usual_s = interquartile_mean(alone_s[1:])
-    return max(1.0, interquartile_mean(beside_s[1:]) / usual_s) if usual_s else 1.0
+    return typical(alone[_WARM_ROUNDS:]), typical(beside[_WARM_ROUNDS:])

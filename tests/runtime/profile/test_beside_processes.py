@@ -1,4 +1,4 @@
-"""What a core loses to processes that work on the others."""
+"""Op times beside processes that work on the other cores."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,18 +11,19 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.core.errors import RunError
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.profile import process_contention as module
-from dlplacer.runtime.profile.process_contention import process_contention
+from dlplacer.runtime.profile import beside_processes as module
+from dlplacer.runtime.profile.beside_processes import times_beside_processes
 
 
 @needs_two_cores
-def test_it_is_measured_with_processes_that_end() -> None:
+def test_they_are_measured_with_processes_that_end() -> None:
     job, cores = build("branches"), [CpuDevice(0), CpuDevice(1)]
     try:
-        found = process_contention(job, capture_job(job, default_rewrites()), cores, 3)
+        captured = capture_job(job, default_rewrites())
+        found = times_beside_processes(job, captured, cores, 3)
         assert found is not None
-        assert 1 <= found < 50
-        assert process_contention(job, capture_job(job, default_rewrites()), cores[:1], 3) is None
+        assert [times.keys() for times in found] == [captured.graph.index.keys()] * 2
+        assert times_beside_processes(job, captured, cores[:1], 3) is None
     finally:
         for core in cores:
             core.close()
@@ -60,11 +61,11 @@ class Steps:
         return (SimpleNamespace(op_times_s={"a": Cores.now, "b": 3 * Cores.now}),)
 
 
-@pytest.mark.parametrize(("takes", "found"), [(2.0, 2.0), (0.5, 1.0), (0.0, None)])
-def test_it_is_what_steps_take_longer(takes: float, found: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("takes", "found"), [(2.0, ({"a": 1.0, "b": 3.0}, {"a": 2.0, "b": 6.0})), (0.0, None)])
+def test_they_are_of_steps_while_others_work(takes: float, found: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BusyCores", Cores)
     monkeypatch.setattr(module, "Profiler", Steps)
     monkeypatch.setattr(module, "why_no_processes", lambda devices: None)
     monkeypatch.setattr(Cores, "takes", takes)
     cores = [cast(CpuDevice, CpuDevice.__new__(CpuDevice)) for _ in range(3)]
-    assert process_contention(cast(Any, None), cast(Any, None), cores, 4) == found
+    assert times_beside_processes(cast(Any, None), cast(Any, None), cores, 4) == found
