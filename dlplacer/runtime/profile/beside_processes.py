@@ -1,5 +1,6 @@
 """Op times beside processes that work on the other cores: what cores share besides an interpreter."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
@@ -15,6 +16,9 @@ from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.statistic import OpTimes, typical
 
 _WARM_ROUNDS = 2
+_AT_LEAST_S, _MOST_ROUNDS = 2.0, 10
+"""A virtual machine's cores may share what they have for a second or so, and then not: short steps are taken for as
+long as that, at most so many times as often as asked for."""
 
 
 def times_beside_processes(
@@ -23,6 +27,11 @@ def times_beside_processes(
     """Op → typical seconds on the first device, while the others idle and beside processes that take the step on them.
 
     None where devices cannot be processes. Both kinds of steps alternate, each behind one that is not timed.
+
+    Parameters
+    ----------
+    steps
+        Least number of steps of each kind.
     """
     cores = [device for device in devices if isinstance(device, CpuDevice)]
     if why_no_processes(devices) is not None:
@@ -37,10 +46,14 @@ def times_beside_processes(
         profiler.step()
         return profiler.step()[0].op_times_s
 
-    alone, beside = [], []
+    alone: list[OpTimes] = []
+    beside: list[OpTimes] = []
+    begin = time.monotonic()
     with closing(BusyCores(cores, step)) as neighbours:
         try:
-            for _ in range(_WARM_ROUNDS + steps):
+            while len(alone) < _WARM_ROUNDS + steps or (
+                time.monotonic() < begin + _AT_LEAST_S and len(alone) < _MOST_ROUNDS * steps
+            ):
                 alone.append(timed())
                 with neighbours.busy(range(1, len(cores))):
                     beside.append(timed())
