@@ -1,7 +1,6 @@
 """Step times that mean something: taken once they are steady, alternated, and often enough for how much they vary."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
 
 from dlplacer.runtime.profile.statistic import interquartile_mean, quartiles
 
@@ -53,18 +52,17 @@ def alternated_times(
     ahead = {name: _untimed(_warm_up(step, warmup, timed)) for name, step in steps.items()}
     untimed = {**steps, **before}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    spent_s = 0.0
-    for number in count():
-        if number >= least and (number >= _MOST_ROUNDS * least or spent_s > _LONGEST_S or _are_sure(times.values())):
-            return times
-        on_round(number, least if number < least else _MOST_ROUNDS * least)
+    number, most, spent_s = 0, _MOST_ROUNDS * least, 0.0
+    while number < least or (number < most and spent_s <= _LONGEST_S and not _are_sure(times.values())):
+        on_round(number, least if number < least else most)
         names = list(steps) if number % 2 == 0 else list(steps)[::-1]
         for name in names:
             for _ in range(ahead[name]):
                 untimed[name]()
             times[name].append(timed(steps[name]))
             spent_s += (1 + ahead[name]) * times[name][-1]
-    raise AssertionError
+        number += 1
+    return times
 
 
 def _are_sure(times: Iterable[Sequence[float]]) -> bool:
