@@ -155,7 +155,16 @@ class AsyncWorker:
         return self._packed.named(self._centre.values)
 
     def finish(self, lost: bool = False) -> None:
-        """No more events of this worker."""
+        """No more events of this worker.
+
+        Raises
+        ------
+        RunError
+            If it has more of them in the record. Others notice that where they wait for one, which they need not.
+        """
+        if self._recorded is not None and self._left[self.rank] and not lost:
+            own = [place for place, event in enumerate(self._recorded.events) if event // 3 == self.rank]
+            raise _ended_early(self.rank, own[-self._left[self.rank]])
         self._centre.set_state(self.rank, LOST if lost else DONE)
 
     def _joined(self) -> nn.Module:
@@ -203,8 +212,9 @@ class AsyncWorker:
         expected = self._recorded.events[self._centre.event_count]
         worker = expected // 3
         if expected != event and self._centre.state(worker) in (DONE, LOST):
-            raise RunError(
-                f"worker {worker} ended before event {self._centre.event_count} of the record, which is its; replay "
-                "the same training"
-            )
+            raise _ended_early(worker, self._centre.event_count)
         return expected == event
+
+
+def _ended_early(worker: int, event: int) -> RunError:
+    return RunError(f"worker {worker} ended before event {event} of the record, which is its; replay the same training")

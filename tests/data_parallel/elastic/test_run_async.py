@@ -358,6 +358,12 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         running(partial(train, steps=2), replay=path)
     with pytest.raises(RunError, match=r"worker . ended before event . of the record"):
         running(partial(train, steps=0), replay=path)
+    # What is left out comes last, so that nobody waits for it.
+    path.write_text(json.dumps({**content, "events": [2, 2, 1, 0, 1, 2]}))
+    with pytest.raises(
+        RunError, match=r"worker (0 ended before event 3|1 ended before event 4|2 ended before event 5)"
+    ):
+        running(partial(train, steps=0), replay=path)
     for change, message in (
         ({"events": [0, 3]}, r"events\[1\]: 3 is no event of 3 workers with a lock"),
         ({"events": ["read 0"]}, "is no event of 3 workers with a lock"),
