@@ -14,13 +14,14 @@ from dlplacer.measure.fidelity.alternation import alternated_times
 from dlplacer.measure.fidelity.conclusion import RunOutcome, conclusion
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.loss import StepSeconds, loss_of
-from dlplacer.measure.fidelity.numerics import compare_with_eager
+from dlplacer.measure.fidelity.numerics import Differences, compare_with_eager
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, median_recording, record_steps
 from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -59,19 +60,9 @@ def measure(
     device = next(iter(main.devices.values()))
     if in_host_memory(main.devices.values()):
         reserve_heap(len(candidates) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
-    with ExitStack() as stack:
-        predictors = {
-            name: stack.enter_context(closing(Predictor(placed, reference, group)))
-            for name, placed in candidates.items()
-        }
-        on_progress("numbers against plain PyTorch", None)
-        differences = {
-            name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()
-        }
-        eager = EagerStep([main.job], reference, device)
-        times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
-        rounds = len(times[_MAIN])
-        predictions = {name: predictor.predict(rounds) for name, predictor in predictors.items()}
+    differences, times, predictions = _differences_and_times(
+        candidates, reference, device, group, steps, warmup, on_progress
+    )
     recordings = record_steps(main.placed, main.step, min(steps, _RECORDED), group)
 
     prediction, line, ops = predictions[_MAIN], group.all_reduce, main.placed.plan.graph.ops
@@ -98,7 +89,7 @@ def measure(
         eager_all_cores_s=None if all_cores is None else interquartile_mean(all_cores),
         eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
-        steps=rounds,
+        steps=len(baseline),
         devices=group.devices,
         host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
@@ -180,6 +171,30 @@ def figures_of(
         contention_factor=interquartile_mean(contention),
         contention_factor_quartiles=quartiles(contention),
     )
+
+
+def _differences_and_times(
+    candidates: Mapping[str, PlacedJob],
+    reference: nn.Module,
+    device: RuntimeDevice,
+    group: OneProcess,
+    steps: int,
+    warmup: int,
+    on_progress: StepReport,
+) -> tuple[dict[str, Differences], dict[str, list[float]], dict[str, Prediction]]:
+    """How candidates differ from plain PyTorch, seconds as of `_times`, and predictions from the same rounds."""
+    with ExitStack() as stack:
+        predictors = {
+            name: stack.enter_context(closing(Predictor(placed, reference, group)))
+            for name, placed in candidates.items()
+        }
+        on_progress("numbers against plain PyTorch", None)
+        differences = {
+            name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()
+        }
+        eager = EagerStep([candidates[_MAIN].job], reference, device)
+        times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
+        return differences, times, {name: predictor.predict(len(times[name])) for name, predictor in predictors.items()}
 
 
 def _times(

@@ -118,29 +118,16 @@ def profile_ops(
     `on_step` hears before each step how many have been taken, warm-up among them, and how many there are. Where steps
     are short, more precede the warm-up.
     """
-    return _profiled(Profiler(job, captured, devices), (len(devices),), steps, warmup, on_step)[0]
+    return profiled_in_turn(Profiler(job, captured, devices), (len(devices),), steps, warmup, on_step)[0]
 
 
-def profile_together_and_alone(
-    job: Job,
-    captured: Captured,
-    devices: Sequence[RuntimeDevice],
-    steps: int = 7,
-    warmup: int = 2,
-    on_step: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Times, Times]:
-    """The times of `profile_ops`, and those of the first device while the others idle.
-
-    Steps of both kinds alternate, so that what drifts in the machine drifts in both.
-    """
-    together, alone = _profiled(Profiler(job, captured, devices), (len(devices), 1), steps, warmup, on_step)
-    return together, alone
-
-
-def _profiled(
+def profiled_in_turn(
     profiler: Profiler, counts: Sequence[int], steps: int, warmup: int, on_step: Callable[[int, int], None]
 ) -> list[Times]:
-    """Typical times for each of these counts of devices at work, from rounds with a step of each."""
+    """Times as of `profile_ops` for each of these counts of devices, of which the first work and the others idle.
+
+    Steps of all kinds alternate, so that what drifts in the machine drifts in all.
+    """
     for count in counts:
         begin = time.perf_counter()
         for _ in range(_SHORT_STEPS):

@@ -12,7 +12,7 @@ from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.processes.process_choice import TrialParameters
 from dlplacer.runtime.profile.beside_processes import times_beside_processes
 from dlplacer.runtime.profile.dispatch_time import turn_time_s
-from dlplacer.runtime.profile.op_times import Times, profile_ops, profile_together_and_alone
+from dlplacer.runtime.profile.op_times import Profiler, Times, profiled_in_turn
 from dlplacer.runtime.profile.statistic import OpTimes
 
 _IN_CACHE_S = 100e-6
@@ -61,9 +61,12 @@ def times_for_planning(
     def report(done: int, total: int) -> None:
         on_step(f"step {done + 1} of {total}", done / total)
 
-    if len(devices) < 2 or not in_host_memory(devices):
-        return PlanningTimes(profile_ops(job, captured, devices, steps, warmup, report))
-    together, alone = profile_together_and_alone(job, captured, devices, steps, warmup, report)
+    share = len(devices) > 1 and in_host_memory(devices)
+    counts = (len(devices), 1) if share else (len(devices),)
+    together, *others = profiled_in_turn(Profiler(job, captured, devices), counts, steps, warmup, report)
+    if not others:
+        return PlanningTimes(together)
+    (alone,) = others
     if all(_are_short(times) for times in alone.values()):
         found = times_beside_processes(job, captured, devices, steps)
         if found is not None:

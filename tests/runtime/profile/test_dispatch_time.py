@@ -98,19 +98,16 @@ def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
 def test_times_for_planning_know_what_short_ops_take_alone(
     long_s: float, beside: bool, expected: tuple[dict[str, float], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int, int]] = []
+    asked: list[tuple[tuple[int, ...], int, int]] = []
     together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": long_s}
 
-    def one(job: object, captured: object, devices: list[Any], steps: int, warmup: int, on_step: Any) -> Any:
-        asked.append((len(devices), steps, warmup))
+    def in_turn(profiler: object, counts: tuple[int, ...], steps: int, warmup: int, on_step: Any) -> Any:
+        asked.append((counts, steps, warmup))
         on_step(0, 2)
-        return {"cpu-core": alone}
+        return [{"cpu-core": alone if count == 1 else together} for count in counts]
 
-    def both(*arguments: Any) -> Any:
-        return {"cpu-core": together}, one(*arguments)
-
-    monkeypatch.setattr(short_ops, "profile_ops", one)
-    monkeypatch.setattr(short_ops, "profile_together_and_alone", both)
+    monkeypatch.setattr(short_ops, "Profiler", lambda job, captured, devices: None)
+    monkeypatch.setattr(short_ops, "profiled_in_turn", in_turn)
     monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
     by_processes = {"short": 4e-6, "long": 400e-6}, {"short": 6e-6, "long": 600e-6}
     monkeypatch.setattr(short_ops, "times_beside_processes", lambda *arguments: by_processes if beside else None)
@@ -124,4 +121,4 @@ def test_times_for_planning_know_what_short_ops_take_alone(
     assert heard == [("step 1 of 2", 0.0)]
     single = times_for_planning(cast(Any, None), captured, cores[:1])
     assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})
-    assert asked == [(2, 3, 1), (1, 7, 2)]
+    assert asked == [((2, 1), 3, 1), ((1,), 7, 2)]

@@ -25,7 +25,7 @@ from dlplacer.runtime.profile.op_times import (
     StepSample,
     measured_types,
     profile_ops,
-    profile_together_and_alone,
+    profiled_in_turn,
     recorded_times,
     with_measured_times,
 )
@@ -144,7 +144,8 @@ def test_steps_alone_and_together_alternate(cores: list[RuntimeDevice], monkeypa
     monkeypatch.setattr("dlplacer.runtime.profile.op_times._SHORT_STEPS", 1)
     monkeypatch.setattr("dlplacer.runtime.profile.op_times._SETTLED_S", 0.0)
     job = build("branches")
-    together, alone = profile_together_and_alone(job, captured(job), cores, steps=2, warmup=1)
+    profiler = Profiler(job, captured(job), cores)
+    together, alone = profiled_in_turn(profiler, (len(cores), 1), 2, 1, lambda done, total: None)
     assert asked == [len(cores), 1] * 4
     assert together["cpu-core"].keys() == alone["cpu-core"].keys() == captured(job).graph.index.keys()
 
