@@ -7,7 +7,7 @@ import torch
 
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
-_MOST_STEPS = 100
+_MOST_STEPS = 400
 """More than a trial takes; the choice is left open if steps end by themselves, as they do with other inputs."""
 
 

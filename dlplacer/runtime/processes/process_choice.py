@@ -5,6 +5,7 @@ from statistics import median
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
+from dlplacer.runtime.profile.statistic import interquartile_mean
 
 WANTED = ("auto", "on", "off")
 
@@ -28,7 +29,7 @@ class ProcessChoice:
     reason
         In words.
     threads_s, processes_s
-        Median seconds of the steps of the trial; None without one.
+        Mean seconds of the middle half of the trial's steps; None without one.
     """
 
     wanted: str
@@ -54,8 +55,11 @@ class TrialParameters:
         How many of them are not timed.
     warmup
         First steps with processes, which compile and touch memory for the first time.
-    pairs
-        Timed steps of each, alternating.
+    pairs, most_pairs
+        Fewest and most timed steps of each, alternating.
+    timed_s
+        Short steps alternate for that long: cores that share their machine are slower for a second at times, with one
+        thread more than with two busy ones or the other way about.
     large_op_s
         Above this time per op of the busiest device, threads lose nothing that matters to the interpreter, which hands
         its lock over in 10 to 40 µs.
@@ -67,6 +71,8 @@ class TrialParameters:
     untimed: int = 3
     warmup: int = 2
     pairs: int = 5
+    most_pairs: int = 150
+    timed_s: float = 2.0
     large_op_s: float = 200e-6
     gain: float = 0.95
 
@@ -108,8 +114,10 @@ class ProcessTrial:
         parameters, (threads, with_processes) = self._parameters, self._taken
         if not processes and len(self._threads_s) == parameters.first:
             self._look_at_ops()
-        elif threads >= parameters.pairs and with_processes - parameters.warmup >= parameters.pairs:
-            self._decide()
+        elif threads >= parameters.pairs and threads == with_processes - parameters.warmup:
+            timed_s = sum(self._timed_threads_s) + sum(self._timed_processes_s)
+            if threads >= parameters.most_pairs or timed_s >= parameters.timed_s:
+                self._decide()
 
     def give_up(self, reason: str) -> None:
         """Processes cannot be had."""
@@ -120,6 +128,14 @@ class ProcessTrial:
         """Steps with threads since the first ones, and with processes."""
         return len(self._threads_s) - self._parameters.first, len(self._processes_s)
 
+    @property
+    def _timed_threads_s(self) -> list[float]:
+        return self._threads_s[self._parameters.first :]
+
+    @property
+    def _timed_processes_s(self) -> list[float]:
+        return self._processes_s[self._parameters.warmup :]
+
     def _look_at_ops(self) -> None:
         seconds = median(self._threads_s[self._parameters.untimed :])
         per_op_s = seconds / self._ops
@@ -129,8 +145,7 @@ class ProcessTrial:
             self.choice = ProcessChoice("auto", None, "steps with threads and with processes take turns")
 
     def _decide(self) -> None:
-        threads_s = median(self._threads_s[self._parameters.first :])
-        processes_s = median(self._processes_s[self._parameters.warmup :])
+        threads_s, processes_s = map(interquartile_mean, (self._timed_threads_s, self._timed_processes_s))
         used = processes_s < self._parameters.gain * threads_s
         reason = f"a step took {format_seconds(processes_s)} with processes, {format_seconds(threads_s)} with threads"
         self.choice = ProcessChoice("auto", used, reason, threads_s, processes_s)

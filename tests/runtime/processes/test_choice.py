@@ -11,7 +11,7 @@ from dlplacer.runtime.placed.settle import settle
 from dlplacer.runtime.processes.process_choice import ProcessTrial, TrialParameters
 from dlplacer.runtime.processes.storage_users import shared_outside
 
-SHORT = TrialParameters(first=4, untimed=2, warmup=1, pairs=3)
+SHORT = TrialParameters(first=4, untimed=2, warmup=1, pairs=3, timed_s=30e-3)
 
 
 def decided(threads_s: float, processes_s: float, ops: int = 100) -> tuple[ProcessTrial, list[bool]]:
@@ -39,6 +39,25 @@ def test_threads_stay_where_processes_gain_less_than_noise():
     assert trial.choice.used is False
     assert not trial.wants_processes
     assert str(trial.choice).startswith("threads: a step took")
+
+
+def test_short_steps_are_tried_for_a_time_or_a_number_of_steps():
+    """A spell that slows down one kind in the first five pairs does not decide."""
+
+    def tried(parameters: TrialParameters) -> tuple[ProcessTrial, int]:
+        trial, steps = ProcessTrial("auto", 100, parameters), 0
+        while trial.choice.used is None and steps < 1000:
+            processes, steps = trial.wants_processes, steps + 1
+            trial.took(processes, (9e-3 if steps < 20 else 3e-3) if processes else 6e-3)
+        return trial, steps
+
+    trial, steps = tried(TrialParameters())
+    assert trial.choice.used
+    assert 300 < steps <= 7 + 2 + 300
+    trial, steps = tried(TrialParameters(timed_s=0.9))
+    assert trial.choice.used
+    assert 7 + 2 + 0.8 / 4.5e-3 < steps < 7 + 2 + 1.0 / 4.5e-3
+    assert tried(TrialParameters(timed_s=0))[0].choice.used is False
 
 
 def test_large_ops_are_not_tried():
@@ -72,7 +91,7 @@ def test_the_trial_takes_real_steps_and_changes_no_number():
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
         torch.manual_seed(5)
         losses = []
-        for _ in range(25):
+        for _ in range(7 + 2 + 300):
             optimizer.zero_grad()
             losses.append(module.step(ROWS, LABELS))
             optimizer.step()
