@@ -22,7 +22,7 @@ from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
-from dlplacer.runtime.processes.slot import own_copy
+from dlplacer.runtime.processes.slot import SharedHomes, own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program
@@ -79,8 +79,9 @@ class ForkedStep:
         self._first, *self._away = made.devices
         self._lock = threading.RLock()
         words = FIRST_DONE + WORDS_EACH * len(self._away)
-        self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words)
         bound = made.same_every_step(inputs)
+        homes = SharedHomes(filter(made.tensors.holds, bound.values()))
+        self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words, homes)
         self._homes = {op: _home(tensor) for op, tensor in bound.items()}
         self._blocks = made.tensors.blocks_of(bound.values()) or []
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)

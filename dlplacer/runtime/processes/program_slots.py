@@ -11,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import TensorSlot
+from dlplacer.runtime.processes.slot import SharedHomes, TensorSlot
 from dlplacer.runtime.program.actions import Compute, Send
 from dlplacer.runtime.program.program import Program
 
@@ -42,7 +42,13 @@ class ProgramSlots:
 
     @classmethod
     def of(
-        cls, graph: OpGraph, executable: Executable, programs: Sequence[Program], away: Sequence[str], extra_words: int
+        cls,
+        graph: OpGraph,
+        executable: Executable,
+        programs: Sequence[Program],
+        away: Sequence[str],
+        extra_words: int,
+        homes: SharedHomes,
     ) -> "ProgramSlots":
         """Slots for programs, with zeroed words for other purposes at the beginning of their memory.
 
@@ -50,6 +56,8 @@ class ProgramSlots:
         ----------
         away
             The devices whose process is not the caller's.
+        homes
+            What all processes see and need not copy on its way between devices.
         """
         sizes = _capacities(graph, executable)
         sent = {action.tensor for actions in _all(programs) for action in actions if isinstance(action, Send)}
@@ -68,7 +76,7 @@ class ProgramSlots:
         memory.take(8 * extra_words)
         return cls(
             memory,
-            {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0)) for tensor in sorted(sent)},
+            {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0), homes) for tensor in sorted(sent)},
             tuple(
                 {
                     device: {op: TensorSlot(op, memory, sizes[executable.codes[op].value]) for op in ops}

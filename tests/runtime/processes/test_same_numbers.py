@@ -337,3 +337,20 @@ def test_a_view_of_a_buffer_that_is_no_buffer_stays_one():
             plain.gains.fill_(gain)
             assert torch.equal(by_processes.step(*job.args), plain(*job.args))
         assert by_processes.processes.used
+
+
+@pytest.mark.parametrize("optimizer", [None, "momentum"])
+def test_weights_that_cross_are_not_copied(optimizer):
+    crossed = 0
+    for seed in range(4):
+        with contextlib.closing(placed_branches("on", seed, optimizer)) as module:
+            for _ in range(2):
+                module.step(ROWS, LABELS)
+            weights = {
+                value for code in module.captured.executable.of_role("parameter", "buffer") for value in code.results
+            }
+            for tensor, slot in module._use._last._processes._forked._slots.crossing.items():
+                if tensor in weights:
+                    assert module._use.tensors.holds(slot._view)
+                    crossed += 1
+    assert crossed > 3

@@ -7,7 +7,8 @@ import torch
 
 import dlplacer as dp
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import TensorSlot
+from dlplacer.runtime.processes.shared_tensors import SharedTensors
+from dlplacer.runtime.processes.slot import NO_HOMES, SharedHomes, TensorSlot
 
 BASE = torch.arange(120.0).reshape(2, 3, 4, 5)
 TENSORS = {
@@ -25,10 +26,10 @@ TENSORS = {
 }
 
 
-def reader_and_writer(capacity_bytes: int) -> tuple[TensorSlot, TensorSlot]:
+def reader_and_writer(capacity_bytes: int, homes: SharedHomes = NO_HOMES) -> tuple[TensorSlot, TensorSlot]:
     """Two objects of one slot, as two processes have them."""
     memory = SharedMemory(2 * TensorSlot.size_bytes(capacity_bytes))
-    writer = TensorSlot("t", memory, capacity_bytes)
+    writer = TensorSlot("t", memory, capacity_bytes, homes)
     reader = TensorSlot.__new__(TensorSlot)
     for name in TensorSlot.__slots__:
         setattr(reader, name, getattr(writer, name))
@@ -113,6 +114,67 @@ def test_what_does_not_fit_is_refused():
     _, writer = reader_and_writer(64)
     with pytest.raises(dp.RunError, match=r"'t' of shape \[100\] needs 400 bytes, more than the 64 at its capture"):
         writer.put(torch.ones(100), 1)
+
+
+def shared_weights() -> tuple[torch.Tensor, torch.Tensor]:
+    weights = torch.arange(12.0).reshape(3, 4), torch.arange(100.0)
+    SharedTensors().share(weights)
+    return weights
+
+
+def test_views_of_what_all_processes_see_are_not_copied():
+    weights = shared_weights()
+    reader, writer = reader_and_writer(64, SharedHomes(weights))
+    views = [weights[0].t(), weights[0][1:, 2:], weights[1], weights[1][7:].view(31, 3)[:, ::2], weights[0].t()]
+    for run, view in enumerate(views, start=1):
+        writer.put(view, run)
+        found = reader.get(run, never)
+        assert torch.equal(found, view)
+        assert (found.data_ptr(), found.stride()) == (view.data_ptr(), view.stride())
+    weights[0].add_(1)
+    assert torch.equal(reader.get(len(views), never), weights[0].t())
+
+
+def test_a_slot_may_hand_over_copies_and_views_in_turn():
+    weights = shared_weights()
+    reader, writer = reader_and_writer(64, SharedHomes(weights))
+    own = torch.full((4, 3), 0.5)
+    for run in range(1, 20):
+        view = (weights[0].t(), own, own + run, weights[0].t(), weights[1][:3], None, torch.zeros(2, 3))[run % 7]
+        writer.put(view, run)
+        found = reader.get(run, never)
+        assert (found is None) == (view is None)
+        assert view is None or torch.equal(found, view)
+    writer.put(own, 20)
+    own.zero_()
+    assert reader.get(20, never).min() == 0.5
+
+
+def test_what_only_begins_where_shared_memory_was_is_copied():
+    """A tensor elsewhere, of the layout of a view that was handed over before."""
+    weights = shared_weights()
+    reader, writer = reader_and_writer(64, SharedHomes(weights))
+    other = weights[0] + 100
+    for run, tensor in enumerate((weights[0], other, weights[0], other), start=1):
+        writer.put(tensor, run)
+        assert torch.equal(reader.get(run, never), tensor)
+
+
+def test_a_forked_process_sees_the_views_of_both():
+    weights = shared_weights()
+    homes, memory = SharedHomes(weights), SharedMemory(2 * TensorSlot.size_bytes(16))
+    there, back = TensorSlot("there", memory, 16, homes), TensorSlot("back", memory, 16, homes)
+    child = os.fork()
+    if child == 0:
+        try:
+            there.get(1, lambda: None).mul_(2)
+            back.put(weights[1][50:], 1)
+        finally:
+            os._exit(0)
+    there.put(weights[0].t(), 1)
+    assert torch.equal(back.get(1, lambda: None), weights[1][50:])
+    assert torch.equal(weights[0], 2 * torch.arange(12.0).reshape(3, 4))
+    os.waitpid(child, 0)
 
 
 def test_a_forked_process_reads_what_was_written_before_and_after():
