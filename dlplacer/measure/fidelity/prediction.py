@@ -1,7 +1,7 @@
 """A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -9,6 +9,7 @@ from statistics import fmean
 
 from torch import nn
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
@@ -96,6 +97,8 @@ class Predictor:
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
         self._used = used_devices(plan)
+        # All processes of a step see them in one place.
+        self._shared = {code.op for code in self._captured.executable.of_role("parameter", "buffer", "constant")}
         self._neighbours: NeighbourProfiler | None = None
         if profiler is None:
             profiler = self._profiler()
@@ -158,11 +161,13 @@ class Predictor:
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
-        if not self._placed.takes_turns:
+        # A slot's bytes are timed with their reading by another core.
+        if not self._placed.takes_turns and not self._are_processes:
             for op, extra_s in self._reads_s.items():
                 known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
         if self._are_processes:
+            graph = _without_bytes_from(self._shared, graph)
             return replay_plan(self._plan, graph, self._linked_by_slots(), dispatch_s, self._slot_s)
         replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
         return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
@@ -229,6 +234,11 @@ def used_devices(plan: Plan) -> set[str]:
         for device in working or set(plan.placement.values())
         if not any(part.startswith(NETWORK) for part in device.split("/"))
     }
+
+
+def _without_bytes_from(ops: Collection[str], graph: OpGraph) -> OpGraph:
+    """The graph in which nothing that these ops bring in is copied."""
+    return replace(graph, edges=tuple(replace(edge, bytes=0) if edge.source in ops else edge for edge in graph.edges))
 
 
 def remote_reads_of(plan: Plan, reads: RemoteReads) -> dict[str, float]:

@@ -4,9 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+from torch import nn
+
 from dlplacer.core.errors import RunError
-from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job, flat_inputs
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -21,6 +25,8 @@ from dlplacer.runtime.profile.statistic import quartiles
 from dlplacer.runtime.program.lower import lower
 
 _WARM_STEPS, _STEPS = 5, 15
+_NEGATED_BYTES, _NEGATIONS = 2**17, 40
+_NEGATION = "aten.neg"
 
 
 def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
@@ -28,28 +34,59 @@ def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
 
     A chain of short ops runs on two processes, once in halves and once with every op on the other core than the one
     before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
-    waits, and an op's start in a cold core. Timed alone, writing and reading a tensor take a third of it. Steps that
-    were disturbed do not count: the first quartile of each stands for it.
+    waits, and an op's start in a cold core. Timed alone, writing and reading a tensor take a third of it. A chain of
+    large tensors tells what a byte costs: written into lines that the other core holds, and read from there, it took
+    two to four times as long as a copy that one core makes for itself. Steps that were disturbed do not count: the
+    first quartile of each stands for it.
     """
     cores = [device for device in devices[:2] if isinstance(device, CpuDevice)]
     if why_no_processes(cores) is not None:
         return None
-    job, captured = short_chain()
-    chained = [op.id for op in captured.graph.ops if op.kind in KERNELS]
+    try:
+        small_s, small = _handover_s(cores, *short_chain(), KERNELS)
+        large_s, large = _handover_s(cores, *_negations(), (_NEGATION,))
+    except RunError:  # the system makes no process: plans will not run so either
+        return None
+    slots = slot_times()
+    s_per_byte = max(slots.write.s_per_byte, (large_s - small_s) / (large - small))
+    slots = replace(slots, write=AlphaBeta(slots.write.latency_s, s_per_byte))
+    return replace(slots, wait_s=max(0.0, small_s - slots.line.time_s(small)))
+
+
+def _handover_s(cores: Sequence[CpuDevice], job: Job, captured: Captured, kinds: Sequence[str]) -> tuple[float, int]:
+    """Seconds of a hand-over in a chain of ops of some kinds, and the bytes that it hands over.
+
+    Raises
+    ------
+    RunError
+        If there can be no second process.
+    """
+    chained = [op.id for op in captured.graph.ops if op.kind in kinds]
     away = [chained[len(chained) // 2 :], chained[1::2]]
     steps = [_Step(job, captured, dict(zip("ab", cores, strict=True)), ops) for ops in away]
     try:
         rounds = [[step.seconds() for step in steps] for _ in range(_WARM_STEPS + _STEPS)]
-    except RunError:  # the system makes no process: plans will not run so either
-        return None
     finally:
         for step in steps:
             step.close()
     halves_s, alternating_s = (quartiles(times)[0] for times in zip(*rounds[_WARM_STEPS:], strict=True))
-    longer_s = alternating_s - halves_s
-    slots, size = slot_times(), captured.graph.edges_from[chained[0]][0].bytes
-    wait_s = longer_s / (len(chained) - 2) - slots.line.time_s(size)
-    return replace(slots, wait_s=max(0.0, wait_s))
+    return (alternating_s - halves_s) / (len(chained) - 2), captured.graph.edges_from[chained[0]][0].bytes
+
+
+class _Negations(nn.Module):
+    """Ops that do next to nothing but read and write."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One negation after another."""
+        for _ in range(_NEGATIONS):
+            x = torch.neg(x)
+        return x
+
+
+def _negations() -> tuple[Job, Captured]:
+    """Inference of a chain of negations of large tensors, and its capture."""
+    job = Job(_Negations().eval(), args=(torch.zeros(_NEGATED_BYTES // 4),), mode="infer")
+    return job, capture_job(job, default_rewrites())
 
 
 class _Step:

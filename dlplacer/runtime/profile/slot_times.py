@@ -22,7 +22,7 @@ class SlotTimes:
     Attributes
     ----------
     write
-        The line of writing a tensor, which copies it.
+        The line of writing a tensor, which copies it; what `process_link` finds has the bytes' way to the other core.
     read_s
         Looking at one that is there.
     wait_s
