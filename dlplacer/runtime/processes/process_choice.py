@@ -5,7 +5,6 @@ from statistics import median
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_seconds
-from dlplacer.runtime.profile.statistic import interquartile_mean
 
 WANTED = ("auto", "on", "off")
 
@@ -29,7 +28,7 @@ class ProcessChoice:
     reason
         In words.
     threads_s, processes_s
-        Mean seconds of the middle half of the trial's steps; None without one.
+        Median seconds of the steps of the trial; None without one.
     """
 
     wanted: str
@@ -145,7 +144,7 @@ class ProcessTrial:
             self.choice = ProcessChoice("auto", None, "steps with threads and with processes take turns")
 
     def _decide(self) -> None:
-        threads_s, processes_s = map(interquartile_mean, (self._timed_threads_s, self._timed_processes_s))
+        threads_s, processes_s = median(self._timed_threads_s), median(self._timed_processes_s)
         used = processes_s < self._parameters.gain * threads_s
         reason = f"a step took {format_seconds(processes_s)} with processes, {format_seconds(threads_s)} with threads"
         self.choice = ProcessChoice("auto", used, reason, threads_s, processes_s)
