@@ -30,8 +30,8 @@ class DeviceProcesses:
 
     Parameters
     ----------
-    first
-        The first device, whose thread forks.
+    first, caller
+        The first device, whose thread forks, and its name in the programs.
     away
         Name in the programs → device, for the others.
 
@@ -41,7 +41,7 @@ class DeviceProcesses:
         Number of the last run.
     """
 
-    def __init__(self, shared: StepPrograms, first: CpuDevice, away: Mapping[str, CpuDevice]) -> None:
+    def __init__(self, shared: StepPrograms, first: CpuDevice, caller: str, away: Mapping[str, CpuDevice]) -> None:
         self.slots = shared.slots
         self.run = 0
         self._held: dict[int, _Held] = {}
@@ -51,7 +51,7 @@ class DeviceProcesses:
         self._finalizer = weakref.finalize(self, end_workers, self._workers)
         try:
             for number, (name, device) in enumerate(away.items()):
-                made = ProcessWorker(shared, name, number, InlineDevice(device.name, device.type))
+                made = ProcessWorker(shared, name, caller, number, InlineDevice(device.name, device.type))
                 with deferred_interrupts():
                     self._workers.append(WorkerHandle(device.name, *fork_worker(first, device.core, made.serve)))
             for worker in self._workers:

@@ -1,5 +1,6 @@
 """A step's programs on devices of several processes, from the side of the caller's process."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.device_processes import DeviceProcesses
@@ -87,7 +89,7 @@ class ForkedStep:
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
         here = made.devices[self._first]
         self._core = here.core
-        self.group = DeviceProcesses(shared, here, {name: made.devices[name] for name in self._away})
+        self.group = DeviceProcesses(shared, here, self._first, {name: made.devices[name] for name in self._away})
         self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
         # The caller's thread runs the first device's part itself: two threads would wake each other twice a program.
         own = {self._first: InlineDevice(here.name, here.type)}
@@ -135,10 +137,11 @@ class ForkedStep:
             try:
                 self._begin(number, state)
                 error = self._own_part(number, state)
+                results = {} if error is not None else self._results(number)
                 answers = group.finish()
                 if error is not None:
                     raise error
-                self._take(number, state, answers)
+                self._take(number, state, results, answers)
             except Exception:
                 raise
             except BaseException:
@@ -162,6 +165,19 @@ class ForkedStep:
             return error
         return None
 
+    def _results(self, number: int) -> dict[str, dict[str, Any]]:
+        """Device → what the caller gets from there, copied while the workers go on; without the rest if one has failed.
+
+        The copies are the caller's own: the next step writes where the tensors lie.
+        """
+        found: dict[str, dict[str, Any]] = {name: {} for name in self._away}
+        with torch.no_grad(), contextlib.suppress(AbortedError):
+            for name, slots in self._slots.results[number].items():
+                for tensor, slot in slots.items():
+                    value = slot.get(self.group.run, self.group.watch)
+                    found[name][tensor] = None if value is None else own_copy(value)
+        return found
+
     def _asked(self, number: int, state: ProcessState) -> dict[str, Any]:
         asked: dict[str, Any] = {"program": number, "state": state.number}
         if number == 0:
@@ -172,8 +188,14 @@ class ForkedStep:
                 asked["record"] = True
         return asked
 
-    def _take(self, number: int, state: ProcessState, answers: Mapping[str, Mapping[str, Any]]) -> None:
-        """What the workers have answered into the state.
+    def _take(
+        self,
+        number: int,
+        state: ProcessState,
+        results: Mapping[str, Mapping[str, Any]],
+        answers: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """What the workers have made and answered into the state.
 
         Raises
         ------
@@ -188,10 +210,7 @@ class ForkedStep:
             if state.timeline is not None and "marks" in answer:
                 marks, origins = answer["marks"], answer["origins"]
                 state.timeline[name] = DeviceTimeline([*map(tuple, marks)], [*map(tuple, origins)])
-            for tensor, slot in self._slots.results[number][name].items():
-                value = slot.get(self.group.run, self.group.watch)
-                # The caller's own: the next step writes where it lies.
-                state.values[name][tensor] = None if value is None else own_copy(value)
+            state.values[name].update(results[name])
         keep_values(state.values[self._first], self._slots)
         for op in self._changed[number]:
             # What a worker changes in place, autograd's counters here do not see.

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from dlplacer.core.op import Op
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.processes.shared_memory import SharedMemory
 from dlplacer.runtime.processes.slot import SharedHomes, TensorSlot
-from dlplacer.runtime.program.actions import Compute, Send
+from dlplacer.runtime.program.actions import Action, Compute, Send
 from dlplacer.runtime.program.program import Program
 
 BROUGHT_IN = ("input", "tangent")
@@ -32,7 +32,7 @@ class ProgramSlots:
     inputs
         [program] → device → op that brings a tensor in → its slot.
     results
-        [program] → device → tensor that the caller gets → its slot.
+        [program] → device → tensor that the caller gets → its slot; on its way between devices too if it is made there.
     """
 
     memory: SharedMemory
@@ -74,9 +74,16 @@ class ProgramSlots:
         wanted += [sizes.get(name, 0) for table in returned for device in away for name in table[device]]
         memory = SharedMemory(8 * extra_words + sum(map(TensorSlot.size_bytes, wanted)))
         memory.take(8 * extra_words)
+        crossing = {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0), homes) for tensor in sorted(sent)}
+
+        def of_result(name: str, made: Collection[str]) -> TensorSlot:
+            if name in crossing and executable.producer[name] in made:
+                return crossing[name]
+            return TensorSlot(name, memory, sizes.get(name, 0))
+
         return cls(
             memory,
-            {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0), homes) for tensor in sorted(sent)},
+            crossing,
             tuple(
                 {
                     device: {op: TensorSlot(op, memory, sizes[executable.codes[op].value]) for op in ops}
@@ -86,12 +93,37 @@ class ProgramSlots:
             ),
             tuple(
                 {
-                    device: {name: TensorSlot(name, memory, sizes.get(name, 0)) for name in table[device]}
+                    device: {name: of_result(name, _computed(program, device)) for name in table[device]}
                     for device in away
                 }
-                for table in returned
+                for table, program in zip(returned, programs, strict=True)
             ),
         )
+
+    def on_the_way(self, device: str) -> dict[str, TensorSlot]:
+        """Tensor → its slot, of all that a device sends in `with_results_sent`."""
+        own = {name: slot for table in self.results for name, slot in table[device].items()}
+        return {**own, **self.crossing}
+
+
+def with_results_sent(
+    program: Program, device: str, results: Collection[str], executable: Executable, caller: str
+) -> Program:
+    """The program in which a device also sends what the caller gets, as soon as it has made it.
+
+    What it has from elsewhere it does not send.
+    """
+    sent = {action.tensor for action in program.actions[device] if isinstance(action, Send)}
+    of_op = defaultdict(list)
+    for name in results:
+        if name not in sent:
+            of_op[executable.producer[name]].append(name)
+    actions: list[Action] = []
+    for action in program.actions[device]:
+        actions.append(action)
+        if isinstance(action, Compute):
+            actions += [Send(name, caller) for name in of_op[action.op]]
+    return Program({**program.actions, device: tuple(actions)})
 
 
 def _all(programs: Sequence[Program]) -> Iterable[Sequence[object]]:

@@ -16,7 +16,7 @@ from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.inline_device import InlineDevice
-from dlplacer.runtime.processes.program_slots import ProgramSlots
+from dlplacer.runtime.processes.program_slots import ProgramSlots, with_results_sent
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.slot import SPINS, own_copy
 from dlplacer.runtime.program.program import Program
@@ -52,22 +52,26 @@ class ProcessWorker:
 
     Parameters
     ----------
-    name
-        Of the device in the programs.
+    name, caller
+        Of the device in the programs, and of the caller's.
     number
         Of this worker among those of its step.
     """
 
-    def __init__(self, shared: StepPrograms, name: str, number: int, device: InlineDevice) -> None:
+    def __init__(self, shared: StepPrograms, name: str, caller: str, number: int, device: InlineDevice) -> None:
         self._name = name
         self._slots = shared.slots
         self._words = shared.slots.memory.words
         self._done = FIRST_DONE + WORDS_EACH * number
         self._bound = shared.bound
-        self._links = SharedLinks(shared.slots.crossing, self._watch, self._fail)
+        self._links = SharedLinks(shared.slots.on_the_way(name), self._watch, self._fail)
+        programs = [
+            with_results_sent(program, name, results[name], shared.executable, caller)
+            for program, results in zip(shared.programs, shared.slots.results, strict=True)
+        ]
         self._executors = [
             Executor(shared.graph, shared.executable, program, {name: device}, shared.updater, self._links)
-            for program in shared.programs
+            for program in programs
         ]
         self._device = device
         self._states: dict[int, StepState] = {}
@@ -122,6 +126,7 @@ class ProcessWorker:
         if self._words[FAILED] == run:
             raise AbortedError
         values = state.values[self._name]
+        # Most have been sent when they were made.
         for name, slot in self._slots.results[number][self._name].items():
             slot.put(values[name], run)
         if number == len(self._executors) - 1:
