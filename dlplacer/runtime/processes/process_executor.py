@@ -22,9 +22,9 @@ from dlplacer.runtime.processes.device_processes import DeviceProcesses
 from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.shared_links import SharedLinks
-from dlplacer.runtime.processes.shared_tensors import SharedTensors
+from dlplacer.runtime.processes.shared_tensors import SharedHomes, SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
-from dlplacer.runtime.processes.slot import SharedHomes, own_copy
+from dlplacer.runtime.processes.slot import own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program

@@ -11,7 +11,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.slot import SharedHomes, TensorSlot
+from dlplacer.runtime.processes.shared_tensors import SharedHomes
+from dlplacer.runtime.processes.slot import TensorSlot
 from dlplacer.runtime.program.actions import Action, Compute, Send
 from dlplacer.runtime.program.program import Program
 
@@ -100,7 +101,7 @@ class ProgramSlots:
             ),
         )
 
-    def on_the_way(self, device: str) -> dict[str, TensorSlot]:
+    def sent_by(self, device: str) -> dict[str, TensorSlot]:
         """Tensor → its slot, of all that a device sends in `with_results_sent`."""
         own = {name: slot for table in self.results for name, slot in table[device].items()}
         return {**own, **self.crossing}

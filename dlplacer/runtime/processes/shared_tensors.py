@@ -71,3 +71,27 @@ class SharedTensors:
                 tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
                     home, tensor.storage_offset(), tensor.shape, tensor.stride()
                 )
+
+
+class SharedHomes:
+    """Tensors that all processes of a step see at the same place, as a module's parameters: nobody has to copy them.
+
+    Parameters
+    ----------
+    tensors
+        In shared memory, the same ones in the same order in every process.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+        self._storages = [tensor.untyped_storage() for tensor in tensors]
+        self._number = {storage.data_ptr(): number for number, storage in enumerate(self._storages)}
+
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """Which of them a tensor is a view of; None if of none."""
+        return self._number.get(tensor.untyped_storage().data_ptr())
+
+    def view(
+        self, number: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int
+    ) -> torch.Tensor:
+        """The tensor that lies in the storage of one of them, from an element on."""
+        return torch.empty(0, dtype=dtype).set_(self._storages[number], offset, shape, strides)

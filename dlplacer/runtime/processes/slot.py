@@ -1,7 +1,7 @@
 """A place in shared memory for one tensor: who makes it writes it there once a run, and everyone else looks at it."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import repeat
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.base import Value
 from dlplacer.runtime.processes.shared_memory import ALIGNMENT, SharedMemory, rounded_up
+from dlplacer.runtime.processes.shared_tensors import SharedHomes
 
 SPINS = 15_000
 """Looks at a word before its reader sleeps between two: about a millisecond. A nap ends up to 0.1 ms late; with a fifth
@@ -31,7 +32,7 @@ Watch = Callable[[], None]
 """Called while a reader sleeps; raises if what it waits for cannot come."""
 Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 """Dtype, shape, strides; then by how many bytes the tensor begins behind the beginning of a cache line, or, where it is
-not copied, the address of its first element."""
+not copied, the address of its first element for the writer and the place of that in its storage for readers."""
 
 
 def wait_for(words: memoryview, place: int, least: int, watch: Watch) -> int:
@@ -43,29 +44,6 @@ def wait_for(words: memoryview, place: int, least: int, watch: Watch) -> int:
         watch()
         time.sleep(_NAP_S)
     return int(word)
-
-
-class SharedHomes:
-    """Tensors that all processes of a step see at the same place, as a module's parameters: nobody has to copy them.
-
-    Parameters
-    ----------
-    tensors
-        In shared memory, the same ones in the same order in every process.
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
-        self._storages = [tensor.untyped_storage() for tensor in tensors]
-        self._number = {storage.data_ptr(): number for number, storage in enumerate(self._storages)}
-
-    def number_of(self, tensor: torch.Tensor) -> int | None:
-        """Which of them a tensor is a view of; None if of none."""
-        return self._number.get(tensor.untyped_storage().data_ptr())
-
-    def view(self, number: int, layout: Layout, offset: int) -> torch.Tensor:
-        """The tensor of some layout from an element of one of them on."""
-        dtype, shape, strides, _ = layout
-        return torch.empty(0, dtype=dtype).set_(self._storages[number], offset, shape, strides)
 
 
 NO_HOMES = SharedHomes()
@@ -196,7 +174,7 @@ class TensorSlot:
         if home == _NO_HOME:
             self._look_at(layout, strides)
         else:
-            self._view = self._homes.view(home, layout, words[place + _FIRST])
+            self._view = self._homes.view(home, *layout)
 
     def _look_at(self, layout: Layout, strides: tuple[int, ...]) -> None:
         dtype, shape, _, first = layout

@@ -64,7 +64,7 @@ class ProcessWorker:
         self._words = shared.slots.memory.words
         self._done = FIRST_DONE + WORDS_EACH * number
         self._bound = shared.bound
-        self._links = SharedLinks(shared.slots.on_the_way(name), self._watch, self._fail)
+        self._links = SharedLinks(shared.slots.sent_by(name), self._watch, self._fail)
         programs = [
             with_results_sent(program, name, results[name], shared.executable, caller)
             for program, results in zip(shared.programs, shared.slots.results, strict=True)

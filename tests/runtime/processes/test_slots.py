@@ -7,8 +7,8 @@ import torch
 
 import dlplacer as dp
 from dlplacer.runtime.processes.shared_memory import SharedMemory
-from dlplacer.runtime.processes.shared_tensors import SharedTensors
-from dlplacer.runtime.processes.slot import NO_HOMES, SharedHomes, TensorSlot
+from dlplacer.runtime.processes.shared_tensors import SharedHomes, SharedTensors
+from dlplacer.runtime.processes.slot import NO_HOMES, TensorSlot
 
 BASE = torch.arange(120.0).reshape(2, 3, 4, 5)
 TENSORS = {
