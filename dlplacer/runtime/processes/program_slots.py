@@ -77,8 +77,10 @@ class ProgramSlots:
         memory.take(8 * extra_words)
         crossing = {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0), homes) for tensor in sorted(sent)}
 
-        def of_result(name: str, made: Collection[str]) -> TensorSlot:
-            if name in crossing and executable.producer[name] in made:
+        def of_result(name: str, computed: Collection[str]) -> TensorSlot:
+            made = executable.producer[name]
+            # A parameter that is returned must not be copied while its update goes on.
+            if name in crossing and made in computed and executable.codes[made].role == "call":
                 return crossing[name]
             return TensorSlot(name, memory, sizes.get(name, 0))
 
@@ -110,15 +112,16 @@ class ProgramSlots:
 def with_results_sent(
     program: Program, device: str, results: Collection[str], executable: Executable, caller: str
 ) -> Program:
-    """The program in which a device also sends what the caller gets, as soon as it has made it.
+    """The program in which a device also sends what the caller gets, as soon as a call has made it.
 
-    What it has from elsewhere it does not send.
+    What it has from elsewhere it does not send, nor parameters and buffers, which the step may change.
     """
     sent = {action.tensor for action in program.actions[device] if isinstance(action, Send)}
     of_op = defaultdict(list)
     for name in results:
-        if name not in sent:
-            of_op[executable.producer[name]].append(name)
+        made = executable.producer[name]
+        if name not in sent and executable.codes[made].role == "call":
+            of_op[made].append(name)
     actions: list[Action] = []
     for action in program.actions[device]:
         actions.append(action)

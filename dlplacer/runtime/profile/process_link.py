@@ -36,7 +36,7 @@ def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
     before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
     waits, and an op's start in a cold core. Timed alone, writing and reading a tensor take a third of it. A chain of
     large tensors tells what a byte costs: written into lines that the other core holds, and read from there, it took
-    two to four times as long as a copy that one core makes for itself. Steps that were disturbed do not count: the
+    three to nine times as long as a copy that one core makes for itself. Steps that were disturbed do not count: the
     first quartile of each stands for it.
     """
     cores = [device for device in devices[:2] if isinstance(device, CpuDevice)]

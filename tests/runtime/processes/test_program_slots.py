@@ -14,6 +14,7 @@ PROGRAM = """DEVICE here
   RECV loss <- away
 DEVICE away
   RECV start <- here
+  COMPUTE weight
   COMPUTE hidden
   COMPUTE loss
   SEND loss -> here
@@ -23,12 +24,14 @@ DEVICE away
 
 
 def test_results_are_sent_behind_the_op_that_makes_them_once():
-    producer = {"start": "start", "hidden": "hidden", "loss": "loss", "gradient": "gradient"}
-    executable = SimpleNamespace(producer=producer)
+    producer = {name: name for name in ("start", "weight", "hidden", "loss", "gradient")}
+    codes = {name: SimpleNamespace(role="parameter" if name == "weight" else "call") for name in producer}
+    executable = SimpleNamespace(producer=producer, codes=codes)
     program = Program.parse(PROGRAM)
-    found = with_results_sent(program, "away", ("loss", "hidden", "gradient", "start"), executable, "here")
+    found = with_results_sent(program, "away", ("weight", "loss", "hidden", "gradient", "start"), executable, "here")
     assert str(Program({"away": found.actions["away"]})).splitlines()[1:] == [
         "  RECV start <- here",
+        "  COMPUTE weight",
         "  COMPUTE hidden",
         "  SEND hidden -> here",
         "  COMPUTE loss",
