@@ -48,7 +48,7 @@ PHASES: Mapping[str, str] = {
     "_solve_whole": "whole model",
     "_solve_exactly": "exact model",
 }
-"""Function of `dlplacer.solvers.default_method` → column; `_contract` only makes the instance smaller.
+"""Function of `dlplacer.solvers.default_method` → column; `_contract` and `_find_segments` improve nothing themselves.
 
 Starts that come late count as search elsewhere, and rounds at the end as restarts and windows, of which they consist.
 """

@@ -12,7 +12,8 @@ from dlplacer.solvers import default_method
 def test_every_phase_is_watched() -> None:
     phases = (default_method._run_phases, default_method._search)
     called = {name for phase in phases for name in re.findall(r"\b(_\w+)\(", inspect.getsource(phase))}
-    assert called - {"_run_phases", "_search", "_contract", "_go_on", "_annealing_ahead"} == set(PHASES)
+    unwatched = {"_run_phases", "_search", "_contract", "_find_segments", "_go_on", "_annealing_ahead"}
+    assert called - unwatched == set(PHASES)
 
 
 def test_what_phases_earned_adds_up() -> None:
