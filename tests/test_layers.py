@@ -43,6 +43,7 @@ INNER_ROOMS = {
     ),
     "planning": (
         "interrupt",
+        "garbage",
         "assemble",
         "constrain",
         "placement_of_plan",

@@ -44,6 +44,9 @@ class StartParams:
     timed_from
         Ops × devices up to which the first two run whatever they take, as no plan at all is worse than a late one.
         Above it a list schedule foretells all of them.
+    pace_s
+        Seconds of a list schedule per op and device, at least. Where list schedules in machine code are known and this
+        is more than `share`, none begins early: on 106,000 ops and four devices two were cut off after 9 s.
     placement_share
         For a placement by itself, where the heuristics find no room.
     """
@@ -53,6 +56,7 @@ class StartParams:
     memory_share: float = 0.6
     late_share: float = 0.3
     timed_from: int = 2000
+    pace_s: float = 3e-5
     placement_share: float = 0.25
 
 
@@ -60,6 +64,9 @@ PARAMS = StartParams()
 
 _SURE = 2
 """Heuristics that run whatever they take on small problems."""
+
+_CUT_OFF = 2.0
+"""So many times what it has had a heuristic may take that was cut off. A guess."""
 
 
 @dataclass
@@ -122,21 +129,26 @@ class StartSearch:
         Parameters
         ----------
         hurry
-            Whether list schedules are known already: then the first heuristic gets no more time than all of them.
+            Whether list schedules are known already: then the first heuristic gets no more time than all of them, and
+            none any where it would be cut off.
         """
         budget = self._incumbent.budget
         began, left_s = time.monotonic(), budget.left_s
-        pace = float("inf")
+        foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
+        late = hurry and self._incumbent.best is not None and foretold_s > PARAMS.share * left_s
+        pace = foretold_s if late else float("inf")
         for number, (cost, _) in enumerate(self._starts):
             run = _Run(number, self._attempts(number), cost * pace)
-            if number < self._sure:
+            if late:
+                self._waiting.append(run)
+            elif number < self._sure:
                 share = PARAMS.share if hurry else PARAMS.first_share
                 allowed = budget if number or hurry else budget.for_first
                 self._incumbent.budget = allowed
                 self._ask(run, began + share * left_s + allowed.deadline - budget.deadline)
                 self._incumbent.budget = budget
                 # The first may load libraries; a pace too slow leaves out what there is time for.
-                pace = min(pace, run.spent_s / cost)
+                pace = min(pace, run.expected_s / cost)
             else:
                 self._waiting.append(run)
         self._go_on(began + PARAMS.share * left_s, began + PARAMS.memory_share * left_s)
@@ -185,6 +197,7 @@ class StartSearch:
         run.spent_s += run.expected_s
         if made is None:
             run.attempts = self._attempts(run.number)
+            run.expected_s *= _CUT_OFF
         elif not made:
             if not run.found:
                 self._in_vain.append(run)
@@ -209,7 +222,10 @@ class StartSearch:
         """All ops on the device that takes least time for them and has the memory: no plan should be worse."""
         instance = self._instance
         devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
-        for device in sorted(devices, key=lambda device: sum(row[device] for row in instance.duration)):
+        takes = {device: sum(row[device] for row in instance.duration) for device in devices}
+        for device in sorted(devices, key=takes.__getitem__):
+            if self._incumbent.best is not None and self._incumbent.best.makespan <= takes[device]:
+                return
             alone = in_sequence(instance, [device] * instance.op_count, instance.order)
             if keeps_blocks_and_memory(instance, alone) and self._incumbent.offer(alone):
                 return

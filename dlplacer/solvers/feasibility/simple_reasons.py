@@ -152,14 +152,17 @@ def _require_working_room(problem: Problem) -> None:
     """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
     if problem.options.memory == "sum":
         return
+    by_room = sorted(range(problem.device_count), key=lambda device: problem.capacity_bytes[device] or 0, reverse=True)
     for op in range(problem.op_count):
-        if any(problem.capacity_bytes[device] is None for device in problem.allowed[op]):
+        devices = [device for device in by_room if device in problem.allowed[op]]
+        if any(problem.capacity_bytes[device] is None for device in devices):
             continue
-        least = {device: working_set(problem, op, device) for device in problem.allowed[op]}
-        rooms = {device: problem.capacity_bytes[device] for device in least}
-        if all((room or 0) < least[device] for device, room in rooms.items()):
-            device = max(rooms, key=lambda device: rooms[device] or 0)
-            size, capacity_bytes = least[device], rooms[device] or 0
+        # It needs the same on all devices where it takes time, so the roomiest of these decides; and of the others.
+        roomiest = {bool(problem.duration[op][device]): device for device in reversed(devices)}.values()
+        least = {device: working_set(problem, op, device) for device in roomiest}
+        if all((problem.capacity_bytes[device] or 0) < size for device, size in least.items()):
+            device = max(least, key=lambda device: problem.capacity_bytes[device] or 0)
+            size, capacity_bytes = least[device], problem.capacity_bytes[device] or 0
             raise InfeasibleError(
                 f"op {op_text(problem, op)} needs {bytes_text(size, capacity_bytes)} while it runs: weights, gradient "
                 f"and state, inputs, output and workspace; the largest device that it may use "

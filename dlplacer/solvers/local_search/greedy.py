@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def best_greedy_chain(
     subsets: Iterable[Sequence[int]],
     stop_at: float,
 ) -> Chain | None:
-    """The best of HEFT without insertion over ranks, reluctances and sets of devices, while time allows.
+    """The best of HEFT without insertion over ranks, reluctances and sets of devices, the first and while time allows.
 
     Parameters
     ----------
@@ -92,15 +93,14 @@ def best_greedy_chain(
         for weight in DELAY_WEIGHTS
     ]
     best: Chain | None = None
-    for devices in subsets:
-        for order in orders:
-            for reluctance in PARAMS.reluctances:
-                ask_time()
-                if time.monotonic() > stop_at:
-                    return best
-                chain = greedy_chain(instance, arrays, routes, order, devices, reluctance)
-                if chain is not None and (best is None or chain.makespan < best.makespan):
-                    best = chain
+    for number, (devices, order, reluctance) in enumerate(product(subsets, orders, PARAMS.reluctances)):
+        ask_time()
+        # The first takes less than the tables did that it reads: half a second for 100,000 ops.
+        if number and time.monotonic() > stop_at:
+            break
+        chain = greedy_chain(instance, arrays, routes, order, devices, reluctance)
+        if chain is not None and (best is None or chain.makespan < best.makespan):
+            best = chain
     return best
 
 
