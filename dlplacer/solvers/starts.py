@@ -193,8 +193,9 @@ class StartSearch:
             return late or incumbent.budget.stop.is_set()
 
         made = within(is_over, lambda: list(islice(run.attempts, 1)))
-        run.seen, run.expected_s = True, time.monotonic() - began
+        run.expected_s = time.monotonic() - began
         run.spent_s += run.expected_s
+        run.seen |= made is not None
         if made is None:
             run.attempts = self._attempts(run.number)
             run.expected_s *= _CUT_OFF

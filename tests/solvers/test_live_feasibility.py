@@ -1,7 +1,9 @@
 """Under ``memory: live`` what cannot fit is told with its numbers, and what waits or relays can make fit is planned."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from solvers.brute_force_options import optimum_under
@@ -15,6 +17,8 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.feasibility.memory_demand import working_set
+from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.ilp.assignment import WORKING, find_placement
 
 LIVE = Options(contention="none")
@@ -42,6 +46,28 @@ def test_an_op_that_does_not_fit_while_it_runs_is_named_with_its_numbers() -> No
     words = r"op 'b' needs 8 B while it runs: .* largest device .*'d0' has 7 B; use a larger topology, a smaller batch"
     with pytest.raises(InfeasibleError, match=words):
         _place(_chain(), 7)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_room_while_an_op_runs_is_looked_for_on_every_device(seed: int) -> None:
+    random = Random(seed)
+    names = "abcdef"
+    edges = [(one, other, random.randint(1, 9)) for one, other in pairwise(names)]
+    sizes = {name: random.randint(0, 9) for name in names}
+    graph = make_graph(dict.fromkeys(names, 1.0), edges, output_bytes=sizes, workspace_bytes=sizes)
+    # Where an op takes no time it needs nothing beside its weights.
+    times = [{kind: float(random.randint(0, 1)) for kind in ("big", "small")} for _ in graph.ops]
+    graph = replace(graph, ops=tuple(replace(op, time_s=row) for op, row in zip(graph.ops, times, strict=True)))
+    rooms = {kind: random.randint(8, 30) for kind in ("big", "small")}
+    devices = tuple(Device(f"{kind}{n}", kind, rooms[kind] + n) for kind in ("small", "big") for n in range(2))
+    links = tuple(Link(one.id, other.id, 1.0) for one, other in pairwise(devices))
+    problem = build_problem(graph, Topology(devices, links=links), LIVE)
+    fits = [
+        any(working_set(problem, op, device) <= (problem.capacity_bytes[device] or 0) for device in range(4))
+        for op in range(problem.op_count)
+    ]
+    with nullcontext() if all(fits) else pytest.raises(InfeasibleError, match="while it runs"):
+        require_feasible(problem)
 
 
 def test_what_stays_all_step_must_fit() -> None:

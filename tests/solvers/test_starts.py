@@ -13,6 +13,7 @@ from solvers.helpers import make_machine, one_worker
 
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers import starts as starts_module
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -161,6 +162,48 @@ def test_a_heuristic_that_was_cut_off_begins_again_later() -> None:
     search.go_on()
     search.go_on()
     assert asked == [0, 1, 2, 2]
+
+
+def test_a_heuristic_that_was_cut_off_does_not_begin_again_before_the_search() -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 1.0)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        asked.append(number)
+        while number != 1:
+            ask_time()
+        return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
+
+    starts = [(1.0, partial(start, number)) for number in (1, 0, 2)]
+    began = time.monotonic()
+    StartSearch(problem, instance, incumbent, starts).run(hurry=True)
+    assert asked[:2] == [1, 0]
+    assert len(asked) == len(set(asked)), asked
+    assert time.monotonic() - began < 0.5
+
+
+def test_none_begins_before_the_search_that_is_foretold_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
+    instance, incumbent = _begun(problem, 100.0)
+    asked: list[int] = []
+
+    def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
+        asked.append(number)
+        return in_sequence(instance, [number] * instance.op_count, instance.order)
+
+    starts = [(1.0, partial(start, number)) for number in range(3)]
+    # Of 15 s, 16 for 30 ops and three devices.
+    monkeypatch.setattr(starts_module, "PARAMS", replace(starts_module.PARAMS, pace_s=16 / 90))
+    search = StartSearch(problem, instance, incumbent, starts)
+    incumbent.offer(in_sequence(instance, [0] * instance.op_count, instance.order))
+    search.run(hurry=True)
+    assert asked == []
+    search.go_on()
+    assert set(asked) == {0, 1, 2}
+    asked.clear()
+    StartSearch(problem, *_begun(problem, 100.0), starts).run(hurry=True)
+    assert set(asked) == {0, 1, 2}, "without any plan they begin at once"
 
 
 def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

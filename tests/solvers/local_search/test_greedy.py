@@ -42,3 +42,10 @@ def test_one_host_is_better_than_a_slow_network() -> None:
     assert broken_rules(instance, incumbent.best) == []
     assert set(incumbent.best.device) <= {0, 1, 2, 3}
     assert incumbent.best.makespan < 0.8 * listed.makespan
+
+
+def test_the_first_list_schedule_is_made_whatever_the_tables_took() -> None:
+    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), star(4), Options()))
+    incumbent = Incumbent(one_worker())
+    offer_greedy(instance, incumbent, [tuple(range(4))], 0.0)
+    assert incumbent.best is not None
