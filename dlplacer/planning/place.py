@@ -55,7 +55,7 @@ devices takes 0.7 s, of which a limit of one second would leave it half."""
 
 Found = TypeVar("Found")
 
-_FINISH_FACTOR, _FINISH_SHARE = 3.5, 0.6
+_FINISH_FACTOR, _FINISH_SHARE = 3.5, 0.5
 """Time to finish ÷ time to prepare: 1.7 to 3.8 on 2,000 to 32,000 ops; and the most of what is left that it gets."""
 
 
