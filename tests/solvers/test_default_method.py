@@ -163,6 +163,31 @@ def test_only_a_proof_ends_the_search_early(monkeypatch: pytest.MonkeyPatch) -> 
     assert outcome.schedule.makespan == outcome.lower_bound or time.monotonic() - began >= 2.9
 
 
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_part_of_the_machine_gets_no_time_for_bounds_alone(is_part: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _hard()
+    instance = build_instance(problem)
+    incumbent = Incumbent(one_worker(_FOREVER_S))
+    incumbent.offer(in_sequence(instance, [0] * instance.op_count, instance.order))
+    asked: list[str] = []
+
+    class Enough(Exception):
+        """Ends the search at the first phase after segments."""
+
+    def reconcile(*_: object) -> None:
+        asked.append("master problem")
+
+    def stop(*_: object) -> None:
+        raise Enough
+
+    monkeypatch.setattr(default_method, "_solve_segments", lambda _i, _s, bounds, *_: (bounds, None))
+    monkeypatch.setattr(default_method, "_reconcile_segments", reconcile)
+    monkeypatch.setattr(default_method, "swap_critical", stop)
+    with pytest.raises(Enough):
+        default_method._search(problem, instance, incumbent, is_part=is_part)
+    assert asked == ([] if is_part else ["master problem"])
+
+
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("number", range(6))
 def test_every_start_is_asked_on_every_surrogate_until_there_is_a_plan(number: int, position: int) -> None:
