@@ -60,7 +60,7 @@ def test_what_the_capture_says_about_itself() -> None:
         "loss": "cross_entropy",
         "autocast": "bfloat16",
         "torch": torch.__version__,
-        "rewrites": ["drop-detach", "join-gradients"],
+        "rewrites": ["drop-detach", "join-gradients", "stack-gradients"],
         "optimizer": "adam",
         "colocate_backward": True,
     }

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.pieces import stand_in
 from dlplacer.frontend.torch.tracing.joint import is_backward
+from dlplacer.frontend.torch.tracing.sums import call_like, sums_of, terms_of
 
 aten = torch.ops.aten
 _VIEWS = (aten.t.default, aten.view.default)
@@ -55,7 +55,7 @@ def join_gradients(graph: fx.Graph) -> None:
     """
     drop_sums_of_one(graph)
     rows: dict[_Rows, fx.Node] = {}
-    sums = [node for node in graph.nodes if _is_addition(node) and not _is_inner(node)]
+    sums = sums_of(graph)
     # Rows of products first: a sum of rows is only joined where its rows lie together already.
     for products in (True, False):
         for total in sums:
@@ -81,7 +81,7 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
     """Replace the terms of a sum that can be joined; `rows` has the rows that lie together by now."""
     groups: dict[tuple[Any, ...], list[_Term]] = {}
     kept = []
-    for leaf in _leaves(total):
+    for leaf in terms_of(total):
         term = _term(leaf)
         if term is None or term.is_product != products:
             kept.append(leaf)
@@ -100,7 +100,7 @@ def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.
         parts = [_joined(graph, terms, rows) for terms in joined]
         result = parts[0]
         for part in (*parts[1:], *kept):
-            result = _call(graph, aten.add.Tensor, (result, part), total)
+            result = call_like(graph, aten.add.Tensor, (result, part), total)
     total.replace_all_uses_with(result)
 
 
@@ -121,11 +121,11 @@ def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node])
     left = _together(graph, [_left_rows(term) for term in terms], call, rows)
     if terms[0].is_product:
         right = _together(graph, [_factors(term)[1] for term in terms], call, rows)
-        node = _call(graph, call.target, (_call(graph, aten.t.default, (left,), call), right), call)
+        node = call_like(graph, call.target, (call_like(graph, aten.t.default, (left,), call), right), call)
     else:
-        node = _call(graph, call.target, (left, *call.args[1:]), call)
+        node = call_like(graph, call.target, (left, *call.args[1:]), call)
     for view in reversed(terms[0].views):
-        node = _call(graph, view.target, (node, *view.args[1:]), view)
+        node = call_like(graph, view.target, (node, *view.args[1:]), view)
     return node
 
 
@@ -134,7 +134,7 @@ def _together(graph: fx.Graph, parts: Sequence[fx.Node], like: fx.Node, rows: di
     key = tuple(_row(part) for part in parts)
     if key not in rows:
         with graph.inserting_after(max(parts)):
-            rows[key] = _call(graph, aten.cat.default, (list(parts),), like)
+            rows[key] = call_like(graph, aten.cat.default, (list(parts),), like)
     return rows[key]
 
 
@@ -175,39 +175,7 @@ def _factors(term: _Term) -> tuple[fx.Node, fx.Node]:
     return left, right
 
 
-def _leaves(total: fx.Node) -> list[fx.Node]:
-    """What a sum adds, its own sums resolved, in the order in which it is written."""
-    found, open_nodes = [], list(reversed(total.all_input_nodes))
-    while open_nodes:
-        node = open_nodes.pop()
-        if _is_addition(node) and len(node.users) == 1:
-            open_nodes += reversed(node.all_input_nodes)
-        else:
-            found.append(node)
-    return found
-
-
-def _is_addition(node: fx.Node) -> bool:
-    """Whether it adds two different tensors of one shape and dtype."""
-    if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
-        return False
-    values = [read.meta["val"] for read in (*node.all_input_nodes, node)]
-    return len({(value.shape, value.dtype) for value in values}) == 1
-
-
-def _is_inner(node: fx.Node) -> bool:
-    return len(node.users) == 1 and _is_addition(next(iter(node.users)))
-
-
 def _row(node: fx.Node) -> _Row:
     """Equal for the same matrix: a tensor is often viewed alike once for each of its readers."""
     source = node.all_input_nodes[0] if node.target is aten.view.default else node
     return source, *node.meta["val"].shape
-
-
-def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
-    """A new call, with its stand-in, which belongs where another one does."""
-    node = graph.create_node("call_function", target, args)
-    node.meta = {key: entry for key, entry in like.meta.items() if key not in ("val", "tensor_meta", "desc")}
-    node.meta["val"] = stand_in(node)
-    return node

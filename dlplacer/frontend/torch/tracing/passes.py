@@ -12,6 +12,7 @@ from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
+from dlplacer.frontend.torch.tracing.stacked_gradients import stack_gradients
 from dlplacer.planning.pipeline.micro_batch_names import is_micro_batch_rewrite, micro_batches_of
 
 aten = torch.ops.aten
@@ -62,6 +63,7 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "drop-detach": drop_detach,
     "split-convolution-backward": split_convolution_backward,
     "join-gradients": join_gradients,
+    "stack-gradients": stack_gradients,
 }
 """Name → pass, in the order in which they are applied."""
 

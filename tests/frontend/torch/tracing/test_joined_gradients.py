@@ -1,11 +1,9 @@
 """Sums of products over the calls of a layer as one product."""
 
-import random
-from collections import Counter
-
 import pytest
 import torch
-from torch import fx, nn
+from frontend.torch.tracing.sheet import Sheet
+from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.graph import OpGraph
@@ -17,62 +15,22 @@ from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 aten = torch.ops.aten
 
 
-class Sheet:
-    """A graph under construction, with the values that it is run on."""
-
-    def __init__(self, seed: int) -> None:
-        self.graph, self.values, self.draw = fx.Graph(), list[torch.Tensor](), random.Random(seed)
-        torch.manual_seed(seed)
-
-    def given(self, *shape: int) -> fx.Node:
-        node = self.graph.placeholder(f"x{len(self.values)}")
-        self.values.append(torch.randn(*shape, dtype=torch.float64))
-        node.meta["val"] = self.values[-1]
-        return node
-
-    def call(self, target: object, *args: object) -> fx.Node:
-        node = self.graph.create_node("call_function", target, args)  # type: ignore[arg-type]
-        node.meta["val"] = stand_in(node)
-        return node
-
-    def product(self, rows: int, shape: tuple[int, int]) -> fx.Node:
-        """A product of `shape` that contracts so many rows."""
-        left, right = self.given(rows, shape[0]), self.given(rows, shape[1])
-        return self.call(aten.mm.default, self.call(aten.t.default, left), right)
-
-    def total(self, terms: list[fx.Node]) -> fx.Node:
-        """The sum in a random order, parenthesised at random."""
-        while len(terms) > 1:
-            first, second = self.draw.sample(terms, 2)
-            terms = [term for term in terms if term not in (first, second)]
-            terms.append(self.call(aten.add.Tensor, first, second))
-        return terms[0]
-
-    def joined(self, *results: fx.Node) -> Counter[str]:
-        """Kinds of the calls that are left once sums are joined, which gives the same values."""
-        self.graph.output(results)
-        before = fx.GraphModule({}, self.graph)(*self.values)
-        join_gradients(self.graph)
-        self.graph.lint()
-        after = fx.GraphModule({}, self.graph)(*self.values)
-        for ours, theirs in zip(after, before, strict=True):
-            torch.testing.assert_close(ours, theirs)
-        calls = (node for node in self.graph.nodes if node.op == "call_function")
-        return Counter(str(node.target).split(".")[1] for node in calls)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_any_tree_of_products_becomes_one_product(seed: int) -> None:
     sheet = Sheet(seed)
     count = sheet.draw.randint(4, 9)
     terms = [sheet.product(sheet.draw.randint(1, 20), (6, 5)) for _ in range(count)]
-    kinds = sheet.joined(sheet.total(terms))
+    kinds = sheet.rewritten(join_gradients, sheet.total(terms))
     assert kinds == {"mm": 1, "cat": 2, "t": 1}
 
 
 def test_fewer_than_four_stay() -> None:
     sheet = Sheet(0)
-    assert sheet.joined(sheet.total([sheet.product(2, (6, 5)) for _ in range(3)])) == {"mm": 3, "t": 3, "add": 2}
+    assert sheet.rewritten(join_gradients, sheet.total([sheet.product(2, (6, 5)) for _ in range(3)])) == {
+        "mm": 3,
+        "t": 3,
+        "add": 2,
+    }
 
 
 def test_what_is_read_elsewhere_and_what_is_no_product_is_added_as_before() -> None:
@@ -80,7 +38,7 @@ def test_what_is_read_elsewhere_and_what_is_no_product_is_added_as_before() -> N
     read = sheet.product(1, (6, 5))
     other = sheet.call(aten.sin.default, sheet.given(6, 5))
     total = sheet.total([read, other, *(sheet.product(1, (6, 5)) for _ in range(4))])
-    kinds = sheet.joined(total, sheet.call(aten.cos.default, read))
+    kinds = sheet.rewritten(join_gradients, total, sheet.call(aten.cos.default, read))
     assert kinds["mm"] == 2
     assert kinds["add"] == 2
 
@@ -89,7 +47,7 @@ def test_a_sum_that_is_read_elsewhere_stays() -> None:
     sheet = Sheet(2)
     inner = sheet.total([sheet.product(1, (6, 5)) for _ in range(4)])
     outer = sheet.total([inner, *(sheet.product(1, (6, 5)) for _ in range(4))])
-    kinds = sheet.joined(outer, sheet.call(aten.cos.default, inner))
+    kinds = sheet.rewritten(join_gradients, outer, sheet.call(aten.cos.default, inner))
     assert kinds["mm"] == 2
     assert kinds["add"] == 1
 
@@ -98,7 +56,7 @@ def test_views_on_the_way_into_the_sum_are_kept() -> None:
     sheet = Sheet(3)
     turned = [sheet.call(aten.t.default, sheet.product(2, (6, 5))) for _ in range(4)]
     straight = [sheet.product(1, (5, 6)) for _ in range(4)]
-    kinds = sheet.joined(sheet.total([*turned, *straight]))
+    kinds = sheet.rewritten(join_gradients, sheet.total([*turned, *straight]))
     # One product of those that are turned, one of the others; 2 factors and 1 result are turned.
     assert kinds == {"mm": 2, "cat": 4, "t": 3, "add": 1}
 
@@ -114,14 +72,14 @@ def test_sums_of_the_same_rows_follow_their_products() -> None:
         sums.append(sheet.call(aten.view.default, sheet.call(aten.sum.dim_IntList, rows, [0], True), [6]))
     lone = sheet.call(aten.sum.dim_IntList, sheet.given(2, 6), [0], True)
     bias = sheet.total([*sums, sheet.call(aten.view.default, lone, [6])])
-    kinds = sheet.joined(bias, sheet.total(products))
+    kinds = sheet.rewritten(join_gradients, bias, sheet.total(products))
     assert (kinds["mm"], kinds["sum"], kinds["add"], kinds["cat"]) == (1, 2, 1, 2)
 
 
 def test_sums_of_rows_that_no_product_needs_stay() -> None:
     sheet = Sheet(5)
     sums = [sheet.call(aten.sum.dim_IntList, sheet.given(2, 6), [0], True) for _ in range(3)]
-    assert sheet.joined(sheet.total(sums)) == {"sum": 3, "add": 2}
+    assert sheet.rewritten(join_gradients, sheet.total(sums)) == {"sum": 3, "add": 2}
 
 
 def test_a_sum_over_one_element_is_what_it_sums() -> None:
@@ -133,19 +91,19 @@ def test_a_sum_over_one_element_is_what_it_sums() -> None:
     ]
     for node in sums:
         node.meta["partitioner_tag"] = "is_backward"
-    assert sheet.joined(*sums) == {"sum": 2}
+    assert sheet.rewritten(join_gradients, *sums) == {"sum": 2}
 
 
 def test_a_sum_of_the_forward_pass_stays_a_copy() -> None:
     sheet = Sheet(6)
-    assert sheet.joined(sheet.call(aten.sum.dim_IntList, sheet.given(1, 3), [0], True)) == {"sum": 1}
+    assert sheet.rewritten(join_gradients, sheet.call(aten.sum.dim_IntList, sheet.given(1, 3), [0], True)) == {"sum": 1}
 
 
 def test_a_product_of_one_tensor_with_itself_has_two_factors() -> None:
     sheet = Sheet(9)
     turned = [sheet.call(aten.t.default, sheet.given(5, 5)) for _ in range(4)]
     squares = [sheet.call(aten.mm.default, one, one) for one in turned]
-    assert sheet.joined(sheet.total(squares)) == {"t": 5, "mm": 1, "cat": 2}
+    assert sheet.rewritten(join_gradients, sheet.total(squares)) == {"t": 5, "mm": 1, "cat": 2}
 
 
 def test_a_sum_of_rows_that_is_read_before_they_lie_together_stays() -> None:
@@ -159,7 +117,7 @@ def test_a_sum_of_rows_that_is_read_before_they_lie_together_stays() -> None:
     weight = sheet.total(
         [sheet.call(aten.mm.default, sheet.call(aten.t.default, left), right) for left, right in pairs]
     )
-    kinds = sheet.joined(early, weight)
+    kinds = sheet.rewritten(join_gradients, early, weight)
     assert (kinds["mm"], kinds["sum"], kinds["add"]) == (1, 4, 3)
 
 
@@ -170,7 +128,7 @@ def test_sums_that_broadcast_or_weigh_stay() -> None:
         "call_function", aten.add.Tensor, (sheet.product(1, (6, 5)), sheet.product(1, (6, 5))), {"alpha": 2}
     )
     weighed.meta["val"] = stand_in(weighed)
-    kinds = sheet.joined(sheet.call(aten.add.Tensor, row, sheet.product(1, (6, 5))), weighed)
+    kinds = sheet.rewritten(join_gradients, sheet.call(aten.add.Tensor, row, sheet.product(1, (6, 5))), weighed)
     assert (kinds["mm"], kinds["add"]) == (4, 2)
 
 

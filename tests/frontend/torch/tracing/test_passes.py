@@ -33,9 +33,9 @@ def masks(graph: fx.Graph) -> list[list[bool]]:
 
 
 def test_passes_have_names_and_an_order() -> None:
-    assert list(PASSES) == ["drop-detach", "split-convolution-backward", "join-gradients"]
+    assert list(PASSES) == ["drop-detach", "split-convolution-backward", "join-gradients", "stack-gradients"]
     assert default_rewrites() == list(PASSES)
-    assert default_rewrites(whole_backward=True) == ["drop-detach", "join-gradients"]
+    assert default_rewrites(whole_backward=True) == ["drop-detach", "join-gradients", "stack-gradients"]
 
 
 def test_the_input_gradient_is_split_off_where_there_is_another() -> None:
