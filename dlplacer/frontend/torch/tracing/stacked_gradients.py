@@ -50,8 +50,8 @@ def _args(slices: Sequence[fx.Node]) -> tuple[list[Any], Any]:
 
 def _size(term: fx.Node) -> int:
     """Elements of the dimension that is sliced."""
-    size = term.meta["val"].shape[term.args[2]]
-    return size if isinstance(size, int) else 0
+    size: int = term.meta["val"].shape[term.args[2]]
+    return size
 
 
 def _selected(terms: Sequence[fx.Node]) -> list[fx.Node]:
@@ -66,7 +66,7 @@ def _selected(terms: Sequence[fx.Node]) -> list[fx.Node]:
 def _sliced(terms: Sequence[fx.Node]) -> list[fx.Node]:
     """Gradients of ranges by place, empty unless they follow each other from the first place to the last."""
     size = _size(terms[0])
-    if not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
+    if not size or not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
         return []
     ranges = sorted((*slice(*term.args[3:]).indices(size), number) for number, term in enumerate(terms))
     ends = [(0, 0), *((start, stop) for start, stop, _, _ in ranges), (size, size)]

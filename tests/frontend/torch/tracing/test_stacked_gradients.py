@@ -66,6 +66,13 @@ def test_every_other_place_is_no_range() -> None:
     assert sheet.rewritten(stack_gradients, sheet.total(terms)) == {"slice_backward": 2, "add": 1}
 
 
+def test_slices_of_an_empty_dimension_are_added() -> None:
+    sheet = Sheet(0)
+    given = [sheet.given(4, 0) for _ in range(2)]
+    terms = [sheet.call(aten.slice_backward.default, x, [4, 0], 1, 0, 3, 1) for x in given]
+    assert sheet.rewritten(stack_gradients, sheet.total(terms)) == {"slice_backward": 2, "add": 1}
+
+
 def test_other_summands_are_added_to_the_stack() -> None:
     sheet = Sheet(0)
     terms = [*selected(sheet, [0, 1, 2, 3, 4]), *selected(sheet, [0, 1], 2), sheet.given(4, 5, 6)]
