@@ -130,7 +130,11 @@ def test_a_long_chart_is_thinned() -> None:
     assert points[-1][0] == 2000
 
 
-@pytest.mark.parametrize("text", [pipeline_page(pipeline()), comparison_page(compared()), hybrid_page(hybrid(8))])
+@pytest.mark.parametrize(
+    "text",
+    [pipeline_page(pipeline()), comparison_page(compared()), hybrid_page(hybrid(8))],
+    ids=["pipeline", "comparison", "hybrid"],
+)
 def test_they_load_nothing(text: str) -> None:
     assert ReadPage(text).addresses == ["data:,"]
     assert not urls_in(text)
