@@ -59,6 +59,7 @@ def _is_in(path: Path, places: Sequence[str]) -> bool:
     return any((_HERE / place) in (path, *path.parents) for place in places)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist writes the groups into the names of tests in a hook of the same kind
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the tests that pin first, as one group: its worker starts at once and the other takes what is left."""
     if config.pluginmanager.hasplugin("xdist"):
