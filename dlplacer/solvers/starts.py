@@ -228,7 +228,9 @@ class StartSearch:
             if self._incumbent.best is not None and self._incumbent.best.makespan <= takes[device]:
                 return
             alone = in_sequence(instance, [device] * instance.op_count, instance.order)
-            if keeps_blocks_and_memory(instance, alone) and self._incumbent.offer(alone):
+            # That one device is too small for all says nothing of plans on several: it is not refused, but left out.
+            if keeps_blocks_and_memory(instance, alone) and self._incumbent.admits(alone):
+                self._incumbent.offer(alone)
                 return
 
     def _on_placement(self, until: float) -> None:
