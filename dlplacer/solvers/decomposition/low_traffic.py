@@ -4,20 +4,37 @@ Many placements give a segment its best time. They differ in what else has to be
 and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the segments.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decomposition.series_search import anneal_series
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 _MOST_S = 5.0
 """Seconds per series, should the deterministic limit fail."""
+
+_CLOSING, _AGAIN_S = 0.005, 0.5
+"""For a series that comes again and again: the share by which it may take longer to end where it began, and seconds of
+annealing."""
+
+_Cost: TypeAlias = tuple[int, int, int]
+"""Block of a series, device, and the ticks that it costs on links outside the series to have it there."""
+
+_Question: TypeAlias = tuple[Instance, frozenset[tuple[int, int]], tuple[_Cost, ...]]
+"""Series, block → device where that is decided, costs."""
 
 
 def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int) -> list[Schedule]:
@@ -44,11 +61,16 @@ def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int) -> li
 
 
 class _LowTraffic:
-    """Where blocks are so far, and what that makes the next placement cost in ticks on links."""
+    """Where blocks are so far, and what that makes the next placement cost in ticks on links.
+
+    Equal series between equal surroundings are asked once: of 2,000 equal layers there are as many as devices on which
+    one may begin.
+    """
 
     def __init__(self, chain: SegmentChain, traffic: Traffic, seed: int) -> None:
         self.chain, self.traffic, self.seed = chain, traffic, seed
         self.instance = chain.instance
+        self.answers: dict[_Question, Schedule] = {}
         self.assigned = [-1] * len(self.instance.members)
         self.inside = {op for segment in chain.segments for op in segment.ops}
         self.made: dict[int, list[TransferRequest]] = {}
@@ -75,51 +97,86 @@ class _LowTraffic:
 
     def _cheapest(self, series: Series, best: Schedule, slack: float, work: float) -> Schedule:
         ops = self._positions(series)
-        upper = best.makespan + int(slack * best.makespan)
-        bounds = self.chain.bounds[series.instance]
-        # Earlier series have named the devices, so they are no longer interchangeable.
-        model, variables = build_model(series.instance, bounds, upper, with_transfers=True, symmetric=False)
-        known: dict[int, int] = {}
+        block = series.instance.block
+        decided: dict[int, int] = {}
         for op, position in ops.items():
-            block, here = series.instance.block[position], self.assigned[self.instance.block[op]]
-            if here >= 0 and known.setdefault(block, here) == here and here in variables.place[block]:
-                model.add(variables.place[block][here] == 1)
-        inside = ((one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers)
-        terms = [*inside, *self._outside(ops, series, variables)]
+            here = self.assigned[self.instance.block[op]]
+            if here in series.instance.allowed[position]:
+                decided.setdefault(block[position], here)
+        question = series.instance, frozenset(decided.items()), tuple(self._outside(ops, series))
+        if question not in self.answers:
+            self.answers[question] = self._solve(question, best, slack, work)
+        return self.answers[question]
+
+    def _solve(self, question: _Question, best: Schedule, slack: float, work: float) -> Schedule:
+        """The answer to a question; where there is none, the best schedule, whatever is decided."""
+        instance, decided, outside = question
+        if self.chain.comes_again(instance) and not self.chain.incumbents[instance].closed:
+            return self._closed(instance, dict(decided), best)
+        upper = best.makespan + int(slack * best.makespan)
+        # Earlier series have named the devices, so they are no longer interchangeable.
+        model, variables = build_model(instance, self.chain.bounds[instance], upper, None, True, symmetric=False)
+        for number, device in decided:
+            model.add(variables.place[number][device] == 1)
+        terms = [(one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers]
+        terms += [(variables.place[number][device], cost) for number, device, cost in outside]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
         solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
         solver.parameters.max_deterministic_time = work
         if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return read_schedule(variables, series.instance, solver.boolean_value, solver.value)
+            return read_schedule(variables, instance, solver.boolean_value, solver.value)
         return best
 
-    def _outside(
-        self, ops: dict[int, int], series: Series, variables: Variables
-    ) -> Iterator[tuple[cp_model.LiteralT, int]]:
+    def _closed(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule:
+        """For a series that comes again and again, a schedule that ends on the device on which the next one begins.
+
+        That which begins and ends on the device that is decided, or that of the best schedule, unless it takes much
+        longer than one that may end anywhere.
+        """
+        first, last = (instance.block[op] for op in (0, instance.op_count - 1))
+        decided.setdefault(first, best.device[0])
+        several = (self._improved(instance, kept, best) for kept in (decided | {last: decided[first]}, decided))
+        found = [schedule for schedule in several if schedule is not None]
+        least = min((schedule.makespan for schedule in found), default=0)
+        return next((schedule for schedule in found if schedule.makespan <= (1 + _CLOSING) * least), best)
+
+    def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
+        """The best schedule that keeps to what is decided: that of the last time, or a better one from another seed."""
+        kept = instance.limited({number: (device,) for number, device in decided.items()})
+        known = self.chain.returning.setdefault((instance, frozenset(decided.items())), [])
+        budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.seed + len(known))
+        incumbent = Incumbent(budget)
+        if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
+            incumbent.offer(best)
+        for found in (*known[-1:], construct(kept, list_schedule), construct(kept, heft)):
+            incumbent.offer(found)
+        anneal_series(kept, incumbent, _AGAIN_S)
+        known += [] if incumbent.best is None else [incumbent.best]
+        return incumbent.best
+
+    def _outside(self, ops: dict[int, int], series: Series) -> Iterator[_Cost]:
         """What ops of the series read from assigned ones, and what ops outside all segments read from both."""
         for op, position in ops.items():
-            literals = variables.place[series.instance.block[position]]
+            block, allowed = series.instance.block[position], series.instance.allowed[position]
             for source, _ in self.instance.predecessors[op]:
                 if source not in ops:
                     for request in self._sent(source, op):
-                        yield from self._apart(literals, source, request.size)
+                        yield from self._apart(block, allowed, source, request.size)
             for reader, _ in self.instance.successors[op]:
                 if reader not in self.inside:
                     own = min((request.size for request in self._sent(op, reader)), default=0)
                     for other, _ in self.instance.predecessors[reader]:
                         if other not in ops:
                             sizes = [request.size for request in self._sent(other, reader)]
-                            yield from self._apart(literals, other, min([own, *sizes]))
+                            yield from self._apart(block, allowed, other, min([own, *sizes]))
 
     def _sent(self, source: int, reader: int) -> list[TransferRequest]:
         return [request for request in self.made.get(source, ()) if reader in request.readers]
 
-    def _apart(
-        self, literals: dict[int, cp_model.LiteralT], other: int, size: int
-    ) -> Iterator[tuple[cp_model.LiteralT, int]]:
+    def _apart(self, block: int, allowed: Sequence[int], other: int, size: int) -> Iterator[_Cost]:
         """What it costs not to be where another op is."""
         there = self.assigned[self.instance.block[other]]
-        for device, literal in literals.items():
+        for device in allowed:
             if there not in (-1, device) and self.traffic.routes.joined(size, there, device):
-                yield literal, sum(segment.ticks for segment in self.traffic.routes.quickest(size, there, device))
+                yield block, device, sum(segment.ticks for segment in self.traffic.routes.quickest(size, there, device))

@@ -29,6 +29,9 @@ class SegmentParams:
         Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one. Of the 9
         segments that bounds leave open in Inception's forward pass 7 are proven within 0.03; with a factor of 4 what
         was spent in vain before the last round is a third of it.
+    again_work
+        Work up to which series are searched without transfers where one comes again and again, as a layer does: its
+        best schedule with transfers is worth the rest of the time.
     transfer_share
         Share of the time that is then left for series with their traffic; the contention-aware search brought up to
         42 % of a plan's improvement.
@@ -47,6 +50,7 @@ class SegmentParams:
     share: float = 0.5
     work: float = 0.1
     growth: float = 4.0
+    again_work: float = 0.5
     transfer_share: float = 0.6
     bound_share: float = 0.1
     find_share: float = 0.25
@@ -94,12 +98,16 @@ def solve_segments(
     stop_at = time.monotonic() + params.share * budget.left_s
     chain = SegmentChain.of(instance, segments, budget)
     work = params.work
+    # Where links are contended and a series comes again and again, its schedules with transfers are worth more.
+    hurry = instance.traffic is not None and chain.repeats
     while len(chain.segments) > 1 and budget.left_s:
         bounds = chain.raised(bounds, params.bound_share * budget.left_s)
         incumbent.raise_bound(bounds.makespan)
-        for schedule in chain.candidates() if params.joins else ():
+        for schedule in chain.candidates() if params.joins and not hurry else ():
             incumbent.offer(schedule)
         if incumbent.closed or not chain.open or time.monotonic() > stop_at:
+            break
+        if hurry and work > params.again_work:
             break
         chain.advance(work, stop_at, search_series)
         work *= params.growth

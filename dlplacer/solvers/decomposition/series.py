@@ -6,12 +6,14 @@ optimum. In all other cases what is put together is only a candidate, whose true
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decomposition.segment_order import in_segment_order
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
@@ -31,6 +33,13 @@ _LARGEST_SEARCH = 250
 """Ops above which a series is not searched. CP-SAT proves 62-op series in seconds, not 122 ops in a minute, and gains
 nothing on 2,000; where it stops being worth its time between these is a guess."""
 
+_OFTEN = 4
+"""Times per device from which a series comes again and again."""
+
+_LISTED_UP_TO, _DENSE = 2000, 0.95
+"""Ops up to which segments' schedules are put together by list rules, which take a second for 10,000 ops; and the share
+of the work that must lie in segments for their order alone."""
+
 
 class SegmentChain:
     """The segments of what leads to one op, and how far each series of them is solved; equal ones are solved once.
@@ -45,6 +54,8 @@ class SegmentChain:
         What is known of the series' instances.
     exhausted
         Instances of series whose model is solved, although it is not exact: another search would find the same.
+    returning
+        Series that comes again and again, with the devices that are decided → its schedules so, the best one last.
     """
 
     def __init__(
@@ -54,6 +65,7 @@ class SegmentChain:
         self.alone: list[Series] = []
         self.incumbents: dict[Instance, Incumbent] = {}
         self.exhausted: set[Instance] = set()
+        self.returning: dict[tuple[Instance, frozenset[tuple[int, int]]], list[Schedule]] = {}
         self.budget = Budget(0.0)
 
     @classmethod
@@ -95,6 +107,20 @@ class SegmentChain:
         Series of very many ops are not worth a search.
         """
         return [*self._unproven(self.alone), *self._unproven(self.series)]
+
+    def comes_again(self, instance: Instance) -> bool:
+        """Whether a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
+        return self._count[instance] > _OFTEN * instance.device_count
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an open series comes again and again."""
+        return any(self.comes_again(series.instance) for series in self.open)
+
+    @property
+    def open_ticks(self) -> int:
+        """By how much the open series may be shorter than their best schedules, in all."""
+        return sum(self._width(series) for series in self.open)
 
     def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
         """Spend some work on every open series, one per worker at a time, until a moment of `time.monotonic`."""
@@ -165,6 +191,10 @@ class SegmentChain:
                     assigned[instance.block[op]] = name[schedule.device[position]]
                 place.setdefault(op, offset + schedule.start[position] - began)
             offset += schedule.start[span[-1]] - began
+        if self._in_order_suffices:
+            found = in_segment_order(instance, assigned, place, offset)
+            yield from () if found is None else (found,)
+            return
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -176,6 +206,13 @@ class SegmentChain:
             if not self.budget.left_s:
                 return
 
+    @cached_property
+    def _in_order_suffices(self) -> bool:
+        """Whether list schedules would take seconds, and segments hold so much that none is needed."""
+        inside = {op for segment in self.segments for op in segment.ops}
+        work = sum(self.instance.shortest[op] for op in inside)
+        return self.instance.op_count > _LISTED_UP_TO and work >= _DENSE * sum(self.instance.shortest)
+
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""
         chosen = [self.segments[number] for number in series.segments]
@@ -185,6 +222,10 @@ class SegmentChain:
         """What is known of the time from the start of a segment's first cut op to the start of its last, at least."""
         known = self.incumbents.get(segment.instance)
         return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
+
+    @cached_property
+    def _count(self) -> Counter[Instance]:
+        return Counter(series.instance for series in self.series)
 
     @cached_property
     def _interchangeable(self) -> list[tuple[int, ...]]:

@@ -66,16 +66,22 @@ def solve_with_transfers(chain: SegmentChain, bounds: Bounds, incumbent: Incumbe
     work, idle, number = PARAMS.work, 0, 0
     while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
-        contended.budget = contended.budget_of(min(stop_at - now, budget.left_s))
+        # What a layer that comes 2,000 times was solved for is put together, too, when the share of the time is over.
+        contended.budget = contended.budget_of(
+            budget.left_s if contended.repeats else min(stop_at - now, budget.left_s)
+        )
         advance_until = now + PARAMS.advance_share * (stop_at - now)
         while contended.open and time.monotonic() < advance_until and budget.left_s:
             # A series that takes longer with its traffic costs the whole as much, so they come before combinations.
+            before = contended.open_ticks
             contended.advance(work, advance_until, partial(search_series, with_transfers=True))
             work *= PARAMS.growth
+            if contended.repeats and contended.open_ticks == before:
+                break
         if bounding:
             bounds = contended.raised(bounds, PARAMS.bound_share * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
-        if not _offer(contended.candidates(), incumbent, PARAMS.far):
+        if not (contended.repeats or _offer(contended.candidates(), incumbent, PARAMS.far)):
             return bounds
         for slack in PARAMS.slacks:
             found = low_traffic(contended, slack, PARAMS.low_traffic_work, budget.seed + number)

@@ -1,0 +1,69 @@
+"""Equal layers one after another: solved once, and put together so that each begins where the last one ended."""
+
+import pytest
+from solvers.helpers import broken_rules, broken_transfers, make_graph, one_worker
+
+import dlplacer.solvers.decomposition.series as series_module
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.low_traffic import low_traffic
+from dlplacer.solvers.decomposition.segments import find_segments
+from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+def _layers(count: int) -> Instance:
+    """Layers of two branches on a machine of which no two devices can be swapped."""
+    times: dict[str, float] = {"j0": 1}
+    edges = []
+    for layer in range(count):
+        joint, left, right, after = f"j{layer}", f"a{layer}", f"b{layer}", f"j{layer + 1}"
+        times |= {left: 8, right: 9, after: 1}
+        edges += [(joint, left, 2), (joint, right, 2), (left, after, 2), (right, after, 2)]
+    devices = tuple(Device(f"d{number}") for number in range(3))
+    links = (Link("d0", "d1", 1), Link("d1", "d2", 2), Link("d0", "d2", 0.5))
+    return build_instance(build_problem(make_graph(times, edges), Topology(devices, (), links), Options()))
+
+
+def _chain(instance: Instance) -> SegmentChain:
+    last = max(range(instance.op_count), key=lambda op: lower_bounds(instance).head[op])
+    chain = SegmentChain.of(instance, find_segments(instance, last), one_worker()).with_traffic()
+    chain.budget = one_worker()
+    return chain
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_each_layer_begins_where_the_last_one_ended(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_large:
+        monkeypatch.setattr(series_module, "_LISTED_UP_TO", 10)
+    instance = _layers(20)
+    chain = _chain(instance)
+    assert chain.repeats or not chain.open
+    found = low_traffic(chain, 0.0, 0.12, 0)
+    assert len(found) == (1 if is_large else 3)
+    for schedule in found:
+        assert not broken_rules(instance, schedule)
+        assert not broken_transfers(instance, schedule)
+    # d1 and d2 share the quickest link: j 1, 1 there, b 9 or 1 there and back beside a 8, 11 in all; 20 layers of that,
+    # the last j, and a tick where the first layer ends elsewhere. What the best schedules of all layers, whatever their
+    # devices, are put together to is 279.
+    assert min(schedule.makespan for schedule in found) <= 20 * 11 + 2
+    assert min(schedule.makespan for schedule in chain.candidates()) > 20 * 13
+
+
+def test_equal_layers_in_equal_surroundings_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dlplacer.solvers.decomposition.low_traffic import _LowTraffic
+
+    asked = []
+    solve = _LowTraffic._solve
+
+    def count(self: _LowTraffic, *question: object) -> object:
+        asked.append(question)
+        return solve(self, *question)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_LowTraffic, "_solve", count)
+    assert low_traffic(_chain(_layers(40)), 0.0, 0.12, 0)
+    # The first, those behind it on at most three devices, and the last.
+    assert len(asked) <= 5
