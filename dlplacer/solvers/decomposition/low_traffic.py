@@ -136,7 +136,8 @@ class _LowTraffic:
         """
         first, last = (instance.block[op] for op in (0, instance.op_count - 1))
         decided.setdefault(first, best.device[0])
-        several = (self._improved(instance, kept, best) for kept in (decided | {last: decided[first]}, decided))
+        returns = {last: decided[first]} if decided[first] in instance.allowed[-1] else {}
+        several = (self._improved(instance, kept, best) for kept in (returns | decided, decided))
         found = [schedule for schedule in several if schedule is not None]
         least = min((schedule.makespan for schedule in found), default=0)
         return next((schedule for schedule in found if schedule.makespan <= (1 + _CLOSING) * least), best)

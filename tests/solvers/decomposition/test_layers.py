@@ -3,15 +3,21 @@
 import pytest
 from solvers.helpers import broken_rules, broken_transfers, make_graph, one_worker
 
+import dlplacer.solvers.decomposition.low_traffic as low_traffic_module
 import dlplacer.solvers.decomposition.series as series_module
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.low_traffic import low_traffic
+from dlplacer.solvers.decomposition.low_traffic import _LowTraffic, low_traffic
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+@pytest.fixture(autouse=True)
+def _short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_traffic_module, "_AGAIN_S", 0.05)
 
 
 def _layers(count: int) -> Instance:
@@ -53,9 +59,21 @@ def test_each_layer_begins_where_the_last_one_ended(is_large: bool, monkeypatch:
     assert min(schedule.makespan for schedule in chain.candidates()) > 20 * 13
 
 
-def test_equal_layers_in_equal_surroundings_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dlplacer.solvers.decomposition.low_traffic import _LowTraffic
+@pytest.mark.parametrize("end", [None, 2])
+def test_what_is_decided_of_a_layer_is_kept(end: int | None) -> None:
+    chain = _chain(_layers(20))
+    layer = chain.series[5].instance
+    best, traffic = chain.incumbents[layer].best, chain.instance.traffic
+    assert best is not None
+    assert traffic is not None
+    decided = {layer.block[0]: 0} | ({} if end is None else {layer.block[-1]: end})
+    found = _LowTraffic(chain, traffic, 0)._closed(layer, decided, best)
+    assert found.device[0] == 0
+    assert found.device[-1] in ((0, 1, 2) if end is None else (end,))
+    assert not broken_rules(layer, found)
 
+
+def test_equal_layers_in_equal_surroundings_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     solve = _LowTraffic._solve
 
