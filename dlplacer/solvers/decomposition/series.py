@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.segment_order import in_segment_order
+from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
@@ -75,7 +76,12 @@ class SegmentChain:
         chain.budget = budget
         joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
         chain.alone = [Series((number,), segments[number].instance) for number in sorted(joined)]
-        for part in (*(entry.instance for entry in segments), *(entry.instance for entry in chain.series)):
+        for segment in segments:
+            if segment.instance not in chain.bounds:
+                found = lower_bounds(segment.instance, _BOUND_S)
+                ticks = max(found.makespan, ticks_with_idle_ends(segment, found))
+                chain.bounds[segment.instance] = replace(found, makespan=ticks)
+        for part in (entry.instance for entry in chain.series):
             if part not in chain.bounds:
                 chain.bounds[part] = lower_bounds(part, _BOUND_S)
         for series in (*chain.alone, *chain.series):

@@ -17,7 +17,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
+from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends, ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
@@ -127,6 +127,20 @@ def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_segment() -> None:
     # These rows alone say it all. Apart, say u and a on d0: b starts at 1 + 2 on d1, and v no earlier than 3 + 6 there.
     # By work alone it would be 7; on one device it is 1 + 12.
     assert solver.objective_value == 9
+
+
+def test_idle_ends_bound_a_segment_without_a_search() -> None:
+    # u 1, six branches of 4, then v, on three devices. Two devices but u's get their first branch at 1 + 2 and send the
+    # last one's tensor for 3: 1 + 24 and twice 3 + 3, over three devices. By work alone 9, on two of them (25 + 6) ÷ 2.
+    branches = "abcdef"
+    edges = [*(("u", name, 2) for name in branches), *((name, "v", 3) for name in branches)]
+    graph = make_graph({"u": 1, **dict.fromkeys(branches, 4), "v": 1}, edges)
+    instance = make_instance(graph, make_machine(3))
+    (segment,) = find_segments(instance, graph.index["v"])
+    bounds = lower_bounds(segment.instance)
+    assert ticks_with_idle_ends(segment, bounds) == -(-(25 + 2 * 6) // 3) == 13
+    assert bounds.makespan < 13
+    assert _chain(instance).incumbents[segment.instance].bound >= 13
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
