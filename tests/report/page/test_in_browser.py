@@ -187,6 +187,7 @@ def test_an_interval_has_totals_per_kind_and_device(page: Browser) -> None:
     longest = max(kinds, key=lambda kind: kinds[kind])
     assert longest in details(page)
     page.find("[data-name=Totals]").click()
+    page.settled()  # rows are drawn with the next frame
     assert longest in page.find("#tab .row").text
     page.keys("\ue00c")
     assert page.run("return state.interval") is None
