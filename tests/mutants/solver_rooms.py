@@ -103,9 +103,16 @@ SOLVERS = (
     Mutant(
         "solvers/decomposition/segment_rows.py",
         "idle ends of a segment cost nothing",
-        "                if 0 < lost < FAR:",
+        "                if lost:",
         "                if False:",
         ("solvers/decomposition", "solvers/test_default_method.py"),
+    ),
+    Mutant(
+        "solvers/decomposition/segment_rows.py",
+        "the first device of a segment idles at its ends as well",
+        "(used - 1) * lost",
+        "used * lost",
+        ("solvers/decomposition",),
     ),
     Mutant(
         "solvers/bounds/one_machine.py",
