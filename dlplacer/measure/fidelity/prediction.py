@@ -1,15 +1,14 @@
 """A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from statistics import fmean
 
 from torch import nn
 
-from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
@@ -17,6 +16,7 @@ from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
 from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
+from dlplacer.measure.fidelity.slot_copies import slot_copies
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
 from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
@@ -161,13 +161,13 @@ class Predictor:
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
-        # A slot's bytes are timed with their reading by another core.
-        if not self._placed.takes_turns and not self._are_processes:
-            for op, extra_s in self._reads_s.items():
-                known[op] += extra_s
+        extra = self._copies_s if self._are_processes else {} if self._placed.takes_turns else self._reads_s
+        for op, extra_s in extra.items():
+            known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
         if self._are_processes:
-            graph = _without_bytes_from(self._shared, graph)
+            # Cores copy, so that is time of their ops; what is left for the links is waiting.
+            graph = replace(graph, edges=tuple(replace(edge, bytes=0) for edge in graph.edges))
             return replay_plan(self._plan, graph, self._linked_by_slots(), dispatch_s, self._slot_s)
         replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
         return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
@@ -185,6 +185,13 @@ class Predictor:
     def _are_processes(self) -> bool:
         return bool(self._placed.processes.used) and self._group.slots is not None
 
+    @cached_property
+    def _copies_s(self) -> dict[str, float]:
+        """Op → seconds that it pays for what crosses processes."""
+        slots, first = self._group.slots, next(iter(self._devices))
+        assert slots is not None
+        return slot_copies(self._plan, self._captured.executable, first, self._shared, slots.write.s_per_byte)
+
     @property
     def _slot_s(self) -> float:
         """Seconds for which a device that is a process is busy with a tensor that it hands over or takes."""
@@ -192,18 +199,10 @@ class Predictor:
         return 0.0 if slots is None else slots.busy_s
 
     def _linked_by_slots(self) -> Topology:
-        """The devices of this process as processes, which copy tensors into memory that they share.
-
-        For half of a hand-over each of both cores is busy (`_slot_s`); for the rest it may do other things.
-        """
+        """The devices of this process as processes: for half of a hand-over each of both cores is busy (`_slot_s`)."""
         slots, topology = self._group.slots, self._group.topology
         assert slots is not None
-        s_per_byte = slots.write.s_per_byte
-        links = [
-            replace(link, latency_s=slots.busy_s, bytes_per_s=1 / s_per_byte if s_per_byte else link.bytes_per_s)
-            for link in topology.links
-        ]
-        return replace(topology, links=tuple(links))
+        return replace(topology, links=tuple(replace(link, latency_s=slots.busy_s) for link in topology.links))
 
     def _turns(self) -> list[int | None]:
         """The used devices of all processes: the position among this one's devices, None for another's."""
@@ -234,11 +233,6 @@ def used_devices(plan: Plan) -> set[str]:
         for device in working or set(plan.placement.values())
         if not any(part.startswith(NETWORK) for part in device.split("/"))
     }
-
-
-def _without_bytes_from(ops: Collection[str], graph: OpGraph) -> OpGraph:
-    """The graph in which nothing that these ops bring in is copied."""
-    return replace(graph, edges=tuple(replace(edge, bytes=0) if edge.source in ops else edge for edge in graph.edges))
 
 
 def remote_reads_of(plan: Plan, reads: RemoteReads) -> dict[str, float]:

@@ -21,10 +21,10 @@ from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.device_processes import DeviceProcesses
 from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.processes.program_slots import ProgramSlots
+from dlplacer.runtime.processes.result_slot import taken
 from dlplacer.runtime.processes.shared_links import SharedLinks
 from dlplacer.runtime.processes.shared_tensors import SharedHomes, SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
-from dlplacer.runtime.processes.slot import own_copy
 from dlplacer.runtime.processes.worker import FIRST_DONE, WORDS_EACH, StepPrograms, keep_values
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.program import Program
@@ -166,20 +166,18 @@ class ForkedStep:
         return None
 
     def _results(self, number: int) -> dict[str, dict[str, Any]]:
-        """Device → what the caller gets from there, copied while the workers go on; without the rest if one has failed.
-
-        The copies are the caller's own: the next step writes where the tensors lie.
-        """
-        found: dict[str, dict[str, Any]] = {name: {} for name in self._away}
+        """Device → what the caller gets from there, while the workers go on; without the rest if one has failed."""
+        found: dict[str, dict[str, Any]] = {name: {} for name in self._slots.results[number]}
         with torch.no_grad(), contextlib.suppress(AbortedError):
             for name, slots in self._slots.results[number].items():
                 for tensor, slot in slots.items():
-                    value = slot.get(self.group.run, self.group.watch)
-                    found[name][tensor] = None if value is None else own_copy(value)
+                    found[name][tensor] = taken(slot, self.group.run, self.group.watch)
         return found
 
     def _asked(self, number: int, state: ProcessState) -> dict[str, Any]:
         asked: dict[str, Any] = {"program": number, "state": state.number}
+        if used := self._slots.used_results(number):
+            asked["used"] = used
         if number == 0:
             asked |= {"seed": state.inputs.seed, "step": state.inputs.step}
             if state.inputs.numbers:
@@ -211,7 +209,9 @@ class ForkedStep:
                 marks, origins = answer["marks"], answer["origins"]
                 state.timeline[name] = DeviceTimeline([*map(tuple, marks)], [*map(tuple, origins)])
             state.values[name].update(results[name])
-        keep_values(state.values[self._first], self._slots)
+        own = results[self._first]
+        state.values[self._first].update(own)
+        keep_values(state.values[self._first], self._slots, own)
         for op in self._changed[number]:
             # What a worker changes in place, autograd's counters here do not see.
             torch.autograd.graph.increment_version(state.inputs.bound[op])

@@ -1,7 +1,7 @@
 """Which tensors of a step's programs cross processes, and a slot for each."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +10,11 @@ import torch
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.processes.result_slot import AnySlot, ResultSlot
 from dlplacer.runtime.processes.shared_memory import SharedMemory
 from dlplacer.runtime.processes.shared_tensors import SharedHomes
 from dlplacer.runtime.processes.slot import TensorSlot
-from dlplacer.runtime.program.actions import Action, Compute, Send
+from dlplacer.runtime.program.actions import Action, Compute, Recv, Send
 from dlplacer.runtime.program.program import Program
 
 BROUGHT_IN = ("input", "tangent")
@@ -34,12 +35,13 @@ class ProgramSlots:
         [program] → device → op that brings a tensor in → its slot.
     results
         [program] → device → tensor that the caller gets → its slot; on its way between devices too if it is made there.
+        For the caller's own device only what it receives.
     """
 
     memory: SharedMemory
-    crossing: Mapping[str, TensorSlot]
+    crossing: Mapping[str, AnySlot]
     inputs: tuple[Mapping[str, Mapping[str, TensorSlot]], ...]
-    results: tuple[Mapping[str, Mapping[str, TensorSlot]], ...]
+    results: tuple[Mapping[str, Mapping[str, AnySlot]], ...]
 
     @classmethod
     def of(
@@ -70,19 +72,31 @@ class ProgramSlots:
             }
             for program in programs
         ]
-        wanted = [sizes.get(tensor, 0) for tensor in sent]
+        names = Counter(name for table in returned for of_device in table.values() for name in of_device)
+        # A gradient may also be an output, which another program returns.
+        single = {name for name, count in names.items() if count == 1}
+        received = [_received(program, table, single, away) for program, table in zip(programs, returned, strict=True)]
+        lent = {name for table in received for of_device in table.values() for name in of_device}
+        wanted = [sizes.get(tensor, 0) for tensor in sent - lent]
         wanted += [sizes[executable.codes[op].value] for table in inputs for ops in table.values() for op in ops]
-        wanted += [sizes.get(name, 0) for table in returned for device in away for name in table[device]]
-        memory = SharedMemory(8 * extra_words + sum(map(TensorSlot.size_bytes, wanted)))
+        results = [sizes.get(name, 0) for table in returned for device in away for name in table[device]]
+        results += [sizes.get(name, 0) for name in lent]
+        size_bytes = sum(map(TensorSlot.size_bytes, wanted)) + sum(map(ResultSlot.size_bytes, results))
+        memory = SharedMemory(8 * extra_words + size_bytes)
         memory.take(8 * extra_words)
-        crossing = {tensor: TensorSlot(tensor, memory, sizes.get(tensor, 0), homes) for tensor in sorted(sent)}
+        crossing: dict[str, AnySlot] = {
+            tensor: ResultSlot(tensor, memory, sizes.get(tensor, 0))
+            if tensor in lent
+            else TensorSlot(tensor, memory, sizes.get(tensor, 0), homes)
+            for tensor in sorted(sent)
+        }
 
-        def of_result(name: str, computed: Collection[str]) -> TensorSlot:
+        def of_result(name: str, computed: Collection[str]) -> AnySlot:
             made = executable.producer[name]
             # A parameter that is returned must not be copied while its update goes on.
             if name in crossing and made in computed and executable.codes[made].role == "call":
                 return crossing[name]
-            return TensorSlot(name, memory, sizes.get(name, 0))
+            return (ResultSlot if name in single else TensorSlot)(name, memory, sizes.get(name, 0))
 
         return cls(
             memory,
@@ -99,14 +113,26 @@ class ProgramSlots:
                     device: {name: of_result(name, _computed(program, device)) for name in table[device]}
                     for device in away
                 }
-                for table, program in zip(returned, programs, strict=True)
+                | {device: {name: crossing[name] for name in found} for device, found in own.items()}
+                for table, program, own in zip(returned, programs, received, strict=True)
             ),
         )
 
-    def sent_by(self, device: str) -> dict[str, TensorSlot]:
-        """Tensor → its slot, of all that a device sends in `with_results_sent`."""
-        own = {name: slot for table in self.results for name, slot in table[device].items()}
-        return {**own, **self.crossing}
+    def used_results(self, number: int) -> list[str]:
+        """Results that somebody still uses where the last run of a program has put them."""
+        slots = [entry for table in self.results[number].values() for entry in table.items()]
+        return [name for name, slot in slots if isinstance(slot, ResultSlot) and slot.look()]
+
+    def note_used(self, number: int, used: Collection[str]) -> None:
+        """Hear from the caller's process what `used_results` has found there."""
+        for table in self.results[number].values():
+            for name, slot in table.items():
+                if isinstance(slot, ResultSlot):
+                    slot.is_used = name in used
+
+    def results_of(self, device: str) -> dict[str, AnySlot]:
+        """Tensor → its slot, of all that the caller gets from a device."""
+        return {name: slot for table in self.results for name, slot in table[device].items()}
 
 
 def with_results_sent(
@@ -132,6 +158,24 @@ def with_results_sent(
 
 def _all(programs: Sequence[Program]) -> Iterable[Sequence[object]]:
     return (actions for program in programs for actions in program.actions.values())
+
+
+def _received(
+    program: Program, returned: Mapping[str, Sequence[str]], single: Collection[str], away: Collection[str]
+) -> dict[str, list[str]]:
+    """The caller's device → what it gets from another one and returns."""
+    return {
+        device: [
+            action.tensor
+            for action in actions
+            if isinstance(action, Recv)
+            and action.source in away
+            and action.tensor in single
+            and action.tensor in returned[device]
+        ]
+        for device, actions in program.actions.items()
+        if device not in away
+    }
 
 
 def _computed(program: Program, device: str) -> list[str]:

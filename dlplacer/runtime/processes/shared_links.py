@@ -1,9 +1,11 @@
 """What the executors of several processes hand each other: slots in shared memory."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from dlplacer.runtime.processes.slot import TensorSlot, Watch
+from dlplacer.runtime.processes.result_slot import AnySlot
+from dlplacer.runtime.processes.slot import Watch
 
 
 class SharedLinks:
@@ -12,11 +14,13 @@ class SharedLinks:
     Parameters
     ----------
     slots
-        Tensor → its slot.
+        Tensor on its way between devices → its slot.
     watch
         Called while a receiver sleeps; raises if the run has failed.
     failed
         Called when something has failed here.
+    results
+        Tensor that only the caller gets → its slot.
 
     Attributes
     ----------
@@ -26,9 +30,16 @@ class SharedLinks:
 
     on_device = False
 
-    def __init__(self, slots: Mapping[str, TensorSlot], watch: Watch, failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        slots: Mapping[str, AnySlot],
+        watch: Watch,
+        failed: Callable[[], None],
+        results: Mapping[str, AnySlot] = MappingProxyType({}),
+    ) -> None:
         self.run = 0
         self._slots = slots
+        self._sent = {**results, **slots}
         self._watch = watch
         self._failed = failed
 
@@ -37,7 +48,7 @@ class SharedLinks:
 
     def send(self, tensor: str, source: str, target: str, value: Any) -> None:  # noqa: ARG002
         """Write the tensor; once for all targets."""
-        self._slots[tensor].put(value, self.run)
+        self._sent[tensor].put(value, self.run)
 
     def receive(self, tensor: str, source: str, target: str) -> Any:  # noqa: ARG002
         """The tensor where its producer has written it."""

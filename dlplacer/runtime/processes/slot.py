@@ -92,6 +92,11 @@ class TensorSlot:
         self._number = 0
         self._run = 0
 
+    @property
+    def memory(self) -> torch.Tensor:
+        """Where copies lie, as bytes."""
+        return self._bytes
+
     @staticmethod
     def size_bytes(capacity_bytes: int) -> int:
         """What a slot takes of the memory."""

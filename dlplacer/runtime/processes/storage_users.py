@@ -26,3 +26,8 @@ def shared_outside(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
         if torch._C._storage_Use_Count(storages[place]._cdata) > len(names) + 1:
             return next(iter(names.values()))
     return None
+
+
+def users(tensor: torch.Tensor) -> int:
+    """How many tensors use the storage of one, and this call."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -1,7 +1,7 @@
 """A worker process: runs one device's part of the programs of a step whenever the caller's process asks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -64,7 +64,7 @@ class ProcessWorker:
         self._words = shared.slots.memory.words
         self._done = FIRST_DONE + WORDS_EACH * number
         self._bound = shared.bound
-        self._links = SharedLinks(shared.slots.sent_by(name), self._watch, self._fail)
+        self._links = SharedLinks(shared.slots.crossing, self._watch, self._fail, shared.slots.results_of(name))
         programs = [
             with_results_sent(program, name, results[name], shared.executable, caller)
             for program, results in zip(shared.programs, shared.slots.results, strict=True)
@@ -114,6 +114,7 @@ class ProcessWorker:
 
     def _run(self, asked: Mapping[str, Any]) -> StepState:
         number, run = asked["program"], asked["run"]
+        self._slots.note_used(number, asked.get("used", ()))
         executor = self._executors[number]
         arrived = {op: slot.get(run, self._watch) for op, slot in self._slots.inputs[number][self._name].items()}
         if number == 0:
@@ -144,9 +145,15 @@ class ProcessWorker:
         self._words[FAILED] = self._links.run
 
 
-def keep_values(values: dict[str, Any], slots: ProgramSlots) -> None:
-    """Replace what lies in slots, or is a view of it, by copies: the next run of the programs writes there."""
+def keep_values(values: dict[str, Any], slots: ProgramSlots, lent: Collection[str] = ()) -> None:
+    """Replace what lies in slots, or is a view of it, by copies: the next run of the programs writes there.
+
+    Parameters
+    ----------
+    lent
+        Values that no run writes to while they are used.
+    """
     holds = slots.memory.holds
     for name, value in values.items():
-        if isinstance(value, torch.Tensor) and holds(value):
+        if name not in lent and isinstance(value, torch.Tensor) and holds(value):
             values[name] = own_copy(value)
