@@ -60,6 +60,16 @@ def test_short_steps_are_tried_for_a_time_or_a_number_of_steps():
     assert tried(TrialParameters(timed_s=0))[0].choice.used is False
 
 
+def test_processes_that_are_disturbed_half_of_the_time_are_known_by_the_rest():
+    """What else runs takes one of two cores from them; threads of one interpreter hardly need the second."""
+    trial, steps = ProcessTrial("auto", 100), 0
+    while trial.choice.used is None and steps < 1000:
+        processes, steps = trial.wants_processes, steps + 1
+        trial.took(processes, (7e-3 if steps % 10 < 6 else 3e-3) if processes else 6e-3)
+    assert trial.choice.used
+    assert (trial.choice.threads_s, trial.choice.processes_s) == (6e-3, 3e-3)
+
+
 def test_large_ops_are_not_tried():
     trial, taken = decided(0.1, 0.01)
     assert trial.choice.used is False
