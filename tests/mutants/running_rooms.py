@@ -180,9 +180,30 @@ PLACED = (
         "LostRankError.__name__: 0",
         ("runtime/distributed/test_processes.py",),
     ),
+    Mutant(
+        "runtime/processes/result_slot.py",
+        "a gradient is written over while somebody uses it",
+        "users(self._first.memory) > self._unused_count",
+        "False",
+        ("runtime/processes/test_result_slot.py",),
+    ),
+    Mutant(
+        "runtime/processes/worker.py",
+        "a worker does not hear which results are used",
+        'self._slots.note_used(number, asked.get("used", ()))',
+        "self._slots.note_used(number, ())",
+        ("runtime/processes/test_result_slot.py",),
+    ),
 )
 
 MEASURE = (
+    Mutant(
+        "measure/fidelity/slot_copies.py",
+        "who reads a tensor of another process pays nothing",
+        "found[first] += s_per_byte / 2 * moved.bytes",
+        "found[first] += 0.0",
+        ("measure/fidelity/test_slot_copies.py",),
+    ),
     Mutant(
         "measure/fidelity/alternation.py",
         "variants are timed in the same order every time",
