@@ -183,8 +183,8 @@ PLACED = (
     Mutant(
         "runtime/processes/result_slot.py",
         "a gradient is written over while somebody uses it",
-        "users(self._first.memory) > self._unused_count",
-        "False",
+        "self.is_used = self._first.is_used",
+        "self.is_used = False",
         ("runtime/processes/test_result_slot.py",),
     ),
     Mutant(

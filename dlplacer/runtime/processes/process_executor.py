@@ -209,7 +209,7 @@ class ForkedStep:
                 marks, origins = answer["marks"], answer["origins"]
                 state.timeline[name] = DeviceTimeline([*map(tuple, marks)], [*map(tuple, origins)])
             state.values[name].update(results[name])
-        own = results[self._first]
+        own = results.get(self._first, {})
         state.values[self._first].update(own)
         keep_values(state.values[self._first], self._slots, own)
         for op in self._changed[number]:

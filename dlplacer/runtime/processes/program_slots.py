@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +63,7 @@ class ProgramSlots:
             What all processes see and need not copy on its way between devices.
         """
         sizes = _capacities(graph, executable)
-        sent = {action.tensor for actions in _all(programs) for action in actions if isinstance(action, Send)}
+        sent = set[str]().union(*map(_sent, programs))
         returned = _returned(executable, programs)
         inputs = [
             {
@@ -73,8 +73,9 @@ class ProgramSlots:
             for program in programs
         ]
         names = Counter(name for table in returned for of_device in table.values() for name in of_device)
+        sends = Counter(name for program in programs for name in _sent(program))
         # A gradient may also be an output, which another program returns.
-        single = {name for name, count in names.items() if count == 1}
+        single = {name for name, count in names.items() if count == 1 and sends[name] <= 1}
         received = [_received(program, table, single, away) for program, table in zip(programs, returned, strict=True)]
         lent = {name for table in received for of_device in table.values() for name in of_device}
         wanted = [sizes.get(tensor, 0) for tensor in sent - lent]
@@ -156,8 +157,8 @@ def with_results_sent(
     return Program({**program.actions, device: tuple(actions)})
 
 
-def _all(programs: Sequence[Program]) -> Iterable[Sequence[object]]:
-    return (actions for program in programs for actions in program.actions.values())
+def _sent(program: Program) -> set[str]:
+    return {action.tensor for actions in program.actions.values() for action in actions if isinstance(action, Send)}
 
 
 def _received(

@@ -7,7 +7,6 @@ import torch
 from dlplacer.runtime.devices.base import Value
 from dlplacer.runtime.processes.shared_memory import SharedMemory
 from dlplacer.runtime.processes.slot import TensorSlot, Watch, own_copy
-from dlplacer.runtime.processes.storage_users import users
 
 
 class ResultSlot:
@@ -25,7 +24,6 @@ class ResultSlot:
     def __init__(self, name: str, memory: SharedMemory, capacity_bytes: int) -> None:
         self._first, self._second = (TensorSlot(name, memory, capacity_bytes) for _ in range(2))
         self.is_used = False
-        self._unused_count: int | None = None
 
     @staticmethod
     def size_bytes(capacity_bytes: int) -> int:
@@ -34,7 +32,7 @@ class ResultSlot:
 
     def look(self) -> bool:
         """See whether somebody still uses what the caller got last; asked before every run."""
-        self.is_used = self._unused_count is not None and users(self._first.memory) > self._unused_count
+        self.is_used = self._first.is_used
         return self.is_used
 
     def put(self, value: Value, run: int) -> None:
@@ -48,10 +46,9 @@ class ResultSlot:
     def take(self, run: int, watch: Watch) -> Any:
         """The tensor of a run for the caller to keep, once it is there."""
         value = self.get(run, watch)
-        if self.is_used:
-            return None if value is None else own_copy(value)
-        self._unused_count = users(self._first.memory)
-        return None if value is None else _alike(value)
+        if value is None:
+            return None
+        return own_copy(value) if self.is_used else _alike(value)
 
 
 AnySlot = TensorSlot | ResultSlot

@@ -10,6 +10,7 @@ from dlplacer.core.errors import RunError
 from dlplacer.runtime.devices.base import Value
 from dlplacer.runtime.processes.shared_memory import ALIGNMENT, SharedMemory, rounded_up
 from dlplacer.runtime.processes.shared_tensors import SharedHomes
+from dlplacer.runtime.processes.storage_users import users
 
 SPINS = 15_000
 """Looks at a word before its reader sleeps between two: about a millisecond. A nap ends up to 0.1 ms late; with a fifth
@@ -72,6 +73,7 @@ class TensorSlot:
         "_homes",
         "_layout",
         "_number",
+        "_own_users",
         "_place",
         "_run",
         "_view",
@@ -89,13 +91,14 @@ class TensorSlot:
         self._layout: Layout | None = None
         self._copied = True
         self._view: Value = None
+        self._own_users = users(self._bytes)
         self._number = 0
         self._run = 0
 
     @property
-    def memory(self) -> torch.Tensor:
-        """Where copies lie, as bytes."""
-        return self._bytes
+    def is_used(self) -> bool:
+        """Whether a tensor besides this slot's own uses the memory where copies lie."""
+        return users(self._bytes) > self._own_users
 
     @staticmethod
     def size_bytes(capacity_bytes: int) -> int:
@@ -188,6 +191,9 @@ class TensorSlot:
         elements = self._bytes[begin : begin + size_bytes].view(dtype)
         self._view = elements.as_strided(shape, strides, elements.storage_offset())
         self._layout = layout
+        del elements
+        # A new layout comes only where nobody else looks at the memory: views may have bases of their own.
+        self._own_users = users(self._bytes)
 
 
 def own_copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,5 +29,7 @@ def shared_outside(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
 
 
 def users(tensor: torch.Tensor) -> int:
-    """How many tensors use the storage of one, and this call."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+    """How many tensors use the storage of one, itself included."""
+    storage = tensor.untyped_storage()
+    # The object that stands for the storage in Python uses it too.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1

@@ -46,6 +46,19 @@ def test_what_is_kept_stays_as_it_is():
     assert not slot.look()
 
 
+def test_what_used_the_memory_only_for_a_while_hides_nobody():
+    """As a view that the caller's own ops have made, and that is dropped or copied after the step."""
+    slot, _ = _slot(480)
+    slot.put(torch.zeros(120), 1)
+    view = slot.get(1, never)[7:]
+    kept = slot.take(1, never)
+    del view
+    assert slot.look()
+    slot.put(torch.ones(120), 2)
+    assert slot.take(2, never).sum() == 120
+    assert not kept.any()
+
+
 def test_every_kind_of_tensor_comes_as_it_is():
     slot, _ = _slot(2000)
     for run, tensor in enumerate([*TENSORS.values(), None, *TENSORS.values()], start=1):
