@@ -227,20 +227,21 @@ def single_device_s(problem: Problem) -> float | None:
         except InputError:
             # An op that is pinned needs a time on its own device alone.
             return None
-    return min((_seconds(free, single) for single in singles(free)), default=None)
+    found = singles(free)
+    if dispatch_of(free.topology).delays:
+        return min((_dispatched_s(free, single) for single in found), default=None)
+    types = {free.topology.devices[single.device[0]].type for single in found}
+    return min((sum(op.time_on(name) or 0.0 for op in free.graph.ops) for name in types), default=None)
 
 
-def _seconds(problem: Problem, single: ProblemSchedule) -> float:
-    """Of a schedule on one device."""
-    if dispatch_of(problem.topology).delays:
-        return max(entry.end_s for entry in replay(problem, single.device, single.order)[0])
-    device_type = problem.topology.devices[single.device[0]].type
-    return sum(op.time_on(device_type) or 0.0 for op in problem.graph.ops)
+def _dispatched_s(problem: Problem, single: ProblemSchedule) -> float:
+    """Seconds of a schedule on one device, which waits for its process."""
+    return max(entry.end_s for entry in replay(problem, single.device, single.order)[0])
 
 
 def _single_under_dispatch(problem: Problem, budget: Budget) -> Outcome:
     """The single device that is best when it waits for its process: another one may be best when none does."""
-    best = min(singles(problem), key=partial(_seconds, problem), default=None)
+    best = min(singles(problem), key=partial(_dispatched_s, problem), default=None)
     return replace(METHODS["single"](problem, budget), schedule=best)
 
 

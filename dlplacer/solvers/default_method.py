@@ -72,10 +72,11 @@ class DefaultParams:
         Seconds left from which annealing's code is compiled meanwhile, once for all on a machine.
     compiled_from, compiled_share
         Ops above which heuristics in machine code come first, and their share.
-    compiled_from_s, loaded_from_s
-        Seconds left from which they are worth their compilation, and their loading where the code is kept from an
-        earlier process: they take 1.0 s for 6,000 ops on eight devices, 1.4 to 1.6 for 10,000, where list schedules in
-        Python find nothing within a limit of 5 s and the plan was that of one device, 4.6 to 8 times as long.
+    compiled_from_s
+        Seconds left from which they are worth their compilation. Where the code is kept from an earlier process they
+        begin whatever is left: with loading they take 1.1 s for 6,000 ops on eight devices, 1.6 for 10,000, where list
+        schedules in Python find nothing within a limit of 1 s and the plan was that of one device, 2.6 to 8 times as
+        long.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -103,7 +104,6 @@ class DefaultParams:
     compiled_from: int = 2000
     compiled_from_s: float = 12.0
     compiled_share: float = 0.1
-    loaded_from_s: float = 1.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -246,7 +246,7 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
     """
     left_s = incumbent.budget.for_first.left_s
     worth = instance.traffic is not None and instance.op_count > PARAMS.compiled_from and instance.device_count > 1
-    if not worth or left_s < (PARAMS.loaded_from_s if is_kept("greedy.greedy") else PARAMS.compiled_from_s):
+    if not worth or not left_s or (left_s < PARAMS.compiled_from_s and not is_kept("greedy.greedy")):
         return False
     from dlplacer.solvers.local_search.greedy import offer_greedy
 

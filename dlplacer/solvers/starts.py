@@ -15,6 +15,7 @@ from dlplacer.solvers.feasibility.explanation import require_placement
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import within
 
@@ -44,9 +45,14 @@ class StartParams:
     timed_from
         Ops × devices up to which the first two run whatever they take, as no plan at all is worse than a late one.
         Above it a list schedule foretells all of them.
-    pace_s
-        Seconds of a list schedule per op and device, at least. Where list schedules in machine code are known and this
-        is more than `share`, none begins early: on 106,000 ops and four devices two were cut off after 9 s.
+    pace_s, pace_spread
+        Seconds of a list schedule per op and device, at least, and the factor up to which it may take more (2.3 on a
+        cluster). Where list schedules in machine code are known and this is more than `share`, none begins early: on
+        106,000 ops and four devices two were cut off after 9 s.
+    quick_below
+        Cost, in list schedules, below which a heuristic places first and schedules once. One of these comes first where
+        a list schedule might not end in time: on 6,000 ops and a cluster of eight devices it takes 3.2 s, a partition
+        0.35.
     placement_share
         For a placement by itself, where the heuristics find no room.
     """
@@ -57,6 +63,8 @@ class StartParams:
     late_share: float = 0.3
     timed_from: int = 2000
     pace_s: float = 3e-5
+    pace_spread: float = 2.5
+    quick_below: float = 0.5
     placement_share: float = 0.25
 
 
@@ -130,23 +138,25 @@ class StartSearch:
         ----------
         hurry
             Whether list schedules are known already: then the first heuristic gets no more time than all of them, and
-            none any where it would be cut off.
+            none any where it would be cut off. Where they are not and one might not end in time, a quick one is first.
         """
         budget = self._incumbent.budget
         began, left_s = time.monotonic(), budget.left_s
         foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
         late = hurry and self._incumbent.best is not None and foretold_s > PARAMS.share * left_s
+        might_end = PARAMS.pace_spread * foretold_s <= budget.for_first.left_s
+        asked = [] if hurry or might_end or self._sure > 1 else self._ask_quick(foretold_s)
         pace = foretold_s if late else float("inf")
         for number, (cost, _) in enumerate(self._starts):
+            if number in asked:
+                continue
             run = _Run(number, self._attempts(number), cost * pace)
             if late:
                 self._waiting.append(run)
             elif number < self._sure:
                 share = PARAMS.share if hurry else PARAMS.first_share
-                allowed = budget if number or hurry else budget.for_first
-                self._incumbent.budget = allowed
-                self._ask(run, began + share * left_s + allowed.deadline - budget.deadline)
-                self._incumbent.budget = budget
+                allowed = budget if number or asked or hurry else budget.for_first
+                self._ask_within(run, allowed, began + share * left_s + allowed.deadline - budget.deadline)
                 # The first may load libraries; a pace too slow leaves out what there is time for.
                 pace = min(pace, run.expected_s / cost)
             else:
@@ -156,6 +166,16 @@ class StartSearch:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
             self._go_on(self._incumbent.budget.deadline, self._incumbent.budget.deadline)
+
+    def _ask_quick(self, foretold_s: float) -> list[int]:
+        """One schedule of each that is quick, until one is better than all ops on one device; those that were asked."""
+        budget, asked = self._incumbent.budget.for_first, []
+        known = self._incumbent.best
+        for number, (cost, _) in enumerate(self._starts):
+            if cost < PARAMS.quick_below and self._incumbent.best is known:
+                self._ask_within(_Run(number, self._attempts(number), cost * foretold_s), budget, budget.deadline)
+                asked.append(number)
+        return asked
 
     def go_on(self) -> None:
         """Those that there was no time for, and those that found no room, on a placement that has it."""
@@ -180,6 +200,12 @@ class StartSearch:
             else:
                 late.append(run)
         self._waiting += late
+
+    def _ask_within(self, run: _Run, budget: Budget, until: float) -> None:
+        """One schedule of a heuristic, in a budget of its own."""
+        own, self._incumbent.budget = self._incumbent.budget, budget
+        self._ask(run, until)
+        self._incumbent.budget = own
 
     def _ask(self, run: _Run, until: float) -> None:
         """One schedule of a heuristic; it waits for its next turn unless that was its last.

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from threading import Event
 
 import pytest
 from benchmarks.families import FAMILIES
@@ -31,6 +32,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import surrogates
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence
+from dlplacer.solvers.local_search import greedy
 from dlplacer.solvers.methods import METHODS
 
 _FOREVER_S = 1e6
@@ -59,6 +61,22 @@ def test_the_time_limit_ends_the_search_with_the_best_plan() -> None:
 def test_a_budget_that_is_over_still_gives_a_plan() -> None:
     outcome = METHODS["ilp"](_hard(), one_worker(0.0))
     assert outcome.schedule is not None
+
+
+@pytest.mark.parametrize(
+    ("kept", "seconds", "asked"), [(True, 0.5, True), (False, 0.5, False), (False, 14.0, True), (True, 0.0, False)]
+)
+def test_list_schedules_in_machine_code_come_first_where_it_is_kept_or_time_is_left(
+    monkeypatch: pytest.MonkeyPatch, kept: bool, seconds: float, asked: bool
+) -> None:
+    problem = build_problem(FAMILIES["layered"](2100, 0, 1.0), star(2), Options())
+    offered = Event()
+    monkeypatch.setattr(default_method, "is_kept", lambda *names: kept)
+    monkeypatch.setattr(greedy, "offer_greedy", lambda *given: offered.set())
+    monkeypatch.setattr(default_method, "_search", lambda *given, **named: None)
+    monkeypatch.setattr(default_method, "_go_on", lambda *given: None)
+    METHODS["ilp"](problem, one_worker(seconds))
+    assert offered.is_set() == asked
 
 
 @pytest.mark.parametrize("after_s", [0.05, 0.7])
