@@ -32,8 +32,10 @@ class LocalSearchParams:
     most_growth
         So many times as many moves at most from one look at the clock to the next, from one on: a trial may be given up
         at once, or run the whole sequence, which takes a tenth of a second on large graphs.
-    cycles
-        Times that the search is warmed up again, from the best schedule of all chains.
+    cycles, patience
+        Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
+        nothing: with one Inception's training step on eight GPUs ended 0.06, 0.15 and 0.29 % above its bound after a
+        minute, with two 0.06 three times and 0.14.
     greedy_share
         Of a cycle, for list schedules to begin with.
     """
@@ -45,6 +47,7 @@ class LocalSearchParams:
     chunk_share: float = 0.125
     most_growth: int = 8
     cycles: int = 4
+    patience: int = 2
     greedy_share: float = 0.25
 
 
@@ -73,7 +76,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     chains[0].go_on(0, 0.0, 0)
     began = time.monotonic()
     cycle_s = (stop_at - began) / PARAMS.cycles
-    trials, cycle, known, chunk_s = 1, 0, best.makespan, PARAMS.chunk_s
+    trials, cycle, known, chunk_s, fruitless = 1, 0, best.makespan, PARAMS.chunk_s, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
         while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
@@ -81,7 +84,8 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
             if passed >= PARAMS.cycles:
                 return
             if passed > cycle:
-                if known <= incumbent.best.makespan:
+                fruitless = fruitless + 1 if known <= incumbent.best.makespan else 0
+                if fruitless == PARAMS.patience:
                     return
                 cycle, known = int(passed), incumbent.best.makespan
                 _restart(chains)

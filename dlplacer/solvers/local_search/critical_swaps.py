@@ -32,13 +32,18 @@ def swap_critical(instance: Instance, incumbent: Incumbent, seconds: float) -> N
 
     Nothing where links are not contended.
     """
-    best = incumbent.best
+    if incumbent.best is not None:
+        swap_critical_of(instance, incumbent.best, incumbent, seconds)
+
+
+def swap_critical_of(instance: Instance, schedule: Schedule, incumbent: Incumbent, seconds: float) -> None:
+    """The same from a schedule that need not be the best one: that of another placement may lead further."""
     seconds = min(seconds, incumbent.budget.left_s)
-    if instance.traffic is None or best is None or incumbent.closed or seconds <= 0:
+    if instance.traffic is None or incumbent.closed or seconds <= 0:
         return
     stop_at = time.monotonic() + seconds
-    graph = DisjunctiveGraph(instance, best)
-    if graph.descend(stop_at) < best.makespan:
+    graph = DisjunctiveGraph(instance, schedule)
+    if graph.descend(stop_at) < schedule.makespan:
         incumbent.offer(graph.schedule())
 
 
