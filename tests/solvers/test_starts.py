@@ -143,7 +143,11 @@ def test_a_first_heuristic_that_loads_libraries_keeps_no_other_from_its_turn() -
 
 @pytest.mark.parametrize(
     ("limit_s", "order"),
-    [pytest.param(0.15, [1, 3, 0], id="hurry"), pytest.param(4.0, [0], id="time")],
+    [
+        pytest.param(0.15, [2, 1, 3, 0], id="hurry"),
+        pytest.param(0.05, [1, 3, 0], id="greater hurry"),
+        pytest.param(4.0, [0], id="time"),
+    ],
 )
 def test_quick_heuristics_come_first_where_a_list_schedule_might_not_end(limit_s: float, order: list[int]) -> None:
     problem = build_problem(FAMILIES["layered"](1000, 1, 1.0), star(3), dp.Options())
@@ -152,10 +156,10 @@ def test_quick_heuristics_come_first_where_a_list_schedule_might_not_end(limit_s
 
     def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
         asked.append(number)
-        # The first of the two quick ones finds nothing, which is no reason to do without the other.
+        # The first of two that place first finds nothing, which is no reason to do without the other.
         return None if number == 1 else in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
-    costs = [1.0, 0.4, 1.0, 0.4]
+    costs = [1.0, 0.4, 0.6, 0.4, 0.6]
     StartSearch(problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate(costs)]).run()
     assert asked[: len(order)] == order
     assert incumbent.best is not None
