@@ -138,7 +138,8 @@ class StartSearch:
         ----------
         hurry
             Whether list schedules are known already: then the first heuristic gets no more time than all of them, and
-            none any where it would be cut off. Where they are not and one might not end in time, quicker ones are first.
+            none any where it would be cut off. Where they are not and one might not end in time, quicker ones come
+            first.
         """
         budget = self._incumbent.budget
         began, left_s = time.monotonic(), budget.left_s
