@@ -40,9 +40,9 @@ class TransferSearchParams:
     bound_share
         Share of the time that is left for the bounds of the whole.
     swap_margin, swap_share
-        Schedules at most so much above the best get better orders, for this share of the time in all. Of four that the
-        rounds make up for Inception's training step on four GPUs, 0.9 to 1.3 % above the bound, the orders of one led
-        to 0.06 % and those of the others to 0.2 to 0.3.
+        Schedules at most so much above the best get better orders, for this share of the time in all. What the rounds
+        made up for Inception's training step on four GPUs was 0.9 to 1.4 % above the bound; better orders led to 0.06 %
+        from one and to 0.3 from another, whatever their moves were tried first.
     """
 
     advance_share: float = 0.5

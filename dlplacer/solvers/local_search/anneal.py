@@ -35,7 +35,7 @@ class LocalSearchParams:
     cycles, patience
         Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
         nothing: with one Inception's training step on eight GPUs ended 0.06, 0.15 and 0.29 % above its bound after a
-        minute, with two 0.06 three times and 0.14.
+        minute, with two 0.06 three times and 0.14; the seeds were not all the same.
     greedy_share
         Of a cycle, for list schedules to begin with.
     """
