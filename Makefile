@@ -57,4 +57,5 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 10 --timeout 60 -c constraints.txt -e '.[torch,plot,partition,onnx,nvml,examples,docs,test,lint]'
+	$(BIN)/python -m dlplacer.solvers.local_search.compile_ahead
 	touch $(READY)

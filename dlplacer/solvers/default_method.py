@@ -13,9 +13,14 @@ from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.master import MasterProblem
-from dlplacer.solvers.decomposition.segment_search import SegmentParams, segments_of, solve_segments, work_outside
+from dlplacer.solvers.decomposition.segment_search import (
+    SegmentParams,
+    SolvedSegments,
+    segments_of,
+    solve_segments,
+    work_outside,
+)
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
@@ -57,6 +62,8 @@ class DefaultParams:
         GPT-2's weight gradients are 27 % of its training step's work.
     master_share
         For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
+    anew_share
+        For placing segments anew after annealing: what is left then brought nothing on eight GPUs, nor did windows.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
     swap_share
@@ -93,6 +100,7 @@ class DefaultParams:
     sparse_from: float = 0.05
     sparse_from_ops: int = 2000
     master_share: float = 0.6
+    anew_share: float = 0.5
     restart_share: float = 0.1
     restarts: int = 150
     swap_share: float = 0.1
@@ -188,9 +196,9 @@ def _search(
         Whether the problem is a restricted one, of which plans count and bounds do not.
     """
     instance, surrogate, incumbent = _contract(problem, instance, surrogate or instance, incumbent)
-    bounds = _bound(problem, instance, incumbent)
+    solved = SolvedSegments(_bound(problem, instance, incumbent))
     working = sum(ticks > 0 for ticks in instance.longest)
-    segments, are_sparse = _find_segments(instance, bounds, incumbent)
+    segments, are_sparse = _find_segments(instance, solved.bounds, incumbent)
     if incumbent.refused and working > PARAMS.exact_up_to:
         # Segments are placed without memory over time: where it is short they bring bounds, but hardly plans.
         _anneal(surrogate, incumbent, PARAMS.anneal_share, 0.0)
@@ -198,23 +206,24 @@ def _search(
         _anneal(surrogate, incumbent, PARAMS.anneal_ahead_share, 0.0)
     if not (are_sparse and is_part):
         params = PARAMS.sparse_segments if are_sparse else PARAMS.segments
-        bounds, chain = _solve_segments(instance, segments, bounds, incumbent, params)
+        solved = _solve_segments(instance, segments, solved.bounds, incumbent, params)
         if not (are_sparse or is_part):
             # Mostly a bound, which of a part does not count: Inception's training step on eight GPUs was 75 ms after
             # half a minute with it, and is 69 without, as on four of them.
-            _reconcile_segments(chain, bounds, incumbent)
+            _reconcile_segments(solved, incumbent)
     swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
     if working > PARAMS.exact_up_to:
         _anneal(surrogate, incumbent, PARAMS.anneal_share)
         _search_elsewhere(elsewhere, incumbent)
+        _draw_anew(solved, incumbent)
     _restart(surrogate, incumbent)
     if working <= PARAMS.exact_up_to:
-        _solve_whole(instance, bounds, incumbent, PARAMS.whole_share)
-        _solve_exactly(problem, instance, bounds, incumbent)
+        _solve_whole(instance, solved.bounds, incumbent, PARAMS.whole_share)
+        _solve_exactly(problem, instance, solved.bounds, incumbent)
         _search_elsewhere(elsewhere, incumbent)
     elif working <= PARAMS.whole_up_to:
         _search_windows(instance, surrogate, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
-        _solve_whole(instance, bounds, incumbent, 1.0)
+        _solve_whole(instance, solved.bounds, incumbent, 1.0)
     if surrogate.traffic is not None and working > PARAMS.exact_up_to:
         _search_windows(instance, surrogate, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
         _anneal(surrogate, incumbent, 1.0)
@@ -295,19 +304,20 @@ def _find_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
 
 def _solve_segments(
     instance: Instance, segments: list[GraphSegment], bounds: Bounds, incumbent: Incumbent, params: SegmentParams
-) -> tuple[Bounds, SegmentChain | None]:
+) -> SolvedSegments:
     """Segments between cut ops: each is small enough to prove, and their bounds add up, which CP-SAT does not see."""
     if incumbent.closed or not incumbent.budget.left_s:
-        return bounds, None
+        return SolvedSegments(bounds)
     return solve_segments(instance, segments, bounds, incumbent, params)
 
 
-def _reconcile_segments(chain: SegmentChain | None, bounds: Bounds, incumbent: Incumbent) -> None:
+def _reconcile_segments(solved: SolvedSegments, incumbent: Incumbent) -> None:
     """The master problem: series that share blocks may each want them on another device."""
+    chain = solved.chain
     if chain is None or incumbent.closed:
         return
     last = chain.segments[-1].ops[-1]
-    after = chain.instance.shortest[last] + bounds.tail[last]
+    after = chain.instance.shortest[last] + solved.bounds.tail[last]
 
     def offer(ticks: int, schedules: Iterable[Schedule]) -> int | None:
         incumbent.raise_bound(ticks + after)
@@ -317,6 +327,12 @@ def _reconcile_segments(chain: SegmentChain | None, bounds: Bounds, incumbent: I
 
     stop_at = time.monotonic() + PARAMS.master_share * incumbent.budget.left_s
     MasterProblem(chain).reach(search_series, offer, stop_at)
+
+
+def _draw_anew(solved: SolvedSegments, incumbent: Incumbent) -> None:
+    """Other placements of the segments: from which one orders are improved decides how far they lead."""
+    if solved.transfers is not None:
+        solved.transfers.draw_anew(time.monotonic() + PARAMS.anew_share * incumbent.budget.left_s)
 
 
 def _restart(surrogate: Instance, incumbent: Incumbent) -> None:

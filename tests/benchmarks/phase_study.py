@@ -43,6 +43,7 @@ PHASES: Mapping[str, str] = {
     "_solve_segments": "segments",
     "_reconcile_segments": "master",
     "_anneal": "annealing",
+    "_draw_anew": "segments anew",
     "_restart": "restarts",
     "_search_windows": "windows",
     "_solve_whole": "whole model",

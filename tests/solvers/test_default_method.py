@@ -21,6 +21,7 @@ from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers import default_method
 from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.decomposition.segment_search import SolvedSegments
 from dlplacer.solvers.default_method import solve_ilp
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
@@ -198,7 +199,7 @@ def test_a_part_of_the_machine_gets_no_time_for_bounds_alone(is_part: bool, monk
     def stop(*_: object) -> None:
         raise Enough
 
-    monkeypatch.setattr(default_method, "_solve_segments", lambda _i, _s, bounds, *_: (bounds, None))
+    monkeypatch.setattr(default_method, "_solve_segments", lambda _i, _s, bounds, *_: SolvedSegments(bounds))
     monkeypatch.setattr(default_method, "_reconcile_segments", reconcile)
     monkeypatch.setattr(default_method, "swap_critical", stop)
     with pytest.raises(Enough):

@@ -142,14 +142,18 @@ def test_a_first_heuristic_that_loads_libraries_keeps_no_other_from_its_turn() -
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "order"),
+    ("limit_s", "late_s", "order"),
     [
-        pytest.param(0.15, [2, 1, 3, 0], id="hurry"),
-        pytest.param(0.05, [1, 3, 0], id="greater hurry"),
-        pytest.param(4.0, [0], id="time"),
+        pytest.param(0.15, 0.0, [2, 1, 3, 0], id="hurry"),
+        pytest.param(0.05, 0.0, [1, 3, 0], id="greater hurry"),
+        pytest.param(0.04, 1.0, [2, 1, 3, 0], id="late"),
+        pytest.param(4.0, 0.0, [0], id="time"),
     ],
 )
-def test_quick_heuristics_come_first_where_a_list_schedule_might_not_end(limit_s: float, order: list[int]) -> None:
+def test_quick_heuristics_come_first_where_a_list_schedule_might_not_end(
+    limit_s: float, late_s: float, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts_module, "PARAMS", replace(starts_module.PARAMS, late_s=late_s))
     problem = build_problem(FAMILIES["layered"](1000, 1, 1.0), star(3), dp.Options())
     instance, incumbent = _begun(problem, limit_s)
     asked: list[int] = []

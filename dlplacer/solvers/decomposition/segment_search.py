@@ -9,7 +9,7 @@ from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds
-from dlplacer.solvers.decomposition.with_transfers import solve_with_transfers
+from dlplacer.solvers.decomposition.with_transfers import TransferSearch
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 
@@ -57,6 +57,25 @@ class SegmentParams:
     joins: bool = True
 
 
+@dataclass(frozen=True)
+class SolvedSegments:
+    """What the segment phase leaves.
+
+    Attributes
+    ----------
+    bounds
+        Of the whole.
+    chain
+        Of the segments; None if the graph does not fall apart.
+    transfers
+        The search on the chain's series with their traffic, to be gone on with; None where there was none.
+    """
+
+    bounds: Bounds
+    chain: SegmentChain | None = None
+    transfers: TransferSearch | None = None
+
+
 def segments_of(
     instance: Instance, bounds: Bounds, seconds: float, params: SegmentParams = SegmentParams()
 ) -> list[GraphSegment]:
@@ -87,13 +106,10 @@ def solve_segments(
     bounds: Bounds,
     incumbent: Incumbent,
     params: SegmentParams = SegmentParams(),
-) -> tuple[Bounds, SegmentChain | None]:
-    """Solve the segments between cut ops, in rounds of growing work; the bounds of the whole that follow.
-
-    With the bounds comes the chain of the segments, None if the graph does not fall apart.
-    """
+) -> SolvedSegments:
+    """Solve the segments between cut ops, in rounds of growing work; the bounds of the whole follow from theirs."""
     if not segments:
-        return bounds, None
+        return SolvedSegments(bounds)
     budget = incumbent.budget
     stop_at = time.monotonic() + params.share * budget.left_s
     chain = SegmentChain.of(instance, segments, budget)
@@ -113,7 +129,9 @@ def solve_segments(
         work *= params.growth
     if len(chain.segments) > 1 and not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
+    transfers = None
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
         stop_at = time.monotonic() + params.transfer_share * budget.left_s
-        bounds = solve_with_transfers(chain, bounds, incumbent, stop_at)
-    return bounds, chain if len(chain.series) > 1 else None
+        transfers = TransferSearch(chain, incumbent)
+        bounds = transfers.run(bounds, stop_at)
+    return SolvedSegments(bounds, chain if len(chain.series) > 1 else None, transfers)

@@ -1,4 +1,7 @@
-"""Annealing's machine code, made by another process while the search goes on: once for all on a machine, 10 s."""
+"""Annealing's machine code, made by another process while the search goes on: once for all on a machine, 10 s.
+
+As a program, ``python -m dlplacer.solvers.local_search.compile_ahead``, it does so ahead of any search.
+"""
 
 import os
 import subprocess
@@ -115,3 +118,7 @@ def compile_annealing() -> None:
     if found is not None and built is not None:
         Chain.of(instance, *built, found).go_on(1, 1.0, 0)
         best_greedy_chain(instance, *built, [range(instance.device_count)], float("inf"))
+
+
+if __name__ == "__main__":
+    compile_annealing()
