@@ -199,9 +199,9 @@ PLACED = (
 MEASURE = (
     Mutant(
         "measure/fidelity/slot_copies.py",
-        "who reads a tensor of another process pays nothing",
-        "found[first] += s_per_byte / 2 * moved.bytes",
-        "found[first] += 0.0",
+        "who writes a tensor for another process pays one half",
+        "+= s_per_byte * size",
+        "+= s_per_byte / 2 * size",
         ("measure/fidelity/test_slot_copies.py",),
     ),
     Mutant(

@@ -10,10 +10,30 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.busy_cores import BusyCores
-from dlplacer.runtime.processes.inline_device import InlineDevice
+from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
 from dlplacer.runtime.profile.op_times import StepSample
 
 T = TypeVar("T")
+
+
+class CallerProfiler(PlacedProfiler):
+    """A `PlacedProfiler` on the calling thread, kept on the core of a device, as a device runs that is a process.
+
+    A step on a core's own thread waits for that thread to wake, twice, which processes spare the caller: two chains of
+    2,000 short ops were predicted 5 to 15 % longer for it than they took.
+    """
+
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[CpuDevice]) -> None:
+        super().__init__(job, captured, [InlineDevice(device.name, device.type) for device in devices])
+        self._cores = [device.core for device in devices]
+
+    def _plain_s(self, position: int) -> float:
+        with on_core(self._cores[position]):
+            return super()._plain_s(position)
+
+    def _recorded(self, position: int) -> StepSample:
+        with on_core(self._cores[position]):
+            return super()._recorded(position)
 
 
 class NeighbourProfiler:
@@ -38,7 +58,7 @@ class NeighbourProfiler:
             own = PlacedProfiler(replace(job, module=copy.deepcopy(job.module)), captured, [device])
             return lambda: own.plain_steps([0])
 
-        self._profiler = profiler or PlacedProfiler(job, captured, devices)
+        self._profiler = profiler or CallerProfiler(job, captured, devices)
         self.neighbours = BusyCores(devices, step)
 
     def recorded_steps(self, positions: Sequence[int]) -> list[StepSample]:

@@ -24,7 +24,7 @@ from dlplacer.runtime.profile.slot_times import SlotTimes, slot_times
 from dlplacer.runtime.profile.statistic import quartiles
 from dlplacer.runtime.program.lower import lower
 
-_WARM_STEPS, _STEPS = 5, 15
+_WARM_STEPS, _STEPS = 5, 60
 _NEGATED_BYTES, _NEGATIONS = 2**17, 40
 _NEGATION = "aten.neg"
 

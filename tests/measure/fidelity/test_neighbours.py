@@ -1,15 +1,19 @@
 """Steps on one core while processes keep the others busy."""
 
-from collections.abc import Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, cast
 
+import pytest
 from frontend.torch.small_models import build
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
+from dlplacer.measure.fidelity.neighbours import CallerProfiler, NeighbourProfiler
 from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.processes.inline_device import InlineDevice
 
 
 @needs_two_cores
@@ -21,6 +25,31 @@ def test_steps_alone_and_beside_neighbours() -> None:
             first, second = profiler.recorded_steps([0, 1])
             assert first.op_times_s.keys() == second.op_times_s.keys()
             assert len(profiler.plain_steps([0, 1])) == 2
+    finally:
+        for core in cores:
+            core.close()
+
+
+@needs_two_cores
+def test_steps_run_on_the_calling_thread_and_on_their_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, cores, before = build("branches"), [CpuDevice(0), CpuDevice(1)], os.sched_getaffinity(0)
+    seen: list[tuple[int, set[int]]] = []
+    submit = InlineDevice.submit
+
+    def spied(device: InlineDevice, work: Callable[[], Any]) -> Any:
+        seen.append((threading.get_ident(), os.sched_getaffinity(0)))
+        return submit(device, work)
+
+    monkeypatch.setattr(InlineDevice, "submit", spied)
+    try:
+        profiler = CallerProfiler(job, capture_job(job, default_rewrites()), cores)
+        profiler.plain_steps([1])
+        assert seen
+        assert all(one == (threading.get_ident(), {cores[1].core}) for one in seen)
+        seen.clear()
+        profiler.recorded_steps([0])
+        assert all(one == (threading.get_ident(), {cores[0].core}) for one in seen)
+        assert os.sched_getaffinity(0) == before
     finally:
         for core in cores:
             core.close()
