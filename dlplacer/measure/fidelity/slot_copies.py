@@ -1,8 +1,7 @@
 """How long ops keep their cores busy with what other processes read, where devices are processes.
 
-Who writes pays for the bytes: their lines have to be fetched from the core that has read them. In the step of a GNMT the
-ops that read 10 MB from the other process took as long as they do after ops of their own core, the writers of 6 MB
-1.9 ms longer.
+Who writes pays for the bytes: their lines have to be fetched from the core that has read them. In the step of a GNMT ops
+that read 18 MB from the other process took no longer for it, and writing 6 MB took one core 1.9 ms.
 """
 
 from collections import defaultdict
