@@ -1,6 +1,6 @@
 """How long ops keep their cores busy with what other processes read, where devices are processes.
 
-Who writes pays for the bytes: their lines have to be fetched from the core that has read them. In the step of a GNMT ops
+Who writes pays for the bytes: their lines have to be fetched from the core that has read them. In a GNMT's step ops
 that read 18 MB from the other process took no longer for it, and writing 6 MB took one core 1.9 ms.
 """
 
