@@ -65,7 +65,7 @@ def test_a_budget_that_is_over_still_gives_a_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "seconds", "asked"), [(True, 0.5, True), (False, 0.5, False), (False, 14.0, True), (True, 0.0, False)]
+    ("kept", "seconds", "asked"), [(True, 5.0, True), (False, 5.0, False), (False, 14.0, True), (True, 0.0, False)]
 )
 def test_list_schedules_in_machine_code_come_first_where_it_is_kept_or_time_is_left(
     monkeypatch: pytest.MonkeyPatch, kept: bool, seconds: float, asked: bool
