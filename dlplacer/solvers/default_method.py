@@ -125,8 +125,8 @@ PARAMS = DefaultParams()
 def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]], begin: Begin) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
-    It begins with the schedules of all heuristics that fit into a tenth of the time, at least two, so that no plan is
-    worse than theirs.
+    It begins with the schedules of those heuristics that fit into a share of the time (`StartSearch`): no plan is worse
+    than theirs. One that did not fit may by itself find more.
 
     Parameters
     ----------
