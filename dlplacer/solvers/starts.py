@@ -29,9 +29,10 @@ class StartParams:
 
     Attributes
     ----------
-    share
+    share, least_s, short_share
         For one schedule of each; they give 34 to 92 % of what the plan gains in all, and take 0.3 s on 200 ops, 5 s on
-        2,000 and eight devices. There 0.4 would take from a search on four of the devices what it ends with.
+        2,000 and eight devices. There 0.4 would take from a search on four of the devices what it ends with. But where
+        time is short a search gains less than they do: they have so many seconds, up to a share.
     first_share
         For the first schedule, where any other plan is known: a list schedule of 10,000 ops on 32 devices takes half a
         minute. Where there is no time for it there is none for any other, and one device is all that is left: with half
@@ -61,6 +62,8 @@ class StartParams:
     """
 
     share: float = 0.15
+    least_s: float = 1.0
+    short_share: float = 0.9
     first_share: float = 0.85
     memory_share: float = 0.6
     late_share: float = 0.3
@@ -148,8 +151,9 @@ class StartSearch:
         """
         budget = self._incumbent.budget
         began, left_s = time.monotonic(), budget.left_s
+        share_s = max(PARAMS.share * left_s, min(PARAMS.least_s, PARAMS.short_share * left_s))
         foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
-        late = hurry and self._incumbent.best is not None and foretold_s > PARAMS.share * left_s
+        late = hurry and self._incumbent.best is not None and foretold_s > share_s
         might_end = PARAMS.pace_spread * foretold_s <= budget.for_first.left_s
         asked = [] if hurry or might_end or self._sure > 1 else self._ask_quick(foretold_s)
         pace = foretold_s if late else float("inf")
@@ -160,14 +164,14 @@ class StartSearch:
             if late:
                 self._waiting.append(run)
             elif number < self._sure:
-                share = PARAMS.share if hurry else PARAMS.first_share
+                allowed_s = share_s if hurry else PARAMS.first_share * left_s
                 allowed = budget if number or hurry else budget.for_first
-                self._ask_within(run, allowed, began + share * left_s + allowed.deadline - budget.deadline)
+                self._ask_within(run, allowed, began + allowed_s + allowed.deadline - budget.deadline)
                 # The first may load libraries; a pace too slow leaves out what there is time for.
                 pace = min(pace, run.expected_s / cost)
             else:
                 self._waiting.append(run)
-        self._go_on(began + PARAMS.share * left_s, began + PARAMS.memory_share * left_s)
+        self._go_on(began + share_s, began + PARAMS.memory_share * left_s)
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:

@@ -23,9 +23,14 @@ def peft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     over all, and only devices that an op may use; a device without memory for the op is left out.
     """
     table = optimistic_costs(instance)
-    ahead = table.tolist()
-    means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in zip(ahead, instance.allowed, strict=True)]
-    return heft(instance, by_release(instance, means, priority), fixed, ahead)
+    return heft(instance, by_optimistic_cost(instance, table, priority), fixed, table.tolist())
+
+
+def by_optimistic_cost(instance: Instance, table: Table, priority: Priority) -> list[int]:
+    """[op] → its place when, among the ops that are ready, the one of largest mean optimistic cost is taken next."""
+    rows = zip(table.tolist(), instance.allowed, strict=True)
+    means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in rows]
+    return by_release(instance, means, priority)
 
 
 def optimistic_costs(instance: Instance) -> Table:

@@ -63,34 +63,34 @@ class Chain:
         cls, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], schedule: Schedule
     ) -> "Chain":
         """A chain that begins with a schedule, run anew: with its transfers' own turns where these make it shorter."""
-        by_start = sequence(instance, schedule.device, schedule.start)
-        ops = np.array([op for op in by_start if op not in instance.sources], np.int64)
-        chain = cls(instance, arrays, routes, np.array(schedule.device, np.int64), ops)
-        chain.begin(chain._run_all)
+        chain = cls.by_start(instance, arrays, routes, schedule.device, schedule.start)
         if chain.makespan > schedule.makespan:
             without, before = chain._turns, chain.makespan
-            chain._turns = turns_of(instance, arrays, routes, schedule, [int(op) for op in ops])
-            chain.begin(chain._run_all)
+            chain._turns = turns_of(instance, arrays, routes, schedule, [int(op) for op in chain._sequence])
+            chain._begin()
             if chain.makespan >= before:
                 chain._turns = without
-                chain.begin(chain._run_all)
+                chain._begin()
         return chain
 
-    def begin(self, build: Callable[[Solution], int]) -> bool:
-        """Begin with what `build` makes of tables, as a trial, out of the sequence; whether it makes anything.
+    @classmethod
+    def by_start(
+        cls,
+        instance: Instance,
+        arrays: InstanceArrays,
+        routes: Sequence[TimedRoute],
+        device: Sequence[int],
+        start: Sequence[int],
+    ) -> "Chain":
+        """A chain that begins with ops on these devices in the order of these starts."""
+        ops = [op for op in sequence(instance, device, start) if op not in instance.sources]
+        chain = cls(instance, arrays, routes, np.array(device, np.int64), np.array(ops, np.int64))
+        chain._begin()
+        return chain
 
-        Parameters
-        ----------
-        build
-            Returns the makespan, or `NEVER` if there is no solution.
-        """
-        self._solution, self.makespan = self._tables(build)
-        if self.makespan == NEVER:
-            return False
-        self._device = self._solution.ops[:, DEVICE].copy()
+    def _begin(self) -> None:
         self._kept = self._device.copy(), self._sequence.copy(), self._turns
-        take_over(self._arrays, self._solution, 0, self.makespan)
-        return True
+        self.makespan = self._run()
 
     def go_on_from(self, other: "Chain") -> None:
         """Take the best solution of another chain, or of this one, as the present one."""
@@ -121,13 +121,14 @@ class Chain:
     def schedule(self) -> Schedule:
         """The best solution as a schedule in exact ticks: compiled code takes the ticks of a route from a line."""
         instance = self._instance
-        solution, _ = self._tables(self._run_all)
+        solution, _ = self.filled(self._run_all)
         assert instance.traffic is not None
         start = [int(begin) for begin in solution.ops[:, TRIAL_START]]
         devices = [int(device) for device in self._device]
-        return with_transfers(instance, instance.traffic, devices, start, list(self._transfers(solution)))
+        return with_transfers(instance, instance.traffic, devices, start, list(self.transfers(solution)))
 
-    def _transfers(self, solution: Solution) -> Iterator[ScheduledTransfer]:
+    def transfers(self, solution: Solution) -> Iterator[ScheduledTransfer]:
+        """What is sent in a trial of all."""
         traffic = self._instance.traffic
         assert traffic is not None
         rows = solution.legs[TRIAL, : solution.counts[TRIAL_LEGS]].tolist()
@@ -142,15 +143,15 @@ class Chain:
 
     def _run(self) -> int:
         """Run the best solution as the present one; its makespan."""
-        self._solution, makespan = self._tables(self._run_all)
+        self._solution, makespan = self.filled(self._run_all)
         take_over(self._arrays, self._solution, 0, makespan)
         return makespan
 
     def _run_all(self, solution: Solution) -> int:
         return run_from(self._arrays, solution, 0, NEVER)
 
-    def _tables(self, build: Callable[[Solution], int]) -> tuple[Solution, int]:
-        """Tables with a trial of all, and its makespan; larger ones until they hold it."""
+    def filled(self, build: Callable[[Solution], int]) -> tuple[Solution, int]:
+        """Tables with the trial of all that `build` makes, and its makespan; larger ones until they hold it."""
         while True:
             solution = _empty(self._instance, self._arrays, self._device, self._sequence, self._turns, self._width)
             makespan = build(solution)

@@ -1,21 +1,7 @@
-"""Contention-aware list scheduling in machine code: 10,000 ops on 32 devices in a fraction of a second."""
+"""HEFT's choice of devices over contended links in machine code, with insertion, and with costs ahead as PEFT's."""
 
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import product
-
-import numpy as np
-
-from dlplacer.problem.route_table import TimedRoute
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
-from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import (
     BYTES,
-    CLASS,
     IS_SOURCE,
     MEMBERS,
     READS,
@@ -24,9 +10,7 @@ from dlplacer.solvers.local_search.arrays import (
     WAITS,
     InstanceArrays,
     Ints,
-    build_arrays,
 )
-from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.machine_code import compiled, inner
 from dlplacer.solvers.local_search.solution import (
     DEVICE,
@@ -40,96 +24,13 @@ from dlplacer.solvers.local_search.solution import (
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.local_search.transfer_scheduling import (
-    line,
-    receive,
-    segment_start,
-)
+from dlplacer.solvers.local_search.transfer_scheduling import best_route, line, receive
 
+FROM, TO, GAP_FROM, GAP_TO = range(4)
+"""Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
 
-@dataclass(frozen=True)
-class GreedyParams:
-    """What is tried.
-
-    Attributes
-    ----------
-    reluctances
-        By how much the end of an op on a device counts as later for each tick that its inputs are on their way: what is
-        sent holds up what is sent later, which the end does not tell. Never tuned.
-    """
-
-    reluctances: tuple[float, ...] = (0.0, 0.25, 1.0)
-
-
-PARAMS = GreedyParams()
-
-
-def offer_greedy(instance: Instance, incumbent: Incumbent, subsets: Iterable[Sequence[int]], seconds: float) -> None:
-    """Offer what `best_greedy_chain` finds; nothing where links are not contended."""
-    stop_at, built = time.monotonic() + seconds, build_arrays(instance)
-    best = None if built is None else best_greedy_chain(instance, *built, subsets, stop_at)
-    if best is not None:
-        incumbent.offer(best.schedule())
-
-
-def best_greedy_chain(
-    instance: Instance,
-    arrays: InstanceArrays,
-    routes: Sequence[TimedRoute],
-    subsets: Iterable[Sequence[int]],
-    stop_at: float,
-) -> Chain | None:
-    """The best of HEFT without insertion over ranks, reluctances and sets of devices, the first and while time allows.
-
-    Parameters
-    ----------
-    subsets
-        Devices that may be used, the most promising set first.
-    stop_at
-        On the monotonic clock, in seconds.
-    """
-    orders = [
-        sorted(range(instance.op_count), key=by_rank(instance, upward_ranks(instance, weight)).__getitem__)
-        for weight in DELAY_WEIGHTS
-    ]
-    best: Chain | None = None
-    for number, (devices, order, reluctance) in enumerate(product(subsets, orders, PARAMS.reluctances)):
-        ask_time()
-        # The first takes less than the tables did that it reads: half a second for 100,000 ops.
-        if number and time.monotonic() > stop_at:
-            break
-        chain = greedy_chain(instance, arrays, routes, order, devices, reluctance)
-        if chain is not None and (best is None or chain.makespan < best.makespan):
-            best = chain
-    return best
-
-
-def greedy_chain(
-    instance: Instance,
-    arrays: InstanceArrays,
-    routes: Sequence[TimedRoute],
-    order: Sequence[int],
-    devices: Sequence[int],
-    reluctance: float = 0.0,
-) -> Chain | None:
-    """A chain that begins with HEFT's choice without insertion; None if memory or allowed devices do not suffice.
-
-    Parameters
-    ----------
-    order
-        All ops, each after what it reads.
-    devices
-        Those that may be used.
-    """
-    usable = np.zeros(instance.device_count, np.int64)
-    usable[list(devices)] = 1
-    ops = np.array([op for op in order if op not in instance.sources], np.int64)
-    chain = Chain(instance, arrays, routes, np.zeros(instance.op_count, np.int64), ops)
-
-    def build(solution: Solution) -> int:
-        return greedy(arrays, solution, usable, np.zeros(len(arrays.units), np.int64), reluctance)
-
-    return chain if chain.begin(build) else None
+BUSY, GAPS = 0, 1
+"""Columns of the counts of these rows."""
 
 
 @inner
@@ -139,6 +40,8 @@ def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, plac
     The second value is how long it would be on its way in all if nothing else were.
     """
     ops, counts, latest, sent = solution.ops, solution.counts, 0, 0
+    for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
@@ -148,23 +51,72 @@ def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, plac
         elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
             latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
         else:
-            size, time = arrays.sizes[request], ops[source, TRIAL_END]
-            route = arrays.routes[arrays.requests[request, CLASS], there, here, 0]
+            route, arrival = best_route(arrays, solution, request, there, here, ops[source, TRIAL_END], 0)
             for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-                sent += line(arrays.segments, segment, 0, size)
-                time = segment_start(
-                    arrays.segments,
-                    arrays.holds,
-                    solution.busy,
-                    solution.links,
-                    segment,
-                    size,
-                    time,
-                    0,
-                    counts[EPOCH],
-                ) + line(arrays.segments, segment, 0, size)
-            latest = max(latest, time)
+                sent += line(arrays.segments, segment, 0, arrays.sizes[request])
+            latest = max(latest, arrival)
     return latest, sent
+
+
+@inner
+def _first_above(booked: Ints, here: int, count: int, column: int, tick: int) -> int:
+    """The first row of a device whose column is above a tick, or `count`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if booked[here, middle, column] > tick:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@inner
+def _earliest(booked: Ints, counts: Ints, here: int, arrival: int, ticks: int) -> int:
+    """The first moment from `arrival` on at which an op of this length fits on a device."""
+    if ticks:
+        row = _first_above(booked, here, counts[here, GAPS], GAP_TO, arrival)
+        while max(arrival, booked[here, row, GAP_FROM]) + ticks > booked[here, row, GAP_TO]:
+            row += 1
+        return int(max(arrival, booked[here, row, GAP_FROM]))
+    row = _first_above(booked, here, counts[here, BUSY], FROM, arrival - 1)
+    return int(max(arrival, booked[here, row - 1, TO])) if row else arrival
+
+
+@inner
+def _make_row(booked: Ints, here: int, count: int, row: int, column: int) -> None:
+    """Make room for a row in two columns of a device."""
+    for at in range(count, row, -1):
+        booked[here, at, column] = booked[here, at - 1, column]
+        booked[here, at, column + 1] = booked[here, at - 1, column + 1]
+
+
+@inner
+def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
+    """Enter time that is free on a device, and leave of the gap around it what is before and after."""
+    row = _first_above(booked, here, counts[here, BUSY], FROM, begin)
+    while row and booked[here, row - 1, TO] > begin:
+        row -= 1
+    _make_row(booked, here, counts[here, BUSY], row, FROM)
+    booked[here, row, FROM], booked[here, row, TO] = begin, end
+    counts[here, BUSY] += 1
+    gap = _first_above(booked, here, counts[here, GAPS], GAP_FROM, begin) - 1
+    if gap < 0 or booked[here, gap, GAP_TO] <= begin:
+        return
+    first, last = booked[here, gap, GAP_FROM], booked[here, gap, GAP_TO]
+    if first < begin:
+        booked[here, gap, GAP_TO] = begin
+        if end < last:
+            _make_row(booked, here, counts[here, GAPS], gap + 1, GAP_FROM)
+            booked[here, gap + 1, GAP_FROM], booked[here, gap + 1, GAP_TO] = end, last
+            counts[here, GAPS] += 1
+    elif end < last:
+        booked[here, gap, GAP_FROM] = end
+    else:
+        for at in range(gap, counts[here, GAPS] - 1):
+            booked[here, at, GAP_FROM] = booked[here, at + 1, GAP_FROM]
+            booked[here, at, GAP_TO] = booked[here, at + 1, GAP_TO]
+        counts[here, GAPS] -= 1
 
 
 @inner
@@ -190,33 +142,55 @@ def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, place
 
 
 @compiled
-def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints, reluctance: float) -> int:
+def greedy(
+    arrays: InstanceArrays,
+    solution: Solution,
+    usable: Ints,
+    placed: Ints,
+    ahead: Ints,
+    booked: Ints,
+    rows: Ints,
+    reluctance: float,
+) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
-    Ends count as `GreedyParams` says. A device is as free as its last op leaves it. Ops that move together go where
-    the first of them goes.
+    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes.
+
+    Parameters
+    ----------
+    usable, placed
+        [device] → 1 where it may be used, and [unit] → 0, for use inside.
+    ahead
+        [op, device] → ticks that count besides the end there, or no rows: none.
+    booked, rows
+        [device, row, column] and [device, column], for use inside: with room for a row more than there are ops.
+    reluctance
+        By how much an end counts as later for each tick that the op's inputs are on their way.
     """
-    ops, sequence, free, counts, used = solution.ops, solution.sequence, solution.free, solution.counts, solution.used
+    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     counts[EPOCH] += 1
     counts[TRIAL_LEGS] = 0
-    for here in range(free.shape[0]):
-        free[here], used[here] = 0, 0
+    for here in range(used.shape[0]):
+        used[here], rows[here, BUSY], rows[here, GAPS] = 0, 0, 1
+        booked[here, 0, GAP_FROM], booked[here, 0, GAP_TO] = 0, NEVER
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
-        unit, best, soonest = arrays.ops[op, UNIT], -1, NEVER
-        if placed[unit]:
-            best = ops[op, DEVICE]
-        else:
-            for here in range(free.shape[0]):
-                room = used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
-                if usable[here] and arrays.allowed[unit, here] and room:
-                    arrival, sent = _expect(arrays, solution, op, here, placed)
-                    cost = max(free[here], arrival) + arrays.ticks[op, here] + int(reluctance * sent)
-                    if cost < soonest:
-                        best, soonest = here, cost
-            if best < 0:
-                return NEVER
+        unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
+        for here in range(used.shape[0]):
+            room = used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
+            free = usable[here] and arrays.allowed[unit, here] and room
+            if here == ops[op, DEVICE] if placed[unit] else free:
+                arrival, sent = _expect(arrays, solution, op, here, placed)
+                begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
+                cost = begin + arrays.ticks[op, here] + int(reluctance * sent)
+                if ahead.shape[0]:
+                    cost += ahead[op, here]
+                if cost < soonest:
+                    best, soonest, first = here, cost, begin
+        if best < 0:
+            return NEVER
+        if not placed[unit]:
             _settle(arrays, solution, unit, best, placed)
         for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
             source = arrays.requests[arrays.lists[number], SOURCE]
@@ -226,11 +200,11 @@ def greedy(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Int
                 if not arrays.allowed[other, best] or used[best] + arrays.units[other, BYTES] > arrays.capacity[best]:
                     return NEVER
                 _settle(arrays, solution, other, best, placed)
-        begin = max(free[best], receive(arrays, solution, op, 0, 0, at))
-        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
-            begin = max(begin, ops[arrays.lists[number], TRIAL_END])
+        arrival = max(first, receive(arrays, solution, op, 0, 0, at))
+        begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
-        ops[op, TRIAL_START], ops[op, TRIAL_END], free[best] = begin, end, end
+        _book(booked, rows, best, begin, end)
+        ops[op, TRIAL_START], ops[op, TRIAL_END] = begin, end
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER

@@ -184,25 +184,14 @@ def _send_segment(
 
 
 @inner
-def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
-    """Send a request by the route on which it arrives first, or on by the one that it is on; when it arrives."""
-    segments, holds, busy, links, counts = arrays.segments, arrays.holds, solution.busy, solution.links, solution.counts
-    legs = solution.legs
-    size, source = arrays.sizes[request], solution.ops[arrays.requests[request, SOURCE], DEVICE]
-    kind = arrays.requests[request, CLASS]
+def best_route(
+    arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int, base: int
+) -> tuple[int, int]:
+    """The route on which a request that is ready on one device arrives on another first, and when."""
+    segments, holds, busy, links = arrays.segments, arrays.holds, solution.busy, solution.links
+    size, kind, epoch = arrays.sizes[request], arrays.requests[request, CLASS], solution.counts[EPOCH]
     first, count = arrays.routes[kind, source, target, 0], arrays.routes[kind, source, target, 1]
-    best, arrival, epoch = first, NEVER, counts[EPOCH]
-    sent = _last_sent(solution, request, target, base)
-    if sent >= 0:
-        which = 1 if sent >= base else 0
-        segment, limit = legs[which, sent, SEGMENT], legs[which, sent, SEGMENT_LIMIT]
-        time = legs[which, sent, BEGIN] + line(segments, segment, 0, size)
-        for later in range(segment + 1, limit):
-            time = _send_segment(arrays, solution, request, target, later, limit, sent, time, base, at)
-            sent = counts[TRIAL_LEGS] - 1
-        arrivals = solution.arrivals
-        arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
-        return int(time)
+    best, arrival = first, NEVER
     for route in range(first, first + count):
         time = ready
         for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
@@ -216,6 +205,27 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
             time += line(segments, segment, 0, size)
         if time < arrival:
             best, arrival = route, time
+    return best, arrival
+
+
+@inner
+def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
+    """Send a request by the route on which it arrives first, or on by the one that it is on; when it arrives."""
+    segments, counts, legs = arrays.segments, solution.counts, solution.legs
+    size, source = arrays.sizes[request], solution.ops[arrays.requests[request, SOURCE], DEVICE]
+    epoch = counts[EPOCH]
+    sent = _last_sent(solution, request, target, base)
+    if sent >= 0:
+        which = 1 if sent >= base else 0
+        segment, limit = legs[which, sent, SEGMENT], legs[which, sent, SEGMENT_LIMIT]
+        time = legs[which, sent, BEGIN] + line(segments, segment, 0, size)
+        for later in range(segment + 1, limit):
+            time = _send_segment(arrays, solution, request, target, later, limit, sent, time, base, at)
+            sent = counts[TRIAL_LEGS] - 1
+        arrivals = solution.arrivals
+        arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
+        return int(time)
+    best, _ = best_route(arrays, solution, request, source, target, ready, base)
     time, leg = ready, -1
     for segment in range(arrays.segments_at[best], arrays.segments_at[best + 1]):
         time = _send_segment(
