@@ -38,6 +38,7 @@ INNER_ROOMS = {
         "decomposition",
         "starts",
         "restrictions",
+        "phases",
         "default_method",
         "methods",
     ),

@@ -13,7 +13,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.local_search.compile_ahead import compiling_ahead
+from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
 from dlplacer.solvers.starts import Start, StartSearch
@@ -31,8 +31,8 @@ class CompiledParams:
         Ops above which they are worth their compilation, and seconds left from which they are.
     kept_from, kept_from_s
         Ops × devices above which they are worth their loading, half a second, where the code is kept from an earlier
-        process, or seconds left from which they are: with both in Python alone, plans of 1,500 ops on eight devices
-        were 3.6 % behind PEFT's at a limit of 1 s.
+        process, and seconds left from which they are; twice as many ops are in any time. With heuristics in Python
+        alone, plans of 1,500 ops on eight devices were 3.6 % behind PEFT's at a limit of 1 s.
     compile_ahead_from, compile_ahead_from_s
         Ops above which, and seconds left from which, annealing's code is compiled meanwhile, once for all on a machine.
     """
@@ -40,9 +40,9 @@ class CompiledParams:
     published_share: float = 0.6
     compiled_share: float = 0.15
     compiled_from: int = 2000
-    compiled_from_s: float = 12.0
-    kept_from: int = 4000
-    kept_from_s: float = 3.0
+    compiled_from_s: float = 20.0
+    kept_from: int = 2000
+    kept_from_s: float = 1.0
     compile_ahead_from: int = 40
     compile_ahead_from_s: float = 4.0
 
@@ -120,9 +120,9 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
     left_s = incumbent.budget.for_first.left_s
     if instance.traffic is None or instance.device_count == 1:
         return False
-    if is_kept("greedy.greedy"):
-        is_large = instance.op_count * instance.device_count > PARAMS.kept_from
-        worth = (is_large and left_s > 0) or left_s > PARAMS.kept_from_s
+    if is_kept(*HEURISTICS_CODE):
+        size = instance.op_count * instance.device_count
+        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > PARAMS.kept_from
     else:
         worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
     if not worth:

@@ -32,13 +32,13 @@ import dlplacer as dp
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.solvers import default_method
+from dlplacer.solvers import default_method, phases
 from dlplacer.solvers.instance.incumbent import Incumbent
 
 PHASES: Mapping[str, str] = {
     "_start_compiled": "compiled starts",
     "_start": "starts",
-    "_search_elsewhere": "parts, options",
+    "search_elsewhere": "parts, options",
     "_bound": "bounds",
     "_solve_segments": "segments",
     "_reconcile_segments": "master",
@@ -49,7 +49,7 @@ PHASES: Mapping[str, str] = {
     "_solve_whole": "whole model",
     "_solve_exactly": "exact model",
 }
-"""Function of `dlplacer.solvers.default_method` → column; `_contract` and `_find_segments` improve nothing themselves.
+"""Function of the default method → column; `_contract` and `_find_segments` improve nothing themselves.
 
 Starts that come late count as search elsewhere, and rounds at the end as restarts and windows, of which they consist.
 """
@@ -157,7 +157,8 @@ def study(case: Case, seconds: float, seed: int) -> Study:
     run_phases, offer_single = default_method._run_phases, default_method._offer_single_device
     with ExitStack() as stack:
         for name, column in PHASES.items():
-            stack.enter_context(patch.object(default_method, name, watched(getattr(default_method, name), column)))
+            module = default_method if hasattr(default_method, name) else phases
+            stack.enter_context(patch.object(module, name, watched(getattr(module, name), column)))
         stack.enter_context(patch.object(default_method, "_run_phases", with_outer))
         stack.enter_context(patch.object(default_method, "_offer_single_device", watched_single))
         began = time.monotonic()

@@ -209,7 +209,7 @@ def test_a_heuristic_that_was_cut_off_begins_again_later() -> None:
 
 def test_a_heuristic_that_was_cut_off_does_not_begin_again_before_the_search() -> None:
     problem = build_problem(FAMILIES["layered"](30, 1, 1.0), star(3), dp.Options())
-    instance, incumbent = _begun(problem, 1.0)
+    instance, incumbent = _begun(problem, 8.0)
     asked: list[int] = []
 
     def start(number: int, problem: Problem, instance: Instance) -> Schedule | None:
@@ -223,7 +223,7 @@ def test_a_heuristic_that_was_cut_off_does_not_begin_again_before_the_search() -
     StartSearch(problem, instance, incumbent, starts).run(hurry=True)
     assert asked[:2] == [1, 0]
     assert len(asked) == len(set(asked)), asked
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 4.0
 
 
 def test_none_begins_before_the_search_that_is_foretold_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

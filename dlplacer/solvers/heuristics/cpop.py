@@ -21,10 +21,14 @@ def cpop(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     continues with the successor of largest value, which on a longest path is the next op but for rounding; ops of the
     path that may not use its device, or for which its memory does not suffice, are placed like all others.
     """
-    value = _values(instance)
-    path = _critical_path(instance, value)
-    sites = _path_together(instance, path, fixed)
+    value, sites = values_and_path(instance, fixed)
     return heft(instance, by_release(instance, value, priority), sites)
+
+
+def values_and_path(instance: Instance, fixed: Fixed = None) -> tuple[list[float], list[int]]:
+    """[op] → its value, and [block] → the device of the critical path, -1 for what is not on it."""
+    value = _values(instance)
+    return value, _path_together(instance, _critical_path(instance, value), fixed)
 
 
 def _values(instance: Instance) -> list[float]:

@@ -38,10 +38,20 @@ def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sche
     InputError
         If pymetis is not installed.
     """
-    metis = _metis()
     if fixed is None or -1 in fixed:
-        fixed = fitted(instance, _divided(instance, metis), instance.order, fixed)
+        fixed = partition(instance, fixed)
     return None if fixed is None else list_schedule(instance, priority, fixed)
+
+
+def partition(instance: Instance, fixed: Fixed = None) -> list[int] | None:
+    """[block] → device, by the partition of `min_cut`; None if memory does not suffice.
+
+    Raises
+    ------
+    InputError
+        If pymetis is not installed.
+    """
+    return fitted(instance, _divided(instance, _metis()), instance.order, fixed)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.arrays import InstanceArrays, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
+from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE
 from dlplacer.solvers.local_search.greedy_schedules import best_greedy_chain
+from dlplacer.solvers.local_search.kept_code import is_kept
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def _first_chains(
     Transfers of the best schedule that lie in another order than their readers, as HEFT with insertion makes them, have
     turns of their own (`turns_of`); those of a list schedule follow every move.
     """
-    listed = best_greedy_chain((instance, *built), [range(instance.device_count)], stop_at, stop_at, count)
+    listed = None
+    if is_kept(*HEURISTICS_CODE):
+        listed = best_greedy_chain((instance, *built), [range(instance.device_count)], stop_at, stop_at, count)
     chains = [Chain.of(instance, *built, best) for _ in range(count)]
     for chain in chains[1::2] or chains:
         if listed is not None and listed.makespan < chain.makespan:

@@ -184,5 +184,5 @@ def _empty(instance: Instance, arrays: InstanceArrays, devices: Ints, ops: Ints,
         np.zeros(6, np.int64),
         turns.rows,
         turns.asker,
-        np.zeros((int((arrays.ops[:, READS + 1] - arrays.ops[:, READS]).max(initial=0)), 2), np.int64),
+        np.zeros((1, int((arrays.ops[:, READS + 1] - arrays.ops[:, READS]).max(initial=0)), 2), np.int64),
     )

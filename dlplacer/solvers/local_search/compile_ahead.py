@@ -1,4 +1,4 @@
-"""Annealing's machine code, made by another process while the search goes on: once for all on a machine, 10 s.
+"""Machine code made by another process while the search goes on: once for all on a machine, 20 s.
 
 As a program, ``python -m dlplacer.solvers.local_search.compile_ahead``, it does so ahead of any search.
 """
@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO
 
 from dlplacer.solvers.local_search.kept_code import code_folder, is_kept
 
-ANNEALING_CODE = ("moves.anneal", "greedy.greedy", "kernels.run_from", "kernels.take_over")
+ANNEALING_CODE = ("moves.anneal", "kernels.run_from", "kernels.take_over")
 """Functions that annealing calls, in machine code."""
 
-_LOAD_S, _COMPILE_S = 0.3, 10.0
-"""Measured on two cores: 0.2 s and 8.7."""
+HEURISTICS_CODE = ("greedy.greedy", "list_scheduling.list_schedule", "kernels.run_from", "kernels.take_over")
+"""Functions that heuristics in machine code call."""
+
+_LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
+"""What annealing's code takes on two cores, measured: 0.2 s and 11; and how often to look whether another has it."""
 
 _PROGRAM = f"from {__name__} import serve; serve()"
 
@@ -28,12 +32,12 @@ _compiling: ContextVar[subprocess.Popen[bytes] | None] = ContextVar("compiling",
 
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """Have annealing's code compiled by a process of its own, which ends with the context, where it is not kept yet.
+    """Have code compiled by a process of its own, which ends with the context, where it is not kept yet.
 
     It takes one of the processors meanwhile: the search before annealing is slower, but annealing itself would wait for
     as long, and at a short limit never begin. What is compiled when the context is left stays, function by function.
     """
-    if code_folder() is None or is_kept(*ANNEALING_CODE):
+    if code_folder() is None or is_kept(*ANNEALING_CODE, *HEURISTICS_CODE):
         yield
         return
     try:
@@ -64,12 +68,11 @@ def seconds_to_load(patience_s: float) -> float:
     float
         Seconds, at most; infinite where another process is still at it.
     """
-    process = _compiling.get()
-    if process is not None and not is_kept(*ANNEALING_CODE):
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-        if process.poll() is None:
+    process, until = _compiling.get(), time.monotonic() + patience_s
+    while process is not None and process.poll() is None and not is_kept(*ANNEALING_CODE):
+        if time.monotonic() >= until:
             return float("inf")
+        time.sleep(_POLL_S)
     return _LOAD_S if is_kept(*ANNEALING_CODE) else _COMPILE_S
 
 
@@ -88,7 +91,7 @@ def _begin() -> subprocess.Popen[bytes]:
 def serve() -> None:
     """Compile, and end before if the process at the other end of standard input does."""
     threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
-    compile_annealing()
+    compile_all()
 
 
 def _end_with(pipe: IO[bytes]) -> None:
@@ -96,8 +99,8 @@ def _end_with(pipe: IO[bytes]) -> None:
     os._exit(1)
 
 
-def compile_annealing() -> None:
-    """Call every function of `ANNEALING_CODE` on two ops, so that it is compiled and kept."""
+def compile_all() -> None:
+    """Call every function above on two ops, so that it is compiled and kept; first what annealing calls."""
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.op import Edge, Op
     from dlplacer.core.options import Options
@@ -121,4 +124,4 @@ def compile_annealing() -> None:
 
 
 if __name__ == "__main__":
-    compile_annealing()
+    compile_all()

@@ -1,61 +1,24 @@
 """HEFT's choice of devices over contended links in machine code, with insertion, and with costs ahead as PEFT's."""
 
-from dlplacer.solvers.local_search.arrays import (
-    BYTES,
-    IS_SOURCE,
-    MEMBERS,
-    READS,
-    SOURCE,
-    UNIT,
-    WAITS,
-    InstanceArrays,
-    Ints,
-)
+from dlplacer.solvers.local_search.arrays import UNIT, InstanceArrays, Ints
 from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.local_search.placing import admits, expect, settle, settle_rest, settle_sources
 from dlplacer.solvers.local_search.solution import (
-    DEVICE,
     EPOCH,
     NEVER,
     OVERFLOW,
-    TRIAL_ARRIVAL,
     TRIAL_END,
-    TRIAL_EPOCH,
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.local_search.transfer_scheduling import best_route, line, receive
+from dlplacer.solvers.local_search.transfer_scheduling import receive
 
 FROM, TO, GAP_FROM, GAP_TO = range(4)
 """Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
 
 BUSY, GAPS = 0, 1
 """Columns of the counts of these rows."""
-
-
-@inner
-def _expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> tuple[int, int]:
-    """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone.
-
-    The second value is how long it would be on its way in all if nothing else were.
-    """
-    ops, counts, latest, sent = solution.ops, solution.counts, 0, 0
-    for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
-        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
-    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-        request = arrays.lists[number]
-        source = arrays.requests[request, SOURCE]
-        there = ops[source, DEVICE]
-        if there == here or not placed[arrays.ops[source, UNIT]]:
-            latest = max(latest, ops[source, TRIAL_END])
-        elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
-            latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
-        else:
-            route, arrival = best_route(arrays, solution, request, there, here, ops[source, TRIAL_END], 0)
-            for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-                sent += line(arrays.segments, segment, 0, arrays.sizes[request])
-            latest = max(latest, arrival)
-    return latest, sent
 
 
 @inner
@@ -119,28 +82,6 @@ def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
         counts[here, GAPS] -= 1
 
 
-@inner
-def _settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> None:
-    """Put a unit on a device, and take its memory."""
-    placed[unit] = 1
-    solution.used[device] += arrays.units[unit, BYTES]
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        solution.ops[arrays.lists[member], DEVICE] = device
-
-
-@inner
-def _settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints) -> bool:
-    """Put units of sources that nothing reads where there is room; whether there is."""
-    for unit in range(arrays.units.shape[0]):
-        for here in range(usable.shape[0]):
-            fits = solution.used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
-            if not placed[unit] and usable[here] and arrays.allowed[unit, here] and fits:
-                _settle(arrays, solution, unit, here, placed)
-        if not placed[unit]:
-            return False
-    return True
-
-
 @compiled
 def greedy(
     arrays: InstanceArrays,
@@ -178,10 +119,8 @@ def greedy(
         op = sequence[at]
         unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
         for here in range(used.shape[0]):
-            room = used[here] + arrays.units[unit, BYTES] <= arrays.capacity[here]
-            free = usable[here] and arrays.allowed[unit, here] and room
-            if here == ops[op, DEVICE] if placed[unit] else free:
-                arrival, sent = _expect(arrays, solution, op, here, placed)
+            if admits(arrays, solution, unit, here, usable, placed):
+                arrival, sent = expect(arrays, solution, op, here, placed)
                 begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
                 cost = begin + arrays.ticks[op, here] + int(reluctance * sent)
                 if ahead.shape[0]:
@@ -191,15 +130,9 @@ def greedy(
         if best < 0:
             return NEVER
         if not placed[unit]:
-            _settle(arrays, solution, unit, best, placed)
-        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-            source = arrays.requests[arrays.lists[number], SOURCE]
-            other = arrays.ops[source, UNIT]
-            if arrays.ops[source, IS_SOURCE] and not placed[other]:
-                # A source that several ops read: it lies with the first of them.
-                if not arrays.allowed[other, best] or used[best] + arrays.units[other, BYTES] > arrays.capacity[best]:
-                    return NEVER
-                _settle(arrays, solution, other, best, placed)
+            settle(arrays, solution, unit, best, placed)
+        if not settle_sources(arrays, solution, op, best, placed):
+            return NEVER
         arrival = max(first, receive(arrays, solution, op, 0, 0, at))
         begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
@@ -208,4 +141,4 @@ def greedy(
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER
-    return makespan if _settle_rest(arrays, solution, usable, placed) else NEVER
+    return makespan if settle_rest(arrays, solution, usable, placed) else NEVER

@@ -1,26 +1,32 @@
-"""List schedules in machine code: HEFT and PEFT over several ranks, on the machine and on parts of it."""
+"""Heuristics in machine code, over several ranks: as they are published, and reluctant to send, also on parts."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from dlplacer.core.errors import InputError
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.heuristics.common.memory_state import Priority
+from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
+from dlplacer.solvers.heuristics.cpop import values_and_path
+from dlplacer.solvers.heuristics.min_cut import partition
 from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
-from dlplacer.solvers.local_search.arrays import InstanceArrays, Ints, build_arrays
+from dlplacer.solvers.local_search.arrays import MEMBERS, InstanceArrays, Ints, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.greedy import GAP_TO, GAPS, greedy
+from dlplacer.solvers.local_search.list_scheduling import list_schedule, new_desk
 from dlplacer.solvers.local_search.solution import DEVICE, NEVER, TRIAL_START, Solution
 
 
@@ -46,7 +52,7 @@ Tables = tuple[Instance, InstanceArrays, Sequence[TimedRoute]]
 
 
 class Rule(NamedTuple):
-    """How ops are taken and where they go.
+    """How ops are taken and where they go: each where it ends first, or so that no device idles.
 
     Attributes
     ----------
@@ -58,12 +64,18 @@ class Rule(NamedTuple):
         As in `GreedyParams`.
     ahead
         [op, device] → ticks that count besides the end there, as PEFT's; None: none, as HEFT has it.
+    works_on
+        Whether no device idles while an op could run on it (`list_schedule`).
+    placement
+        [block] → device, -1 where that is not decided; None: nowhere.
     """
 
     order: Sequence[int]
     devices: Sequence[int]
     reluctance: float = 0.0
     ahead: Ints | None = None
+    works_on: bool = False
+    placement: Sequence[int] | None = None
 
 
 def offer_greedy(
@@ -81,7 +93,7 @@ def offer_greedy(
 def best_greedy_chain(
     tables: Tables, subsets: Sequence[Sequence[int]], published_until: float, until: float, workers: int = 1
 ) -> Chain | None:
-    """The best of HEFT and PEFT over ranks, reluctances and sets of devices, the first and while time allows.
+    """The best of several heuristics over ranks, reluctances and sets of devices, the first and while time allows.
 
     Parameters
     ----------
@@ -109,11 +121,20 @@ def best_greedy_chain(
 
 
 def _published(instance: Instance, places: Sequence[Priority], devices: Sequence[int]) -> Iterator[Rule]:
-    """HEFT and PEFT, by several ranks."""
-    yield from (Rule(_order(place), devices) for place in places)
+    """List schedules on a partition of least cut, HEFT, PEFT, CPOP, and list schedules, by several ranks."""
+    orders = list(map(_order, places))
+    with suppress(InputError):
+        # Where pymetis is not installed there is none.
+        placement = partition(instance)
+        if placement is not None:
+            yield from (Rule(order, devices, works_on=True, placement=placement) for order in orders)
+    yield from (Rule(order, devices) for order in orders)
     table = optimistic_costs(instance)
     for place in places:
         yield Rule(_order(by_optimistic_cost(instance, table, place)), devices, ahead=table)
+    value, path = values_and_path(instance)
+    yield Rule(_order(by_release(instance, value, places[0])), devices, placement=path)
+    yield from (Rule(order, devices, works_on=True) for order in orders)
 
 
 def _reluctant(places: Sequence[Priority], subsets: Sequence[Sequence[int]]) -> Iterator[Rule]:
@@ -121,7 +142,8 @@ def _reluctant(places: Sequence[Priority], subsets: Sequence[Sequence[int]]) -> 
     for order in map(_order, places):
         for reluctance in PARAMS.reluctances:
             yield from (Rule(order, devices, reluctance) for devices in subsets)
-        yield from (Rule(order, devices) for devices in subsets[1:])
+        for works_on in (False, True):
+            yield from (Rule(order, devices, works_on=works_on) for devices in subsets[1:])
 
 
 def _order(place: Priority) -> list[int]:
@@ -152,18 +174,46 @@ class _ListSchedule:
 
 def list_by(tables: Tables, rule: Rule) -> _ListSchedule:
     """What a rule finds."""
-    instance, arrays, _ = tables
+    instance, arrays, routes = tables
+    if rule.placement is not None:
+        tables = instance, _placed(instance, arrays, rule.placement), routes
     usable = np.zeros(instance.device_count, np.int64)
     usable[list(rule.devices)] = 1
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
-    ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
-    booked = np.zeros((instance.device_count, len(ops) + 2, GAP_TO + 1), np.int64)
-    rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
     first = Chain(*tables, np.zeros(instance.op_count, np.int64), ops)
+    build = _without_idling(tables, rule, usable) if rule.works_on else _ending_first(tables, rule, usable)
+    solution, makespan = first.filled(build)
+    return _ListSchedule(tables, (first, solution), makespan)
+
+
+def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
+    """The same tables with every unit allowed only where its first op is placed."""
+    allowed = arrays.allowed.copy()
+    for unit, first in enumerate(arrays.lists[arrays.units[:, MEMBERS]].tolist()):
+        here = placement[instance.block[first]]
+        if here >= 0:
+            allowed[unit, :here], allowed[unit, here + 1 :] = 0, 0
+    return arrays._replace(allowed=allowed)
+
+
+def _without_idling(tables: Tables, rule: Rule, usable: Ints) -> Callable[[Solution], int]:
+    instance, arrays, _ = tables
+    order = np.array(rule.order, np.int64)
+
+    def build(solution: Solution) -> int:
+        return list_schedule(arrays, solution, new_desk(arrays, usable, order), not instance.uniform)
+
+    return build
+
+
+def _ending_first(tables: Tables, rule: Rule, usable: Ints) -> Callable[[Solution], int]:
+    instance, arrays, _ = tables
+    ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
+    booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
+    rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
 
     def build(solution: Solution) -> int:
         placed = np.zeros(len(arrays.units), np.int64)
         return greedy(arrays, solution, usable, placed, ahead, booked, rows, rule.reluctance)
 
-    solution, makespan = first.filled(build)
-    return _ListSchedule(tables, (first, solution), makespan)
+    return build

@@ -10,6 +10,7 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
+from dlplacer.solvers.local_search.heaps import FIRST, SECOND, pop, push
 from dlplacer.solvers.local_search.machine_code import inner
 from dlplacer.solvers.local_search.solution import (
     ARRIVAL,
@@ -236,37 +237,6 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
 
 
 @inner
-def _push(heap: Ints, count: int, end: int, number: int) -> None:
-    """Add to a heap of so many rows, the least first."""
-    row = count
-    while row > 0:
-        above = (row - 1) >> 1
-        if heap[above, 0] < end or (heap[above, 0] == end and heap[above, 1] < number):
-            break
-        heap[row, 0], heap[row, 1] = heap[above, 0], heap[above, 1]
-        row = above
-    heap[row, 0], heap[row, 1] = end, number
-
-
-@inner
-def _pop(heap: Ints, count: int) -> None:
-    """Take the first row out of a heap of so many."""
-    last, row, below = count - 1, 0, 1
-    end, number = heap[last, 0], heap[last, 1]
-    while below < last:
-        right = below + 1
-        if right < last and (
-            heap[right, 0] < heap[below, 0] or (heap[right, 0] == heap[below, 0] and heap[right, 1] < heap[below, 1])
-        ):
-            below = right
-        if end < heap[below, 0] or (end == heap[below, 0] and number < heap[below, 1]):
-            break
-        heap[row, 0], heap[row, 1] = heap[below, 0], heap[below, 1]
-        row, below = below, 2 * below + 1
-    heap[row, 0], heap[row, 1] = end, number
-
-
-@inner
 def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
     ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
@@ -282,11 +252,11 @@ def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, bas
         elif 0 <= arrivals[request, here, ARRIVAL_LEG] < base:
             latest = max(latest, arrivals[request, here, ARRIVAL])
         else:
-            _push(unsent, count, end, number)
+            push(unsent, 0, count, end, number)
             count += 1
     while count > 0:
-        ready, request = unsent[0, 0], lists[unsent[0, 1]]
-        _pop(unsent, count)
+        ready, request = unsent[0, 0, FIRST], lists[unsent[0, 0, SECOND]]
+        pop(unsent, 0, count)
         count -= 1
         latest = max(latest, _send(arrays, solution, request, here, ready, base, at))
     return latest

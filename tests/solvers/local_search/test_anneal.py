@@ -1,5 +1,6 @@
 """Annealing has its time whatever comes before it, and looks where its plans are refused."""
 
+import math
 import time
 from typing import Any
 
@@ -10,14 +11,14 @@ from solvers.helpers import one_worker
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers import default_method
+from dlplacer.solvers import phases
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.local_search import anneal, compile_ahead
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.greedy import best_greedy_chain
+from dlplacer.solvers.local_search.greedy_schedules import best_greedy_chain
 
 _FOREVER_S = 1e6
 
@@ -31,7 +32,7 @@ def _begun() -> tuple[Instance, Incumbent]:
     assert found is not None
     assert built is not None
     Chain.of(instance, *built, found).go_on(0, 0.0, 0)
-    best_greedy_chain(instance, *built, [range(4)], time.monotonic() + _FOREVER_S)
+    best_greedy_chain((instance, *built), [range(4)], math.inf, math.inf)
     return instance, incumbent
 
 
@@ -88,5 +89,5 @@ def test_a_short_limit_has_time_for_code_that_is_kept(monkeypatch: pytest.Monkey
     asked: list[float] = []
     monkeypatch.setattr(compile_ahead, "is_kept", lambda *names: kept)
     monkeypatch.setattr(anneal, "anneal_schedule", lambda instance, incumbent, seconds: asked.append(seconds))
-    default_method._anneal(instance, incumbent, 0.5)
+    phases._anneal(instance, incumbent, 0.5)
     assert bool(asked) == kept

@@ -101,7 +101,7 @@ def test_an_op_of_many_inputs_takes_little_more_than_their_number() -> None:
     start = list_schedule(instance, instance.order)
     assert start is not None
     chain = _chain(instance, start)
-    solution, _ = chain._tables(chain._run_all)
+    solution, _ = chain.filled(chain._run_all)
     began = time.thread_time()
     for _ in range(30):
         chain._run_all(solution)

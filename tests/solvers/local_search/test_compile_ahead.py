@@ -15,7 +15,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.local_search import compile_ahead, greedy, kept_code, kernels, moves
+from dlplacer.solvers.local_search import compile_ahead, greedy, kept_code, kernels, list_scheduling, moves
 from dlplacer.solvers.local_search.anneal import anneal_schedule
 
 _FOREVER_S = 200.0
@@ -36,15 +36,16 @@ def test_all_code_is_kept() -> None:
         assert compile_ahead.seconds_to_load(_FOREVER_S) < 1.0
 
 
-def test_it_is_the_code_that_annealing_calls() -> None:
-    compile_ahead.compile_annealing()
+def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
+    compile_ahead.compile_all()
     instance = build_instance(build_problem(FAMILIES["layered"](150, 0, 3.0), star(4), Options()))
     incumbent = Incumbent(one_worker(_FOREVER_S))
     assert incumbent.offer(list_schedule(instance, instance.order))
     anneal_schedule(instance, incumbent, 0.3)
-    used: tuple[Any, ...] = (moves.anneal, greedy.greedy, kernels.run_from, kernels.take_over)
-    names = tuple(f"{one.py_func.__module__.split('.')[-1]}.{one.__name__}" for one in used)
-    assert names == compile_ahead.ANNEALING_CODE
+    lists = greedy.greedy, list_scheduling.list_schedule
+    used: tuple[Any, ...] = (moves.anneal, *lists, kernels.run_from, kernels.take_over)
+    names = {f"{one.py_func.__module__.split('.')[-1]}.{one.__name__}" for one in used}
+    assert names == {*compile_ahead.ANNEALING_CODE, *compile_ahead.HEURISTICS_CODE}
     assert {len(one.signatures) for one in used} == {1}
 
 

@@ -1,0 +1,176 @@
+"""Heuristics in machine code: they find what those in Python do, and their schedules keep every rule."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import cluster, limited, linked, mixed, ring, star
+from solvers.helpers import broken_rules, one_worker
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.construct import Rule as PythonRule
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.cpop import cpop, values_and_path
+from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.min_cut import min_cut
+from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs, peft
+from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.local_search.arrays import build_arrays
+from dlplacer.solvers.local_search.greedy_schedules import (
+    Rule,
+    Tables,
+    best_greedy_chain,
+    list_by,
+    offer_greedy,
+)
+
+_FOREVER_S = 600.0
+
+MACHINES: dict[str, Callable[[], Topology]] = {
+    "star": lambda: star(4),
+    "ring": lambda: ring(4),
+    "cluster": lambda: cluster(8),
+    "unequal": lambda: mixed(linked(4), "fast", "slow"),
+}
+
+
+def _tables(family: str, machine: Topology, op_count: int = 80, seed: int = 0, instant: int | None = None) -> Tables:
+    """With `instant`, one op of three takes no time."""
+    drawn = FAMILIES[family](op_count, seed, 1.0)
+    ops = tuple(
+        Op(
+            op.id,
+            op.kind,
+            {
+                name: 0.0 if number % 3 == instant else (op.time_on("fast") or 0.0) * (1.0 + at)
+                for at, name in enumerate(machine.device_types)
+            },
+            output_bytes=op.output_bytes,
+        )
+        for number, op in enumerate(drawn.ops)
+    )
+    instance = build_instance(build_problem(OpGraph(ops, drawn.edges), machine, Options()))
+    built = build_arrays(instance)
+    assert built is not None
+    return instance, *built
+
+
+def _sorted(place: list[int]) -> list[int]:
+    return sorted(range(len(place)), key=place.__getitem__)
+
+
+def _as_published(instance: Instance, name: str, place: list[int]) -> Rule:
+    devices = range(instance.device_count)
+    if name == "peft":
+        table = optimistic_costs(instance)
+        return Rule(_sorted(by_optimistic_cost(instance, table, place)), devices, ahead=table)
+    return Rule(_sorted(place), devices, works_on=name == "list")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("family", ["layered", "stencil", "series_parallel"])
+@pytest.mark.parametrize(("name", "rule"), [("heft", heft), ("peft", peft), ("list", list_schedule)])
+def test_devices_are_those_of_the_heuristic_in_python(name: str, rule: PythonRule, family: str, machine: str) -> None:
+    instance, *built = _tables(family, MACHINES[machine]())
+    place = by_rank(instance, upward_ranks(instance))
+    found = list_by((instance, *built), _as_published(instance, name, place)).chain()
+    known = rule(instance, place, None)
+    assert found is not None
+    assert known is not None
+    schedule = found.schedule()
+    assert broken_rules(instance, schedule) == []
+    assert schedule.device == known.device
+    # Times of routes are a tick higher at most: they come from a line. The list schedule in Python plans its transfers
+    # anew, which seldom is as good.
+    most = known.makespan + len(schedule.transfers)
+    assert schedule.makespan <= most
+    if name != "list":
+        assert schedule.makespan == pytest.approx(known.makespan, abs=len(schedule.transfers))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("family", ["layered", "stencil", "recurrent", "in_tree"])
+def test_no_heuristic_in_python_is_better_than_the_best_in_machine_code(family: str, machine: str) -> None:
+    tables = _tables(family, MACHINES[machine](), 120, 1)
+    instance = tables[0]
+    best = best_greedy_chain(tables, [range(instance.device_count)], math.inf, math.inf, 2)
+    assert best is not None
+    schedule = best.schedule()
+    assert broken_rules(instance, schedule) == []
+    for rule in (heft, peft, cpop, list_schedule, min_cut):
+        known = construct(instance, rule)
+        assert known is not None
+        assert schedule.makespan <= known.makespan + len(schedule.transfers), rule.__name__
+
+
+@pytest.mark.parametrize("works_on", [False, True])
+@pytest.mark.parametrize("family", ["layered", "stencil", "series_parallel"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_ops_of_no_time_keep_the_rules_too(machine: str, family: str, works_on: bool) -> None:
+    instance, *built = _tables(family, MACHINES[machine](), instant=1)
+    order = _sorted(by_rank(instance, upward_ranks(instance)))
+    listed = list_by((instance, *built), Rule(order, range(instance.device_count), works_on=works_on))
+    chain = listed.chain()
+    assert chain is not None
+    schedule = chain.schedule()
+    assert broken_rules(instance, schedule) == []
+    assert schedule.makespan <= listed.makespan + len(schedule.transfers)
+
+
+def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
+    instance, *built = _tables("layered", star(4))
+    _, path = values_and_path(instance)
+    rule = Rule(_sorted(by_rank(instance, upward_ranks(instance))), range(4), placement=path)
+    chain = list_by((instance, *built), rule).chain()
+    assert chain is not None
+    devices = chain.schedule().device
+    fixed = [block for block, device in enumerate(path) if device >= 0]
+    assert fixed
+    assert all(devices[op] == path[block] for block in fixed for op in instance.members[block])
+
+
+@pytest.mark.parametrize("works_on", [False, True])
+@pytest.mark.parametrize("family", ["layered", "transformer_like"])
+@pytest.mark.parametrize("slack", [1.2, 10.0])
+def test_rules_are_kept(family: str, slack: float, works_on: bool) -> None:
+    graph = FAMILIES[family](60, 0, 2.0)
+    instance = build_instance(build_problem(graph, limited(star(4), graph, slack), Options(memory="sum")))
+    built = build_arrays(instance)
+    assert built is not None
+    for devices in ((0, 1, 2, 3), (1, 3)):
+        rule = Rule(instance.order, devices, works_on=works_on)
+        listed = list_by((instance, *built), rule)
+        chain = listed.chain()
+        if chain is not None:
+            found = chain.schedule()
+            assert broken_rules(instance, found) == []
+            assert set(found.device) <= set(devices)
+            assert found.makespan <= listed.makespan + len(found.transfers)
+        assert chain is not None or slack < 2
+
+
+def test_one_host_is_better_than_a_slow_network() -> None:
+    instance = build_instance(build_problem(FAMILIES["layered"](300, 0, 1.0), cluster(16), Options()))
+    incumbent = Incumbent(one_worker())
+    offer_greedy(instance, incumbent, [tuple(range(16)), (0, 1, 2, 3)], _FOREVER_S, _FOREVER_S)
+    listed = construct(instance, list_schedule)
+    assert incumbent.best is not None
+    assert listed is not None
+    assert broken_rules(instance, incumbent.best) == []
+    assert set(incumbent.best.device) <= {0, 1, 2, 3}
+    assert incumbent.best.makespan < 0.8 * listed.makespan
+
+
+def test_the_first_list_schedule_is_made_whatever_the_tables_took() -> None:
+    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), star(4), Options()))
+    incumbent = Incumbent(one_worker())
+    offer_greedy(instance, incumbent, [tuple(range(4))], 0.0, 0.0)
+    assert incumbent.best is not None
