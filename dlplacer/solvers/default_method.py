@@ -15,8 +15,8 @@ from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
-from dlplacer.solvers.restrictions import RestrictionSearch
-from dlplacer.solvers.starts import Start, StartSearch
+from dlplacer.solvers.restrictions import Compiled, RestrictionSearch
+from dlplacer.solvers.starts import StartMethod, StartSearch
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CompiledParams:
 PARAMS = CompiledParams()
 
 
-def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, Start]], begin: Begin) -> Outcome:
+def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[StartMethod], begin: Begin) -> Outcome:
     """The best schedule found within the budget, and a makespan that none can beat.
 
     It begins with the schedules of those heuristics that fit into a share of the time (`StartSearch`): no plan is worse
@@ -59,8 +59,7 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     Parameters
     ----------
     starts
-        The heuristics, the quick ones first, each with its cost relative to the others: those that would not fit into
-        the time are left out.
+        The heuristics, the quick ones first: those that would not fit into the time are left out.
     begin
         Called before all else, with an incumbent that is empty: a warm start.
 
@@ -81,18 +80,17 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[tuple[float, St
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
 
-def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[tuple[float, Start]]) -> None:
+def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[StartMethod]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
-    was_compiled = _start_compiled(problem, instance, incumbent)
-    heuristics = StartSearch(problem, instance, incumbent, starts)
-    _start(heuristics, was_compiled)
+    compiled = _start_compiled(problem, instance, incumbent)
+    heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts) if compiled else starts)
+    _start(heuristics, compiled is not None)
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     from dlplacer.solvers.phases import go_on, search_elsewhere, search_phases
 
-    elsewhere = RestrictionSearch(
-        problem, instance, incumbent, [start for _, start in starts], partial(search_phases, is_part=True)
-    )
+    search_part = partial(search_phases, is_part=True)
+    elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled)
     with _annealing_ahead(instance, incumbent):
         if instance.traffic is not None:
             search_elsewhere(elsewhere.run_ahead, incumbent)
@@ -111,28 +109,35 @@ def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContex
     return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.compile_ahead_from_s else nullcontext()
 
 
-def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> bool:
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> Compiled | None:
     """HEFT and PEFT where links are contended: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
 
-    Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns whether
-    there was time.
+    Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns these
+    heuristics if there was time for them and they found anything.
     """
     left_s = incumbent.budget.for_first.left_s
     if instance.traffic is None or instance.device_count == 1:
-        return False
+        return None
     if is_kept(*HEURISTICS_CODE):
         size = instance.op_count * instance.device_count
         worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > PARAMS.kept_from
     else:
         worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
     if not worth:
-        return False
+        return None
     from dlplacer.solvers.local_search.greedy_schedules import offer_greedy
 
     whole = tuple(range(instance.device_count))
     subsets = whole, *device_subsets(problem, instance)
-    offer_greedy(instance, incumbent, subsets, PARAMS.published_share * left_s, PARAMS.compiled_share * left_s)
-    return True
+    published_s, seconds = PARAMS.published_share * left_s, PARAMS.compiled_share * left_s
+    return offer_greedy if offer_greedy(instance, incumbent, subsets, published_s, seconds) else None
+
+
+def _others(incumbent: Incumbent, starts: list[StartMethod]) -> list[StartMethod]:
+    """The heuristics that machine code has not been asked for, the quickest first; all where that is not enough."""
+    if incumbent.best is None or incumbent.refused:
+        return starts
+    return sorted((start for start in starts if not start.in_machine_code), key=lambda start: start.cost)
 
 
 def _start(heuristics: StartSearch, hurry: bool) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dlplacer.core.errors import InputError
+from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
@@ -26,6 +27,7 @@ from dlplacer.solvers.instance.memory_admission import best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.starts import StartMethod
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -38,7 +40,11 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    starts = [(_cost(method, problem.device_count), partial(start_named, method)) for method in _STARTS]
+    starts = [
+        StartMethod(_cost(method, problem.device_count), partial(start_named, method), method in _IN_MACHINE_CODE)
+        for method in _STARTS
+        if method != "m-etf" or build_instance(problem).memory_binds or may_bind(problem)
+    ]
     return solve_ilp(problem, budget, starts, begin)
 
 
@@ -114,6 +120,9 @@ _STARTS = {
 A list schedule comes first, as the others are foretold by it; then what finds most in its time: on a stencil over
 contended links a min-cut partition is 5 to 20 % better than both list schedule and HEFT.
 """
+
+_IN_MACHINE_CODE = ("list", "heft", "min-cut", "peft", "cpop")
+"""Those that `dlplacer.solvers.local_search.greedy_schedules` has too."""
 
 _CONTIGUOUS_ON_EIGHT = 4.0
 """Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices.

@@ -22,10 +22,13 @@ from dlplacer.solvers.instance.memory_admission import admission, best_admitted
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.starts import Start
+from dlplacer.solvers.starts import Start, StartMethod
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""
+
+Compiled = Callable[[Instance, Incumbent, Sequence[Sequence[int]], float, float], bool]
+"""Heuristics in machine code, as `offer_greedy`."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class RestrictionParams:
     ----------
     start_share, starts, more_starts_share
         For the first heuristics on every restricted problem, and how many of them; for the others where it is searched.
+    reluctant_share
+        Of what is left for these, for those in machine code that are not published ones.
     op_s
         Seconds for each op to restrict a problem and to make its first list schedule: 0.2 ms under load. What would not
         fit is left out.
@@ -60,6 +65,7 @@ class RestrictionParams:
     start_share: float = 0.2
     starts: int = 3
     more_starts_share: float = 0.05
+    reluctant_share: float = 0.2
     op_s: float = 2e-4
     clear: float = 0.01
     clear_share: float = 0.7
@@ -107,12 +113,13 @@ ON_MANY_DEVICES = AheadParams()
 
 
 class _Entry:
-    """A restricted problem and the best of its own schedules so far."""
+    """A restricted problem, the best of its own schedules so far, and the heuristics that have not been asked yet."""
 
     def __init__(self, restricted: Restricted, outer: Incumbent) -> None:
         self.restricted, self._outer = restricted, outer
         self.best: Schedule | None = None
-        self.started = self.searched = False
+        self.more: Sequence[Start] = ()
+        self.searched = False
         self._phases = 0
 
     @cached_property
@@ -165,13 +172,21 @@ class RestrictionSearch:
         Heuristics, the quick ones first.
     search
         All phases, for a restricted problem with an incumbent of its own.
+    compiled
+        Heuristics in machine code, if there is time for them.
     """
 
     def __init__(
-        self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start], search: Search
+        self,
+        problem: Problem,
+        instance: Instance,
+        incumbent: Incumbent,
+        starts: Sequence[StartMethod],
+        search: Search,
+        compiled: Compiled | None = None,
     ) -> None:
         self._problem, self._instance, self._incumbent, self._starts = problem, instance, incumbent, starts
-        self._search = search
+        self._search, self._compiled = search, compiled
         self._entries: list[_Entry] = []
 
     def run_ahead(self) -> None:
@@ -211,7 +226,7 @@ class RestrictionSearch:
                 entry = _Entry(restricted, incumbent)
                 self._entries.append(entry)
                 if not entry.hopeless(PARAMS.clear):
-                    self._offer_starts(entry, self._starts[: PARAMS.starts], until)
+                    self._offer_first(entry, until)
 
     def _race(self, params: AheadParams) -> None:
         """All heuristics on every restricted problem, then restarts on those that are near while these bring much.
@@ -242,10 +257,26 @@ class RestrictionSearch:
                 now = time.monotonic()
                 phase(entry, now + (ends_at - now) / (len(entries) - number))
 
+    def _offer_first(self, entry: _Entry, until: float) -> None:
+        """The heuristics in machine code, or the quick ones in Python where there are none or they find no room."""
+        if self._compiled is not None:
+            instance, compiled = entry.restricted.instance, self._compiled
+
+            def offer(inner: Incumbent) -> None:
+                left_s = inner.budget.left_s
+                compiled(instance, inner, [range(instance.device_count)], left_s, PARAMS.reluctant_share * left_s)
+
+            entry.work(until, offer)
+        if entry.best is not None:
+            entry.more = [start.find for start in self._starts if not start.in_machine_code]
+        else:
+            starts = [start.find for start in self._starts]
+            self._offer_starts(entry, starts[: PARAMS.starts], until)
+            entry.more = starts[PARAMS.starts :]
+
     def _offer_more_starts(self, entry: _Entry, until: float) -> None:
-        if not entry.started:
-            entry.started = True
-            self._offer_starts(entry, self._starts[PARAMS.starts :], until)
+        starts, entry.more = entry.more, ()
+        self._offer_starts(entry, starts, until)
 
     def _search_near(self, own: float, margin: float, share: float) -> None:
         """The best restricted problem gets most of the time, the next as much of the rest, and so on."""
@@ -262,6 +293,8 @@ class RestrictionSearch:
             entry.work(ends_at, partial(self._search, entry.restricted.problem, entry.restricted.instance))
 
     def _offer_starts(self, entry: _Entry, starts: Sequence[Start], until: float) -> None:
+        if not starts:
+            return
         problem, instance = entry.restricted.problem, entry.restricted.instance
 
         def in_time(start: Start, surrogate: Instance) -> Schedule | None:

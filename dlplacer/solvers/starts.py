@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility.explanation import require_placement
@@ -21,6 +22,24 @@ from dlplacer.solvers.instance.time_limit import within
 
 Start = Callable[[Problem, Instance], Schedule | None]
 """A heuristic; None where it runs out of memory."""
+
+
+class StartMethod(NamedTuple):
+    """A heuristic, and what tells when to ask it.
+
+    Attributes
+    ----------
+    cost
+        About how long it takes, in list schedules.
+    find
+        The heuristic.
+    in_machine_code
+        Whether there is one in machine code too, which finds no less where memory over time is not short.
+    """
+
+    cost: float
+    find: Start
+    in_machine_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +140,7 @@ class StartSearch:
     incumbent
         Of the problem.
     starts
-        The heuristics, a quick one first that foretells the others, each with its cost relative to the others.
+        The heuristics, a quick one first that foretells the others.
 
     Attributes
     ----------
@@ -130,7 +149,7 @@ class StartSearch:
     """
 
     def __init__(
-        self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[tuple[float, Start]]
+        self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[StartMethod]
     ) -> None:
         self._problem, self._instance, self._incumbent, self._starts = problem, instance, incumbent, starts
         self.surrogate = instance
@@ -157,7 +176,7 @@ class StartSearch:
         might_end = PARAMS.pace_spread * foretold_s <= budget.for_first.left_s
         asked = [] if hurry or might_end or self._sure > 1 else self._ask_quick(foretold_s)
         pace = foretold_s if late else float("inf")
-        for number, (cost, _) in enumerate(self._starts):
+        for number, (cost, _, _) in enumerate(self._starts):
             if number in asked:
                 continue
             run = _Run(number, self._attempts(number), cost * pace)
@@ -184,7 +203,7 @@ class StartSearch:
         were asked, some in vain.
         """
         budget, asked = self._incumbent.budget.for_first, list[int]()
-        costs = [cost for cost, _ in self._starts]
+        costs = [start.cost for start in self._starts]
         quicker = [number for number, cost in enumerate(costs) if PARAMS.quick_below <= cost < 1.0]
         placing = [number for number, cost in enumerate(costs) if cost < PARAMS.quick_below]
         late_s = min((costs[number] for number in quicker), default=0.0) * foretold_s - budget.left_s
@@ -268,7 +287,7 @@ class StartSearch:
             self.surrogate = attempt.surrogate
 
     def _attempts(self, number: int) -> Iterator[Attempt]:
-        return attempts(self._problem, self._instance, partial(self._starts[number][1], self._problem))
+        return attempts(self._problem, self._instance, partial(self._starts[number].find, self._problem))
 
     def offer_single_device(self) -> None:
         """All ops on the device that takes least time for them and has the memory: no plan should be worse."""
@@ -304,4 +323,4 @@ class StartSearch:
         placed = self._instance.limited(blocks)
         for run in without:
             if incumbent.best is None or time.monotonic() + run.expected_s < until:
-                incumbent.offer(self._starts[run.number][1](self._problem, placed))
+                incumbent.offer(self._starts[run.number].find(self._problem, placed))

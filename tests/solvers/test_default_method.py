@@ -35,6 +35,7 @@ from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence
 from dlplacer.solvers.local_search import greedy_schedules
 from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.starts import StartMethod
 
 _FOREVER_S = 1e6
 
@@ -225,7 +226,7 @@ def test_every_start_is_asked_on_every_surrogate_until_there_is_a_plan(number: i
         # No other schedule counts, so those that a placement by itself leads to do not end the search.
         incumbent.admits = lambda schedule: schedule is wanted
 
-    starts = [(1.0, partial(start, which)) for which in range(4)]
+    starts = [StartMethod(1.0, partial(start, which)) for which in range(4)]
     outcome = solve_ilp(problem, one_worker(_FOREVER_S, gap=1.0), starts, begin)
     assert len(seen) == 6
     assert outcome.schedule is not None

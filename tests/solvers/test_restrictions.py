@@ -25,6 +25,7 @@ from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.methods import RULES
 from dlplacer.solvers.restrictions import RestrictionSearch
+from dlplacer.solvers.starts import StartMethod
 
 _FOREVER_S = 1e6
 
@@ -81,7 +82,7 @@ def _begun(problem: Problem, rules: tuple[str, ...]) -> tuple[Incumbent, list[st
     def search(part: Problem, its_instance: Instance, inner: Incumbent) -> None:
         searched.append(",".join(device.id for device in part.topology.devices))
 
-    starts = [partial(_rule, name) for name in rules]
+    starts = [StartMethod(1.0, partial(_rule, name)) for name in rules]
     RestrictionSearch(problem, instance, incumbent, starts, search).run()
     return incumbent, searched
 
@@ -130,9 +131,9 @@ def _ahead(graph: dp.OpGraph, machine: dp.Topology) -> tuple[int, dict[str, int]
     problem = build_problem(graph, machine, dp.Options())
     instance = build_instance(problem)
     incumbent = Incumbent(one_worker(_FOREVER_S), admission(problem, instance))
-    starts = [partial(_rule, name) for name in ("list", "heft", "min-cut")]
+    starts = [StartMethod(1.0, partial(_rule, name)) for name in ("list", "heft", "min-cut")]
     for start in starts:
-        incumbent.offer(start(problem, instance))
+        incumbent.offer(start.find(problem, instance))
     assert incumbent.best is not None
     own, searched = incumbent.best.makespan, dict[str, int]()
 

@@ -24,7 +24,7 @@ from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
-from dlplacer.solvers.starts import StartSearch
+from dlplacer.solvers.starts import StartMethod, StartSearch
 
 _FOREVER_S = 1e6
 
@@ -63,7 +63,9 @@ def test_no_heuristic_is_better_than_the_starts_where_memory_is_short() -> None:
         for room in (1.38, 1.42, 1.5):
             problem = _tight(seed, room)
             instance, incumbent = _begun(problem)
-            search = StartSearch(problem, instance, incumbent, [(1.0, partial(start_named, name)) for name in RULES])
+            search = StartSearch(
+                problem, instance, incumbent, [StartMethod(1.0, partial(start_named, name)) for name in RULES]
+            )
             search.run()
             search.go_on()
             own = {name: run_rule(problem, instance, name, Budget(inf)) for name in RULES}
@@ -90,7 +92,7 @@ def test_a_host_without_limit_takes_what_small_devices_cannot_hold(family: str) 
     machine = dp.Topology((*fast, dp.Device("host", "host")), (), tuple(links))
     problem = build_problem(graph, machine, dp.Options())
     instance, incumbent = _begun(problem)
-    search = StartSearch(problem, instance, incumbent, [(1.0, partial(start_named, name)) for name in RULES])
+    search = StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(start_named, name)) for name in RULES])
     search.offer_single_device()
     assert incumbent.best is not None
     alone = incumbent.best.makespan
@@ -115,7 +117,7 @@ def test_a_slow_heuristic_keeps_no_other_from_its_turn() -> None:
         return in_sequence(instance, devices, instance.order)
 
     names = ["first", "slow", "quick", "quicker"]
-    StartSearch(problem, instance, incumbent, [(1.0, partial(start, name)) for name in names]).run()
+    StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(start, name)) for name in names]).run()
     assert incumbent.best is not None
     assert asked[:2] == names[:2]
     assert sorted(asked[:4]) == sorted(names)
@@ -136,7 +138,7 @@ def test_a_first_heuristic_that_loads_libraries_keeps_no_other_from_its_turn() -
         return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
     StartSearch(
-        problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate((1.0, 2.0, 4.0))]
+        problem, instance, incumbent, [StartMethod(cost, partial(start, n)) for n, cost in enumerate((1.0, 2.0, 4.0))]
     ).run()
     assert set(asked) == {0, 1, 2}
 
@@ -164,7 +166,9 @@ def test_quick_heuristics_come_first_where_a_list_schedule_might_not_end(
         return None if number == 1 else in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
     costs = [1.0, 0.4, 0.6, 0.4, 0.6]
-    StartSearch(problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate(costs)]).run()
+    StartSearch(
+        problem, instance, incumbent, [StartMethod(cost, partial(start, n)) for n, cost in enumerate(costs)]
+    ).run()
     assert asked[: len(order)] == order
     assert incumbent.best is not None
 
@@ -179,7 +183,9 @@ def test_heuristics_without_time_go_on_later() -> None:
         return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
     costs = [1.0, 1.0, 1e15, 1.0]
-    search = StartSearch(problem, instance, incumbent, [(cost, partial(start, n)) for n, cost in enumerate(costs)])
+    search = StartSearch(
+        problem, instance, incumbent, [StartMethod(cost, partial(start, n)) for n, cost in enumerate(costs)]
+    )
     search.run()
     assert set(asked) == {0, 1, 3}
     incumbent.budget = replace(incumbent.budget, deadline=time.monotonic() + 1e16)
@@ -198,7 +204,9 @@ def test_a_heuristic_that_was_cut_off_begins_again_later() -> None:
             ask_time()
         return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
-    search = StartSearch(problem, instance, incumbent, [(1.0, partial(start, number)) for number in range(3)])
+    search = StartSearch(
+        problem, instance, incumbent, [StartMethod(1.0, partial(start, number)) for number in range(3)]
+    )
     search.run()
     assert asked == [0, 1, 2]
     incumbent.budget = one_worker(_FOREVER_S)
@@ -218,7 +226,7 @@ def test_a_heuristic_that_was_cut_off_does_not_begin_again_before_the_search() -
             ask_time()
         return in_sequence(instance, [number % 3] * instance.op_count, instance.order)
 
-    starts = [(1.0, partial(start, number)) for number in (1, 0, 2)]
+    starts = [StartMethod(1.0, partial(start, number)) for number in (1, 0, 2)]
     began = time.monotonic()
     StartSearch(problem, instance, incumbent, starts).run(hurry=True)
     assert asked[:2] == [1, 0]
@@ -235,7 +243,7 @@ def test_none_begins_before_the_search_that_is_foretold_to_be_cut_off(monkeypatc
         asked.append(number)
         return in_sequence(instance, [number] * instance.op_count, instance.order)
 
-    starts = [(1.0, partial(start, number)) for number in range(3)]
+    starts = [StartMethod(1.0, partial(start, number)) for number in range(3)]
     # Of 15 s, 16 for 30 ops and three devices.
     monkeypatch.setattr(starts_module, "PARAMS", replace(starts_module.PARAMS, pace_s=16 / 90))
     search = StartSearch(problem, instance, incumbent, starts)
@@ -264,7 +272,7 @@ def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch
         single = all(len(allowed) == 1 for allowed in surrogate.allowed)
         return in_sequence(surrogate, devices, surrogate.order) if single else None
 
-    StartSearch(problem, instance, incumbent, [(1.0, lost)]).run()
+    StartSearch(problem, instance, incumbent, [StartMethod(1.0, lost)]).run()
     assert len(asked) == 2
     assert incumbent.best is not None
     used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]
@@ -299,7 +307,7 @@ def test_the_first_heuristic_gets_most_of_the_time_where_one_device_is_all_that_
             ask_time()
         return start_named("list", problem, instance)
 
-    search = StartSearch(problem, instance, incumbent, [(1.0, start)])
+    search = StartSearch(problem, instance, incumbent, [StartMethod(1.0, start)])
     search.offer_single_device()
     assert incumbent.best is not None
     alone = incumbent.best.makespan
@@ -340,7 +348,9 @@ def test_a_first_schedule_may_be_late_by_the_grace() -> None:
             asked.append(name)
             return start_named(name, problem, instance)
 
-        search = StartSearch(problem, instance, incumbent, [(1.0, partial(start, name)) for name in ("list", "heft")])
+        search = StartSearch(
+            problem, instance, incumbent, [StartMethod(1.0, partial(start, name)) for name in ("list", "heft")]
+        )
         search.offer_single_device()
         assert incumbent.best is not None
         alone = incumbent.best.makespan

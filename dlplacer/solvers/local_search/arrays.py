@@ -80,8 +80,16 @@ class InstanceArrays(NamedTuple):
     capacity: Ints
 
 
-def build_arrays(instance: Instance) -> tuple[InstanceArrays, list[TimedRoute]] | None:
-    """The tables of an instance and its routes by number; None without contended links, or if some devices lack any."""
+def build_arrays(
+    instance: Instance, units: Sequence[Sequence[int]] | None = None
+) -> tuple[InstanceArrays, list[TimedRoute]] | None:
+    """The tables of an instance and its routes by number; None without contended links, or if some devices lack any.
+
+    Parameters
+    ----------
+    units
+        Ops that move together, of one or more blocks; `move_units` by default.
+    """
     traffic = instance.traffic
     if traffic is None or not traffic.routes.resource_count or len(set(instance.component)) > 1:
         return None
@@ -107,7 +115,7 @@ def build_arrays(instance: Instance) -> tuple[InstanceArrays, list[TimedRoute]] 
         ops[op, FREES : FREES + 2] = lists.add(row)
     classes, routes, tables = _tables(traffic.routes, sorted({request.size for request in traffic.requests}), devices)
     requests = [(request.source, classes[request.size], *lists.add(request.readers)) for request in traffic.requests]
-    units = move_units(instance)
+    units = move_units(instance) if units is None else units
     for number, members in enumerate(units):
         ops[list(members), UNIT] = number
     footprints = [sum(instance.footprint[block] for block in {instance.block[op] for op in unit}) for unit in units]

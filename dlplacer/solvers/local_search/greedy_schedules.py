@@ -80,14 +80,17 @@ class Rule(NamedTuple):
 
 def offer_greedy(
     instance: Instance, incumbent: Incumbent, subsets: Sequence[Sequence[int]], published_s: float, seconds: float
-) -> None:
-    """Offer what `best_greedy_chain` finds; nothing where links are not contended."""
-    began, built = time.monotonic(), build_arrays(instance)
-    if built is not None:
-        until = began + published_s, began + seconds
-        best = best_greedy_chain((instance, *built), subsets, *until, incumbent.budget.workers)
-        if best is not None:
-            incumbent.offer(best.schedule())
+) -> bool:
+    """Offer what `best_greedy_chain` finds; whether it finds anything, as not where links are not contended."""
+    # Ops of no time need not stay beside their neighbours here, as they do in a search by single moves.
+    began, built = time.monotonic(), build_arrays(instance, instance.members)
+    if built is None:
+        return False
+    until = began + published_s, began + seconds
+    best = best_greedy_chain((instance, *built), subsets, *until, incumbent.budget.workers)
+    if best is not None:
+        incumbent.offer(best.schedule())
+    return best is not None
 
 
 def best_greedy_chain(
