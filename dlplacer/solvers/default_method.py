@@ -16,7 +16,7 @@ from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import Compiled, RestrictionSearch
-from dlplacer.solvers.starts import StartMethod, StartSearch
+from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,10 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[StartMethod], b
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[StartMethod]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
+    # It is offered later: what is known ends a search in time, and a first heuristic may be late.
+    alone = single_device(instance, incumbent)
     compiled = _start_compiled(problem, instance, incumbent)
+    incumbent.offer(alone)
     heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts) if compiled else starts)
     _start(heuristics, compiled is not None)
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
@@ -142,10 +145,4 @@ def _others(incumbent: Incumbent, starts: list[StartMethod]) -> list[StartMethod
 
 def _start(heuristics: StartSearch, hurry: bool) -> None:
     """Heuristics: most of a plan's quality comes within the first tenth."""
-    _offer_single_device(heuristics)
     heuristics.run(hurry)
-
-
-def _offer_single_device(heuristics: StartSearch) -> None:
-    """All ops on one device: no plan should be worse."""
-    heuristics.offer_single_device()

@@ -293,8 +293,6 @@ class RestrictionSearch:
             entry.work(ends_at, partial(self._search, entry.restricted.problem, entry.restricted.instance))
 
     def _offer_starts(self, entry: _Entry, starts: Sequence[Start], until: float) -> None:
-        if not starts:
-            return
         problem, instance = entry.restricted.problem, entry.restricted.instance
 
         def in_time(start: Start, surrogate: Instance) -> Schedule | None:

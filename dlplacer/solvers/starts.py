@@ -289,20 +289,6 @@ class StartSearch:
     def _attempts(self, number: int) -> Iterator[Attempt]:
         return attempts(self._problem, self._instance, partial(self._starts[number].find, self._problem))
 
-    def offer_single_device(self) -> None:
-        """All ops on the device that takes least time for them and has the memory: no plan should be worse."""
-        instance = self._instance
-        devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
-        takes = {device: sum(row[device] for row in instance.duration) for device in devices}
-        for device in sorted(devices, key=takes.__getitem__):
-            if self._incumbent.best is not None and self._incumbent.best.makespan <= takes[device]:
-                return
-            alone = in_sequence(instance, [device] * instance.op_count, instance.order)
-            # That one device is too small for all says nothing of plans on several: it is not refused, but left out.
-            if keeps_blocks_and_memory(instance, alone) and self._incumbent.admits(alone):
-                self._incumbent.offer(alone)
-                return
-
     def _on_placement(self, until: float) -> None:
         """Those that found no plan, on a placement that a search for room alone finds.
 
@@ -324,3 +310,19 @@ class StartSearch:
         for run in without:
             if incumbent.best is None or time.monotonic() + run.expected_s < until:
                 incumbent.offer(self._starts[run.number].find(self._problem, placed))
+
+
+def single_device(instance: Instance, incumbent: Incumbent) -> Schedule | None:
+    """All ops on the device that takes least time for them and has the memory; None if that is known to be no better.
+
+    That one device is too small for all says nothing of plans on several: such a schedule is not refused, but left out.
+    """
+    devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
+    takes = {device: sum(row[device] for row in instance.duration) for device in devices}
+    for device in sorted(devices, key=takes.__getitem__):
+        if incumbent.best is not None and incumbent.best.makespan <= takes[device]:
+            return None
+        alone = in_sequence(instance, [device] * instance.op_count, instance.order)
+        if keeps_blocks_and_memory(instance, alone) and incumbent.admits(alone):
+            return alone
+    return None

@@ -142,25 +142,25 @@ def study(case: Case, seconds: float, seed: int) -> Study:
 
         return run
 
-    def watched_single(heuristics: Any) -> None:
-        offer_single(heuristics)
-        known = outer[0]
+    def watched_single(instance: Any, known: Incumbent) -> Any:
+        alone = find_single(instance, known)
         # What is known before any phase are the simplest of the bounds.
         higher["bounds"] += known.bound
-        if known.best is not None:
-            single.append(known.best.makespan)
+        if alone is not None:
+            single.append(alone.makespan)
+        return alone
 
     def with_outer(problem: Any, instance: Any, incumbent: Incumbent, starts: Any) -> None:
         outer.append(incumbent)
         run_phases(problem, instance, incumbent, starts)
 
-    run_phases, offer_single = default_method._run_phases, default_method._offer_single_device
+    run_phases, find_single = default_method._run_phases, default_method.single_device
     with ExitStack() as stack:
         for name, column in PHASES.items():
             module = default_method if hasattr(default_method, name) else phases
             stack.enter_context(patch.object(module, name, watched(getattr(module, name), column)))
         stack.enter_context(patch.object(default_method, "_run_phases", with_outer))
-        stack.enter_context(patch.object(default_method, "_offer_single_device", watched_single))
+        stack.enter_context(patch.object(default_method, "single_device", watched_single))
         began = time.monotonic()
         plan = dp.place(graph, machine, case.options, time_limit_s=seconds, seed=seed).plan
     ended = outer[0]

@@ -24,7 +24,7 @@ from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
-from dlplacer.solvers.starts import StartMethod, StartSearch
+from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 _FOREVER_S = 1e6
 
@@ -52,7 +52,7 @@ def test_a_device_too_small_for_all_does_not_make_memory_short(room: int, fits: 
     edges = tuple(Edge(f"x{number}", f"y{number}", 3) for number in range(6))
     problem = build_problem(OpGraph(ops, edges), make_machine(2, memory=room), dp.Options())
     instance, incumbent = _begun(problem)
-    StartSearch(problem, instance, incumbent, []).offer_single_device()
+    incumbent.offer(single_device(instance, incumbent))
     assert (incumbent.best is not None) == fits
     assert not incumbent.refused
 
@@ -93,7 +93,7 @@ def test_a_host_without_limit_takes_what_small_devices_cannot_hold(family: str) 
     problem = build_problem(graph, machine, dp.Options())
     instance, incumbent = _begun(problem)
     search = StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(start_named, name)) for name in RULES])
-    search.offer_single_device()
+    incumbent.offer(single_device(instance, incumbent))
     assert incumbent.best is not None
     alone = incumbent.best.makespan
     search.run()
@@ -308,7 +308,7 @@ def test_the_first_heuristic_gets_most_of_the_time_where_one_device_is_all_that_
         return start_named("list", problem, instance)
 
     search = StartSearch(problem, instance, incumbent, [StartMethod(1.0, start)])
-    search.offer_single_device()
+    incumbent.offer(single_device(instance, incumbent))
     assert incumbent.best is not None
     alone = incumbent.best.makespan
     search.run()
@@ -351,7 +351,7 @@ def test_a_first_schedule_may_be_late_by_the_grace() -> None:
         search = StartSearch(
             problem, instance, incumbent, [StartMethod(1.0, partial(start, name)) for name in ("list", "heft")]
         )
-        search.offer_single_device()
+        incumbent.offer(single_device(instance, incumbent))
         assert incumbent.best is not None
         alone = incumbent.best.makespan
         search.run()
