@@ -25,8 +25,9 @@ class CompiledParams:
 
     Attributes
     ----------
-    published_share, compiled_share
-        For heuristics in machine code, which come first: for those that are published, and in all.
+    compiled_share, published_s, published_share
+        For heuristics in machine code, which come first; those that are published have so many seconds at least, up to
+        a share.
     compiled_from, compiled_from_s
         Ops above which they are worth their compilation, and seconds left from which they are.
     kept_from, kept_from_s
@@ -37,8 +38,9 @@ class CompiledParams:
         Ops above which, and seconds left from which, annealing's code is compiled meanwhile, once for all on a machine.
     """
 
-    published_share: float = 0.6
     compiled_share: float = 0.15
+    published_s: float = 3.0
+    published_share: float = 0.6
     compiled_from: int = 2000
     compiled_from_s: float = 20.0
     kept_from: int = 2000
@@ -132,7 +134,8 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
 
     whole = tuple(range(instance.device_count))
     subsets = whole, *device_subsets(problem, instance)
-    published_s, seconds = PARAMS.published_share * left_s, PARAMS.compiled_share * left_s
+    seconds = PARAMS.compiled_share * left_s
+    published_s = max(seconds, min(PARAMS.published_s, PARAMS.published_share * left_s))
     return offer_greedy if offer_greedy(instance, incumbent, subsets, published_s, seconds) else None
 
 

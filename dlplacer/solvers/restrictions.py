@@ -58,8 +58,9 @@ class RestrictionParams:
         Up to so many devices all routes are looked at; forward graphs with branches gain nothing beyond about three.
     first_share
         What the most promising of them gets, and of the rest the next.
-    bound_share
-        For a bound on each of them: it may hold nothing better.
+    bound_share, worth
+        For a bound on each of them; those that may hold nothing better by so much are not searched: one host of eight
+        was within 0.002 % of its own bound after its heuristics, and took half of the time.
     """
 
     start_share: float = 0.2
@@ -78,6 +79,7 @@ class RestrictionParams:
     few: int = 4
     first_share: float = 0.9
     bound_share: float = 0.05
+    worth: float = 0.003
 
 
 PARAMS = RestrictionParams()
@@ -285,7 +287,7 @@ class RestrictionSearch:
         first_share = PARAMS.first_share if len(near) > 1 else 1.0
         for entry in sorted(near, key=_promise(near)):
             best = self._incumbent.best
-            if entry.hopeless() or best is None or entry.makespan > (1 + max(0.0, margin)) * best.makespan:
+            if entry.hopeless(PARAMS.worth) or best is None or entry.makespan > (1 + max(0.0, margin)) * best.makespan:
                 continue
             entry.searched = True
             ends_at = time.monotonic() + first_share * (until - time.monotonic())
