@@ -115,7 +115,7 @@ def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContex
 
 
 def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> Compiled | None:
-    """HEFT and PEFT where links are contended: 10,000 ops on 32 devices take half a minute in Python, here 3 s.
+    """Heuristics where links are contended: by HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
 
     Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns these
     heuristics if there was time for them and they found anything.
