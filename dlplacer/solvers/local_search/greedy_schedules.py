@@ -36,12 +36,15 @@ class GreedyParams:
 
     Attributes
     ----------
+    finish
+        What the best of them takes to become a schedule, in times of what the tables took: 1 s for 10,000 ops.
     reluctances
         By how much the end of an op on a device counts as later for each tick that its inputs are on their way: what is
         sent holds up what is sent later, which the end does not tell. On a slow network each finds something else: a
         stencil of 2,000 ops on four hosts takes 87 ms by HEFT itself, 46 with 1 and 34 with 2.
     """
 
+    finish: float = 3.0
     reluctances: tuple[float, ...] = (1.0, 0.25, 2.0, 4.0)
 
 
@@ -86,7 +89,8 @@ def offer_greedy(
     began, built = time.monotonic(), build_arrays(instance, instance.members)
     if built is None:
         return False
-    until = began + published_s, began + seconds
+    finish_s = PARAMS.finish * (time.monotonic() - began)
+    until = began + published_s - finish_s, began + seconds - finish_s
     best = best_greedy_chain((instance, *built), subsets, *until, incumbent.budget.workers)
     if best is not None:
         incumbent.offer(best.schedule())
@@ -115,8 +119,12 @@ def best_greedy_chain(
             (_reluctant(places, subsets), until),
         ):
             # The first take less than the tables did that they read: half a second for 100,000 ops.
-            while (best.makespan == NEVER or time.monotonic() < stop_at) and (some := list(islice(rules, workers))):
+            while best.makespan == NEVER or time.monotonic() < stop_at:
                 ask_time()
+                # One alone first: a partition of least cut takes as long on large graphs.
+                some = list(islice(rules, 1 if best.makespan == NEVER else workers))
+                if not some:
+                    break
                 promising = [rule for rule in some if work < best.makespan * len(rule.devices)]
                 for found in pool.map(lambda rule: list_by(tables, rule), promising):
                     best = min(best, found, key=lambda one: one.makespan)
@@ -124,14 +132,15 @@ def best_greedy_chain(
 
 
 def _published(instance: Instance, places: Sequence[Priority], devices: Sequence[int]) -> Iterator[Rule]:
-    """List schedules on a partition of least cut, HEFT, PEFT, CPOP, and list schedules, by several ranks."""
+    """HEFT, list schedules on a partition of least cut, PEFT, CPOP, and list schedules, by several ranks."""
     orders = list(map(_order, places))
+    yield Rule(orders[0], devices)
     with suppress(InputError):
         # Where pymetis is not installed there is none.
         placement = partition(instance)
         if placement is not None:
             yield from (Rule(order, devices, works_on=True, placement=placement) for order in orders)
-    yield from (Rule(order, devices) for order in orders)
+    yield from (Rule(order, devices) for order in orders[1:])
     table = optimistic_costs(instance)
     for place in places:
         yield Rule(_order(by_optimistic_cost(instance, table, place)), devices, ahead=table)
