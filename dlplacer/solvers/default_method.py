@@ -85,10 +85,12 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[StartMethod], b
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[StartMethod]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
-    # It is offered later: what is known ends a search in time, and a first heuristic may be late.
-    alone = single_device(instance, incumbent)
+    # It is offered later: what is known ends a search in time, and a first heuristic may be late. On large graphs it
+    # would take that heuristic's time.
+    is_large = instance.op_count > PARAMS.compiled_from
+    alone = None if is_large else single_device(instance, incumbent)
     compiled = _start_compiled(problem, instance, incumbent)
-    incumbent.offer(alone)
+    incumbent.offer(single_device(instance, incumbent) if is_large else alone)
     heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts) if compiled else starts)
     _start(heuristics, compiled is not None)
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
