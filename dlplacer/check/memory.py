@@ -1,11 +1,12 @@
 """Eq. 13: what is on a device fits into its memory."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from dlplacer.check.violation import Violation
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 
@@ -56,10 +57,10 @@ def used_bytes(plan: Plan) -> dict[str, int]:
         for op in plan.graph.ops:
             total[plan.placement[op.id]] += op.footprint_bytes
         return total
-    return {
-        device.id: max((level for _, level in live_bytes(plan, device.id)), default=0)
-        for device in plan.topology.devices
-    }
+    resident, live = dict.fromkeys(plan.topology.device_index, 0), _live_by_device(plan)
+    for op in plan.graph.ops:
+        resident[plan.placement[op.id]] += _resident_bytes(op)
+    return {name: max(level for _, level in _levels(plan, level, live[name])) for name, level in resident.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,15 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
 
     What ends no more than the tolerance of times after another starts makes room for it.
     """
+    return _levels(plan, resident_bytes(plan, device), live_tensors(plan, device))
+
+
+def _levels(plan: Plan, level: int, tensors: Iterable[LiveTensor]) -> list[tuple[float, int]]:
     change: dict[float, int] = defaultdict(int)
-    for live in live_tensors(plan, device):
+    for live in tensors:
         change[live.start_s] += live.bytes
         # Half of its life at most, so that something shorter than the tolerance still counts.
         change[live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)] -= live.bytes
-    level = resident_bytes(plan, device)
     levels = [(0.0, level)]
     for time_s in sorted(change):
         level += change[time_s]
@@ -103,8 +107,11 @@ def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
 
 def resident_bytes(plan: Plan, device: str) -> int:
     """Weights, gradients and state of the ops on a device, which stay all step."""
-    here = (op for op in plan.graph.ops if plan.placement[op.id] == device)
-    return sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in here)
+    return sum(_resident_bytes(op) for op in plan.graph.ops if plan.placement[op.id] == device)
+
+
+def _resident_bytes(op: Op) -> int:
+    return op.weight_bytes + op.gradient_bytes + op.state_bytes
 
 
 def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
@@ -114,33 +121,38 @@ def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
     its transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while
     its op runs.
     """
-    found = []
-    used_until_s = _last_uses(plan, device)
-    read_until_s = _last_reads(plan, device)
+    return _live_by_device(plan)[device]
+
+
+def _live_by_device(plan: Plan) -> Mapping[str, list[LiveTensor]]:
+    found: dict[str, list[LiveTensor]] = defaultdict(list)
+
+    def add(device: str, live: LiveTensor) -> None:
+        if live.bytes and live.end_s > live.start_s:
+            found[device].append(live)
+
+    used_until_s, read_until_s = _last_uses(plan), _last_reads(plan)
     for op in plan.graph.ops:
         entry = plan.scheduled[op.id]
-        if entry.device == device:
-            found.append(LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))
-            for part in plan.graph.output_parts.get(op.id, ()):
-                until_s = max((used_until_s[op.id, output] for output in part.outputs), default=0.0)
-                found.append(LiveTensor("output", op.id, entry.start_s, max(entry.end_s, until_s), part.bytes))
+        add(entry.device, LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))
+        for part in plan.graph.output_parts.get(op.id, ()):
+            until_s = max((used_until_s[op.id, output] for output in part.outputs), default=0.0)
+            add(entry.device, LiveTensor("output", op.id, entry.start_s, max(entry.end_s, until_s), part.bytes))
     for sent in plan.transfers:
-        if sent.target == device:
-            arrives_s, until_s = sent.segments[-1].start_s, read_until_s[sent.tensor]
-            found.append(LiveTensor("copy", sent.source, arrives_s, until_s, sent.bytes))
+        arrives_s, until_s = sent.segments[-1].start_s, read_until_s[sent.tensor, sent.target]
+        add(sent.target, LiveTensor("copy", sent.source, arrives_s, until_s, sent.bytes))
         for before, after in pairwise(sent.segments):
-            if before.route[-1][1] == device:
-                found.append(LiveTensor("relayed", sent.source, before.start_s, after.end_s, sent.bytes))
-    return [live for live in found if live.bytes and live.end_s > live.start_s]
+            add(before.route[-1][1], LiveTensor("relayed", sent.source, before.start_s, after.end_s, sent.bytes))
+    return found
 
 
-def _last_uses(plan: Plan, device: str) -> dict[tuple[str, int], float]:
-    """(Op on the device, output) → when its last consumer there or its last transfer from there ends; 0 without any."""
+def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
+    """(Op, output) → when its last consumer on its device or its last transfer from there ends; 0 without any."""
     ends: dict[tuple[str, int], float] = defaultdict(float)
     output_of: dict[str, int] = {}
     for edge in plan.graph.edges:
         output_of[edge.tensor] = edge.output
-        if plan.placement[edge.target] == device:
+        if plan.placement[edge.target] == plan.placement[edge.source]:
             key = edge.source, edge.output
             ends[key] = max(ends[key], plan.scheduled[edge.target].end_s)
     for transfer in plan.transfers:
@@ -149,12 +161,12 @@ def _last_uses(plan: Plan, device: str) -> dict[tuple[str, int], float]:
     return ends
 
 
-def _last_reads(plan: Plan, device: str) -> dict[str, float]:
-    """Tensor → when its last consumer on the device ends; 0 if it has none."""
-    ends: dict[str, float] = defaultdict(float)
+def _last_reads(plan: Plan) -> dict[tuple[str, str], float]:
+    """(Tensor, device) → when its last consumer on the device ends; 0 if it has none."""
+    ends: dict[tuple[str, str], float] = defaultdict(float)
     for edge in plan.graph.edges:
-        if plan.placement[edge.target] == device:
-            ends[edge.tensor] = max(ends[edge.tensor], plan.scheduled[edge.target].end_s)
+        key = edge.tensor, plan.placement[edge.target]
+        ends[key] = max(ends[key], plan.scheduled[edge.target].end_s)
     return ends
 
 

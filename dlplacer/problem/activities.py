@@ -66,7 +66,11 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
             after[second].append((first, before.offset + before.length - behind.offset))
     order = sorted(range(len(steps)), key=lambda number: steps[number].key)
     start = [0.0 if isinstance(step.length, float) else 0 for step in steps]
-    for _ in range(_MOST_PASSES):
+    place = [0] * len(steps)
+    for position, number in enumerate(order):
+        place[number] = position
+    in_turn = all(place[other] < place[number] for number, entries in enumerate(after) for other, _ in entries)
+    for _ in range(1 if in_turn else _MOST_PASSES):
         changed = False
         ending_ops: dict[int, list[tuple[int, float]]] = {}
         ended: dict[int, float] = {}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from dlplacer.core.errors import InputError
@@ -16,7 +17,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
-from dlplacer.core.units import choose_tick, exact, format_seconds, ticks
+from dlplacer.core.units import choose_tick, distinct, exact, exact_sum, format_seconds, is_multiple, ticks
 from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.magnitudes import MOST_BYTES, require_countable_bytes, require_finite_span
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
@@ -116,7 +117,7 @@ class Problem:
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """What solvers have made of the problem: made once, as several of them ask for it."""
+        """What has been made of the problem: made once, as several ask for it."""
         return {}
 
     @cached_property
@@ -171,11 +172,10 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     lines = lines_of(topology, routes, options.delay)
     delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
     horizon_s = _horizon(graph, durations, delays, sizes)
-    values = {value for times in durations for value in times.values()}
-    values.update(*delays)
+    values = list(distinct(chain(*(times.values() for times in durations), *delays)))
     # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
     if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
-        values.update(_link_times(topology, sizes))
+        values += distinct(_link_times(topology, sizes))
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     size_position = {size: position for position, size in enumerate(sizes)}
@@ -184,7 +184,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         topology=topology,
         options=options,
         tick_s=tick_s,
-        exact=all((value / tick_s).denominator == 1 for value in values),
+        exact=all(is_multiple(value, tick_s) for value in values),
         horizon=max(1, math.ceil(horizon_s / tick_s)),
         duration=tuple(
             _in_ticks(op, pin, times, topology, tick_s)
@@ -278,10 +278,10 @@ def _horizon(
     delays: Sequence[tuple[Fraction, ...]],
     sizes: Sequence[int],
 ) -> Fraction:
-    slowest = sum((max(times.values()) for times in durations), Fraction(0))
+    slowest = (max(times.values()) for times in durations)
     edges = Counter(edge.bytes for edge in graph.edges)
     longest = (edges[size] * max(values, default=Fraction(0)) for size, values in zip(sizes, delays, strict=True))
-    return slowest + sum(longest, Fraction(0))
+    return exact_sum(chain(slowest, longest))
 
 
 def _groups(graph: OpGraph) -> tuple[tuple[int, ...], ...]:

@@ -80,6 +80,12 @@ def traffic_of(routes: RouteTable, requests: Iterable[TransferRequest], op_count
 
 def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     """Everything that is read in a problem."""
+    if transfer_requests not in problem.derived:
+        problem.derived[transfer_requests] = _transfer_requests(problem)
+    return problem.derived[transfer_requests]  # type: ignore[no-any-return]
+
+
+def _transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
     positions: dict[object, list[int]] = {}
     keepers: dict[str, list[int]] = {}
     edges = problem.graph.edges

@@ -93,6 +93,9 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     incumbent.offer(single_device(instance, incumbent) if is_large else alone)
     heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts) if compiled else starts)
     _start(heuristics, compiled is not None)
+    best = incumbent.best
+    if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
+        return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     from dlplacer.solvers.phases import go_on, search_elsewhere, search_phases
 

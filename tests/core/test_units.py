@@ -13,11 +13,14 @@ from dlplacer.core.units import (
     MAX_TICKS,
     UNITS,
     choose_tick,
+    distinct,
     exact,
+    exact_sum,
     format_bytes,
     format_bytes_per_s,
     format_duration,
     format_seconds,
+    is_multiple,
     parse_quantity,
     ticks,
 )
@@ -256,3 +259,12 @@ def test_rates_are_decimal(value: float, text: str) -> None:
 )
 def test_durations_are_told_in_whole_units(value_s: float, text: str) -> None:
     assert format_duration(value_s) == text
+
+
+@settings(max_examples=100)
+@given(st.lists(st.fractions(0, 1000, max_denominator=12)), st.fractions(Fraction(1, 12), 3, max_denominator=12))
+def test_quick_arithmetic_is_that_of_fractions(values: list[Fraction], unit: Fraction) -> None:
+    assert exact_sum(values) == sum(values)
+    assert sorted(distinct(values)) == sorted(set(values))
+    assert [is_multiple(value, unit) for value in values] == [(value / unit).denominator == 1 for value in values]
+    assert [ticks(value, unit) for value in values] == [value // unit for value in values]

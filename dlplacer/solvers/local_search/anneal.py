@@ -13,7 +13,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.arrays import InstanceArrays, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE
-from dlplacer.solvers.local_search.greedy_schedules import best_greedy_chain
+from dlplacer.solvers.local_search.greedy_schedules import best_greedy
 from dlplacer.solvers.local_search.kept_code import is_kept
 
 
@@ -120,7 +120,8 @@ def _first_chains(
     """
     listed = None
     if is_kept(*HEURISTICS_CODE):
-        listed = best_greedy_chain((instance, *built), [range(instance.device_count)], stop_at, stop_at, count)
+        devices = [range(instance.device_count)]
+        listed = best_greedy((instance, *built), devices, stop_at, stop_at, count).chain()
     chains = [Chain.of(instance, *built, best) for _ in range(count)]
     for chain in chains[1::2] or chains:
         if listed is not None and listed.makespan < chain.makespan:

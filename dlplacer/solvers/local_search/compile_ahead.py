@@ -110,7 +110,7 @@ def compile_all() -> None:
     from dlplacer.solvers.instance.instance import build_instance
     from dlplacer.solvers.local_search.arrays import build_arrays
     from dlplacer.solvers.local_search.chain import Chain
-    from dlplacer.solvers.local_search.greedy_schedules import best_greedy_chain
+    from dlplacer.solvers.local_search.greedy_schedules import best_greedy
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
@@ -120,7 +120,7 @@ def compile_all() -> None:
     found, built = list_schedule(instance, instance.order), build_arrays(instance)
     if found is not None and built is not None:
         Chain.of(instance, *built, found).go_on(1, 1.0, 0)
-        best_greedy_chain((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
+        best_greedy((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
 
 
 if __name__ == "__main__":

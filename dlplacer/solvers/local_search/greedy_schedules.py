@@ -22,6 +22,7 @@ from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_cost
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import MEMBERS, InstanceArrays, Ints, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
@@ -84,22 +85,21 @@ class Rule(NamedTuple):
 def offer_greedy(
     instance: Instance, incumbent: Incumbent, subsets: Sequence[Sequence[int]], published_s: float, seconds: float
 ) -> bool:
-    """Offer what `best_greedy_chain` finds; whether it finds anything, as not where links are not contended."""
+    """Offer what `best_greedy` finds; whether it finds anything, as not where links are not contended."""
     # Ops of no time need not stay beside their neighbours here, as they do in a search by single moves.
     began, built = time.monotonic(), build_arrays(instance, instance.members)
     if built is None:
         return False
     finish_s = PARAMS.finish * (time.monotonic() - began)
     until = began + published_s - finish_s, began + seconds - finish_s
-    best = best_greedy_chain((instance, *built), subsets, *until, incumbent.budget.workers)
-    if best is not None:
-        incumbent.offer(best.schedule())
-    return best is not None
+    found = best_greedy((instance, *built), subsets, *until, incumbent.budget.workers).schedule()
+    incumbent.offer(found)
+    return found is not None
 
 
-def best_greedy_chain(
+def best_greedy(
     tables: Tables, subsets: Sequence[Sequence[int]], published_until: float, until: float, workers: int = 1
-) -> Chain | None:
+) -> "GreedySchedule":
     """The best of several heuristics over ranks, reluctances and sets of devices, the first and while time allows.
 
     Parameters
@@ -110,7 +110,7 @@ def best_greedy_chain(
         When to end what is published, and all else, on the monotonic clock, in seconds.
     """
     instance, _, _ = tables
-    work, best = sum(instance.shortest), _ListSchedule(tables, None, NEVER)
+    work, best = sum(instance.shortest), GreedySchedule(tables, None, NEVER)
     places = [by_rank(instance, upward_ranks(instance, weight)) for weight in DELAY_WEIGHTS]
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(workers) as pool:
@@ -128,7 +128,7 @@ def best_greedy_chain(
                 promising = [rule for rule in some if work < best.makespan * len(rule.devices)]
                 for found in pool.map(lambda rule: list_by(tables, rule), promising):
                     best = min(best, found, key=lambda one: one.makespan)
-    return best.chain()
+    return best
 
 
 def _published(instance: Instance, places: Sequence[Priority], devices: Sequence[int]) -> Iterator[Rule]:
@@ -162,7 +162,7 @@ def _order(place: Priority) -> list[int]:
     return sorted(range(len(place)), key=place.__getitem__)
 
 
-class _ListSchedule:
+class GreedySchedule:
     """Devices and starts that a rule has found, or none.
 
     Attributes
@@ -174,17 +174,28 @@ class _ListSchedule:
     def __init__(self, tables: Tables, made: tuple[Chain, Solution] | None, makespan: int) -> None:
         self._tables, self._made, self.makespan = tables, made, makespan
 
+    def schedule(self) -> Schedule | None:
+        """In exact ticks, with the rule's own transfers."""
+        found, instance = self._found(), self._tables[0]
+        if found is None:
+            return None
+        assert instance.traffic is not None
+        return with_transfers(instance, instance.traffic, found.device, found.start, found.transfers)
+
     def chain(self) -> Chain | None:
         """A chain that begins with it, with the rule's own transfers or with those that its order gives."""
+        found = self._found()
+        return None if found is None else Chain.of(*self._tables, found)
+
+    def _found(self) -> Schedule | None:
         if self._made is None or self.makespan == NEVER:
             return None
         first, solution = self._made
         device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
-        transfers = tuple(first.transfers(solution))
-        return Chain.of(*self._tables, Schedule(tuple(device), tuple(start), self.makespan, transfers))
+        return Schedule(tuple(device), tuple(start), self.makespan, tuple(first.transfers(solution)))
 
 
-def list_by(tables: Tables, rule: Rule) -> _ListSchedule:
+def list_by(tables: Tables, rule: Rule) -> GreedySchedule:
     """What a rule finds."""
     instance, arrays, routes = tables
     if rule.placement is not None:
@@ -195,7 +206,7 @@ def list_by(tables: Tables, rule: Rule) -> _ListSchedule:
     first = Chain(*tables, np.zeros(instance.op_count, np.int64), ops)
     build = _without_idling(tables, rule, usable) if rule.works_on else _ending_first(tables, rule, usable)
     solution, makespan = first.filled(build)
-    return _ListSchedule(tables, (first, solution), makespan)
+    return GreedySchedule(tables, (first, solution), makespan)
 
 
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:

@@ -18,7 +18,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.local_search import anneal, compile_ahead
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.greedy_schedules import best_greedy_chain
+from dlplacer.solvers.local_search.greedy_schedules import best_greedy
 
 _FOREVER_S = 1e6
 
@@ -32,7 +32,7 @@ def _begun() -> tuple[Instance, Incumbent]:
     assert found is not None
     assert built is not None
     Chain.of(instance, *built, found).go_on(0, 0.0, 0)
-    best_greedy_chain((instance, *built), [range(4)], math.inf, math.inf)
+    best_greedy((instance, *built), [range(4)], math.inf, math.inf)
     return instance, incumbent
 
 

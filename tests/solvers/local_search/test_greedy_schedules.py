@@ -27,7 +27,7 @@ from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_schedules import (
     Rule,
     Tables,
-    best_greedy_chain,
+    best_greedy,
     list_by,
     offer_greedy,
 )
@@ -101,7 +101,7 @@ def test_devices_are_those_of_the_heuristic_in_python(name: str, rule: PythonRul
 def test_no_heuristic_in_python_is_better_than_the_best_in_machine_code(family: str, machine: str) -> None:
     tables = _tables(family, MACHINES[machine](), 120, 1)
     instance = tables[0]
-    best = best_greedy_chain(tables, [range(instance.device_count)], math.inf, math.inf, 2)
+    best = best_greedy(tables, [range(instance.device_count)], math.inf, math.inf, 2)
     assert best is not None
     schedule = best.schedule()
     assert broken_rules(instance, schedule) == []
