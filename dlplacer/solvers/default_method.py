@@ -40,7 +40,7 @@ class CompiledParams:
 
     compiled_share: float = 0.15
     published_s: float = 3.0
-    published_share: float = 0.6
+    published_share: float = 0.8
     compiled_from: int = 2000
     compiled_from_s: float = 20.0
     kept_from: int = 2000

@@ -25,11 +25,13 @@ from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.local_search.compile_ahead import seconds_to_load
+from dlplacer.solvers.local_search.compile_ahead import PATH_CODE, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
+from dlplacer.solvers.local_search.kept_code import is_kept
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class PhaseParams:
     anneal_ahead_share, anneal_ahead_up_to
         For annealing ahead of sparse segments, and ops up to which it brings something in half a minute: GPT-2's
         training step with 48 layers fell from 362 to 347 ms on four GPUs.
+    serial_share, serial_compile_s
+        For annealing placements of ops that run one after another where memory is short, and for their model; and
+        seconds from which annealing is worth the compilation of its code.
     exact_up_to, whole_up_to
         Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
         whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
@@ -90,6 +95,8 @@ class PhaseParams:
     compile_patience: float = 0.5
     anneal_ahead_share: float = 0.4
     anneal_ahead_up_to: int = 20_000
+    serial_share: float = 0.4
+    serial_compile_s: float = 5.0
     exact_up_to: int = 40
     whole_up_to: int = 600
     whole_share: float = 0.8
@@ -118,6 +125,7 @@ def search_phases(
     instance, surrogate, incumbent = _contract(problem, instance, surrogate or instance, incumbent)
     solved = SolvedSegments(_bound(problem, instance, incumbent))
     working = sum(ticks > 0 for ticks in instance.longest)
+    _solve_serial(problem, instance, incumbent)
     segments, are_sparse = _find_segments(instance, solved.bounds, incumbent)
     if incumbent.refused and working > PARAMS.exact_up_to:
         # Segments are placed without memory over time: where it is short they bring bounds, but hardly plans.
@@ -183,6 +191,39 @@ def _bound(problem: Problem, instance: Instance, incumbent: Incumbent) -> Bounds
     incumbent.raise_bound(bounds.makespan)
     search_stages(problem, instance, bounds, incumbent, PARAMS.stage_share * incumbent.budget.left_s)
     return bounds
+
+
+def _solve_serial(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+    """Where memory is short and ops run one after another: an assignment, all that is left to decide."""
+    best = incumbent.best
+    if best is None or incumbent.closed or not instance.memory_binds:
+        return
+    path = serial_path(instance)
+    if not path:
+        return
+    if len(path) <= PARAMS.exact_up_to:
+        _assign(problem, instance, incumbent, path)
+    seconds = PARAMS.serial_share * incumbent.budget.left_s
+    if is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s:
+        from dlplacer.solvers.local_search.serial_annealing import anneal_serial
+
+        anneal_serial(instance, incumbent, path, seconds)
+    if len(path) > PARAMS.exact_up_to:
+        _assign(problem, instance, incumbent, path)
+
+
+def _assign(problem: Problem, instance: Instance, incumbent: Incumbent, path: list[int]) -> None:
+    """The model of placements alone, whose optimum no schedule beats."""
+    best = incumbent.best
+    if best is None or incumbent.closed:
+        return
+    model, variables = build_serial_model(problem, instance, path, best)
+    seconds = PARAMS.serial_share * incumbent.budget.left_s
+    if search(model, variables, instance, incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
+        raise InternalError(
+            f"CP-SAT finds no assignment of at most {best.makespan} ticks, where one is known; please report this "
+            "graph and topology"
+        )
 
 
 def _find_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> tuple[list[GraphSegment], bool]:

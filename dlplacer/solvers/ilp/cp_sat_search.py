@@ -49,7 +49,7 @@ class CpSatParams:
 CP_SAT = CpSatParams()
 
 
-def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
+def new_solver(workers: int, seed: int, seconds: float, relaxes_well: bool = False) -> cp_model.CpSolver:
     """A solver with the parameters that every search here uses.
 
     The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293).
@@ -64,6 +64,8 @@ def new_solver(workers: int, seed: int, seconds: float) -> cp_model.CpSolver:
     # Precedences between ops of one device cost more to find than they prune: without them two joined blocks of 33 ops
     # were proven in 3.4 s instead of 7.6, 14 other series in 16 s instead of 20.
     solver.parameters.use_precedences_in_disjunctive_constraint = False
+    if relaxes_well:
+        return solver
     if workers == 1:
         # On 62-op segments one worker needs 3 to 4 s without the relaxation, 3 to 13 s with it.
         solver.parameters.linearization_level = 0
@@ -126,6 +128,7 @@ def search(
     incumbent: Incumbent,
     seconds: float,
     work: float = math.inf,
+    relaxes_well: bool = False,
 ) -> SearchEnd:
     """What is proven after a model has been solved for some time; better schedules and bounds go to the incumbent.
 
@@ -138,11 +141,13 @@ def search(
     work
         Limit in CP-SAT's deterministic seconds, which one worker spends in the same way every time; several workers
         get as much time as that takes.
+    relaxes_well
+        Whether the linear relaxation is close: then searches are those that CP-SAT chooses itself, which use it.
     """
     budget = incumbent.budget
     if seconds <= 0:
         return SearchEnd.UNDECIDED
-    solver = new_solver(budget.workers, budget.seed, seconds)
+    solver = new_solver(budget.workers, budget.seed, seconds, relaxes_well)
     solver.parameters.relative_gap_limit = budget.gap
     if budget.workers == 1:
         solver.parameters.max_deterministic_time = work

@@ -71,13 +71,18 @@ class Variables:
 
 def create_variables(model: cp_model.CpModel, instance: Instance, bounds: Bounds, upper: int) -> Variables:
     """Variables whose domains leave out what cannot be in a schedule of at most `upper` ticks."""
-    place = tuple(_place(model, instance.allowed[ops[0]], block) for block, ops in enumerate(instance.members))
+    place = place_blocks(model, instance)
     start: list[cp_model.IntVar] = []
     for op in range(instance.op_count):
         latest = upper - bounds.tail[op] - instance.shortest[op]
         fixed = op in instance.sources
         start.append(model.new_constant(0) if fixed else model.new_int_var(bounds.head[op], latest, f"start{op}"))
     return Variables(place, tuple(start), model.new_int_var(bounds.makespan, upper, "makespan"))
+
+
+def place_blocks(model: cp_model.CpModel, instance: Instance) -> tuple[dict[int, Literal], ...]:
+    """[block] → device → literal, true if the block is there: P(k, n)."""
+    return tuple(_place(model, instance.allowed[ops[0]], block) for block, ops in enumerate(instance.members))
 
 
 def duration(instance: Instance, variables: Variables, op: int) -> Linear | int:

@@ -21,6 +21,9 @@ ANNEALING_CODE = ("moves.anneal", "kernels.run_from", "kernels.take_over")
 HEURISTICS_CODE = ("greedy.greedy", "list_scheduling.list_schedule", "kernels.run_from", "kernels.take_over")
 """Functions that heuristics in machine code call."""
 
+PATH_CODE = ("path_moves.anneal_path",)
+"""The function that annealing along a path calls."""
+
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
 """What annealing's code takes on two cores, measured: 0.2 s and 11; and how often to look whether another has it."""
 
@@ -37,7 +40,7 @@ def compiling_ahead() -> Iterator[None]:
     It takes one of the processors meanwhile: the search before annealing is slower, but annealing itself would wait for
     as long, and at a short limit never begin. What is compiled when the context is left stays, function by function.
     """
-    if code_folder() is None or is_kept(*ANNEALING_CODE, *HEURISTICS_CODE):
+    if code_folder() is None or is_kept(*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE):
         yield
         return
     try:
@@ -111,6 +114,7 @@ def compile_all() -> None:
     from dlplacer.solvers.local_search.arrays import build_arrays
     from dlplacer.solvers.local_search.chain import Chain
     from dlplacer.solvers.local_search.greedy_schedules import best_greedy
+    from dlplacer.solvers.local_search.serial_annealing import compile_path_code
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
@@ -121,6 +125,7 @@ def compile_all() -> None:
     if found is not None and built is not None:
         Chain.of(instance, *built, found).go_on(1, 1.0, 0)
         best_greedy((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
+    compile_path_code(instance)
 
 
 if __name__ == "__main__":
