@@ -63,7 +63,7 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int],
         All ops that take time, each after the one before.
     """
     assert incumbent.best is not None
-    began, budget, seed = time.monotonic(), incumbent.budget, incumbent.budget.seed
+    began, budget, seed = time.monotonic(), incumbent.budget, incumbent.budget.seed % 2**31
     tables, mean = path_tables(instance, path), sum(instance.mean_duration[op] for op in path) / len(path)
     round_s = max(PARAMS.least_round_s, seconds / PARAMS.rounds)
     placement = [incumbent.best.device[ops[0]] for ops in instance.members]
