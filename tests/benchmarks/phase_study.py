@@ -40,6 +40,7 @@ PHASES: Mapping[str, str] = {
     "_start": "starts",
     "search_elsewhere": "parts, options",
     "_bound": "bounds",
+    "_solve_serial": "ops in a row",
     "_solve_segments": "segments",
     "_reconcile_segments": "master",
     "_anneal": "annealing",

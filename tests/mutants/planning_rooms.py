@@ -13,8 +13,8 @@ CORE = (
     Mutant(
         "core/units.py",
         "times are rounded up to ticks",
-        "return int(value_s // tick_s)",
-        "return -int(-value_s // tick_s)",
+        "return (value_s.numerator * tick_s.denominator) // (value_s.denominator * tick_s.numerator)",
+        "return -((-value_s.numerator * tick_s.denominator) // (value_s.denominator * tick_s.numerator))",
         ("core/test_units.py",),
     ),
     Mutant(
@@ -82,7 +82,7 @@ CHECK = (
     Mutant(
         "check/memory.py",
         "workspace is no live memory",
-        '            found.append(LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))\n',
+        '        add(entry.device, LiveTensor("workspace", op.id, entry.start_s, entry.end_s, op.workspace_bytes))\n',
         "",
         ("check", "problem"),
     ),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
+from threading import Event
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -73,7 +74,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     random, seconds = Random(budget.seed), min(seconds, budget.left_s)
     stop_at = time.monotonic() + seconds
     listed_until = time.monotonic() + PARAMS.greedy_share * seconds / PARAMS.cycles
-    chains = _first_chains(instance, built, best, budget.workers, listed_until)
+    chains = _first_chains(instance, built, best, budget.workers, listed_until, budget.stop)
     # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
     chains[0].go_on(0, 0.0, 0)
     began = time.monotonic()
@@ -111,7 +112,12 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
 
 
 def _first_chains(
-    instance: Instance, built: tuple[InstanceArrays, list[TimedRoute]], best: Schedule, count: int, stop_at: float
+    instance: Instance,
+    built: tuple[InstanceArrays, list[TimedRoute]],
+    best: Schedule,
+    count: int,
+    stop_at: float,
+    stop: Event,
 ) -> list[Chain]:
     """Chains from the best schedule; every other one, or the only one, from the best list schedule if that is shorter.
 
@@ -121,7 +127,7 @@ def _first_chains(
     listed = None
     if is_kept(*HEURISTICS_CODE):
         devices = [range(instance.device_count)]
-        listed = best_greedy((instance, *built), devices, stop_at, stop_at, count).chain()
+        listed = best_greedy((instance, *built), devices, stop_at, stop_at, count, stop).chain()
     chains = [Chain.of(instance, *built, best) for _ in range(count)]
     for chain in chains[1::2] or chains:
         if listed is not None and listed.makespan < chain.makespan:

@@ -63,7 +63,9 @@ class Chain:
         cls, instance: Instance, arrays: InstanceArrays, routes: Sequence[TimedRoute], schedule: Schedule
     ) -> "Chain":
         """A chain that begins with a schedule, run anew: with its transfers' own turns where these make it shorter."""
-        chain = cls.by_start(instance, arrays, routes, schedule.device, schedule.start)
+        ops = [op for op in sequence(instance, schedule.device, schedule.start) if op not in instance.sources]
+        chain = cls(instance, arrays, routes, np.array(schedule.device, np.int64), np.array(ops, np.int64))
+        chain._begin()
         if chain.makespan > schedule.makespan:
             without, before = chain._turns, chain.makespan
             chain._turns = turns_of(instance, arrays, routes, schedule, [int(op) for op in chain._sequence])
@@ -71,21 +73,6 @@ class Chain:
             if chain.makespan >= before:
                 chain._turns = without
                 chain._begin()
-        return chain
-
-    @classmethod
-    def by_start(
-        cls,
-        instance: Instance,
-        arrays: InstanceArrays,
-        routes: Sequence[TimedRoute],
-        device: Sequence[int],
-        start: Sequence[int],
-    ) -> "Chain":
-        """A chain that begins with ops on these devices in the order of these starts."""
-        ops = [op for op in sequence(instance, device, start) if op not in instance.sources]
-        chain = cls(instance, arrays, routes, np.array(device, np.int64), np.array(ops, np.int64))
-        chain._begin()
         return chain
 
     def _begin(self) -> None:

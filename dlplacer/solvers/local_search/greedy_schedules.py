@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -91,13 +92,19 @@ def offer_greedy(
         return False
     finish_s = PARAMS.finish * (time.monotonic() - began)
     until = began + published_s - finish_s, began + seconds - finish_s
-    found = best_greedy((instance, *built), subsets, *until, incumbent.budget.workers).schedule()
+    budget = incumbent.budget
+    found = best_greedy((instance, *built), subsets, *until, budget.workers, budget.stop).schedule()
     incumbent.offer(found)
     return found is not None
 
 
 def best_greedy(
-    tables: Tables, subsets: Sequence[Sequence[int]], published_until: float, until: float, workers: int = 1
+    tables: Tables,
+    subsets: Sequence[Sequence[int]],
+    published_until: float,
+    until: float,
+    workers: int = 1,
+    stop: Event | None = None,
 ) -> "GreedySchedule":
     """The best of several heuristics over ranks, reluctances and sets of devices, the first and while time allows.
 
@@ -107,6 +114,8 @@ def best_greedy(
         Devices that may be used, the machine first.
     published_until, until
         When to end what is published, and all else, on the monotonic clock, in seconds.
+    stop
+        Ends both once anything is found.
     """
     instance, _, _ = tables
     work, best = sum(instance.shortest), GreedySchedule(tables, None, NEVER)
@@ -118,7 +127,7 @@ def best_greedy(
             (_reluctant(places, subsets), until),
         ):
             # The first take less than the tables did that they read: half a second for 100,000 ops.
-            while best.makespan == NEVER or time.monotonic() < stop_at:
+            while best.makespan == NEVER or (time.monotonic() < stop_at and not (stop and stop.is_set())):
                 ask_time()
                 # One alone first: a partition of least cut takes as long on large graphs.
                 some = list(islice(rules, 1 if best.makespan == NEVER else workers))

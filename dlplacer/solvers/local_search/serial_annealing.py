@@ -24,8 +24,9 @@ class SerialParams:
 
     Attributes
     ----------
-    rounds, least_round_s
-        Each cools down once and begins with the placement of the last.
+    round_s, rounds, patience
+        Seconds of a round by op and device, if there is time for so many rounds, and how many in a row may bring
+        nothing. Each cools down once and begins with the placement of the last.
     first_temperature, last_temperature
         In mean durations of an op of the path.
     chunk_s
@@ -36,8 +37,9 @@ class SerialParams:
         Blocks that move at once, at most.
     """
 
+    round_s: float = 1e-3
     rounds: int = 12
-    least_round_s: float = 0.1
+    patience: int = 8
     first_temperature: float = 0.5
     last_temperature: float = 0.0025
     chunk_s: float = 0.02
@@ -65,13 +67,15 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int],
     assert incumbent.best is not None
     began, budget, seed = time.monotonic(), incumbent.budget, incumbent.budget.seed % 2**31
     tables, mean = path_tables(instance, path), sum(instance.mean_duration[op] for op in path) / len(path)
-    round_s = max(PARAMS.least_round_s, seconds / PARAMS.rounds)
+    round_s = min(PARAMS.round_s * len(path) * instance.device_count, seconds / PARAMS.rounds)
     placement = [incumbent.best.device[ops[0]] for ops in instance.members]
     step = min((size for size in instance.capacity if size is not None), default=0) // PARAMS.steps
-    refused, accepted, room = 0, math.inf, 0
-    while time.monotonic() < began + seconds and budget.left_s and not incumbent.closed:
+    refused, accepted, room, in_vain = 0, math.inf, 0, 0
+    while time.monotonic() < began + seconds and in_vain < PARAMS.patience and budget.left_s and not incumbent.closed:
+        before = incumbent.best.makespan
         search = _Search(instance, tables, placement, room)
-        seed = search.cool(mean, min(round_s, began + seconds - time.monotonic()), seed, budget.stop)
+        left_s = max(PARAMS.chunk_s, min(round_s, began + seconds - time.monotonic()))
+        seed = search.cool(mean, left_s, seed, budget.stop)
         found = search.found()
         if found is not None:
             placement = found
@@ -80,6 +84,7 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int],
             accepted = room
         else:
             refused = room
+        in_vain = in_vain + 1 if incumbent.best.makespan == before else 0
         between = 2 * refused if math.isinf(accepted) else (refused + int(accepted)) // 2
         room = max(between, step) if accepted - refused > step else int(accepted)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from threading import Event
 
 import pytest
 from benchmarks.families import FAMILIES
@@ -23,8 +24,10 @@ from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs, peft
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.local_search import greedy_schedules
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_schedules import (
+    GreedySchedule,
     Rule,
     Tables,
     best_greedy,
@@ -123,6 +126,19 @@ def test_ops_of_no_time_keep_the_rules_too(machine: str, family: str, works_on: 
     schedule = chain.schedule()
     assert broken_rules(instance, schedule) == []
     assert schedule.makespan <= listed.makespan + len(schedule.transfers)
+
+
+def test_it_ends_with_the_first_schedule_where_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, asked, stop = _tables("layered", star(4)), list[Rule](), Event()
+
+    def counted(given: Tables, rule: Rule) -> GreedySchedule:
+        asked.append(rule)
+        return list_by(given, rule)
+
+    monkeypatch.setattr(greedy_schedules, "list_by", counted)
+    stop.set()
+    assert best_greedy(tables, [range(4)], math.inf, math.inf, 2, stop).schedule() is not None
+    assert len(asked) == 1
 
 
 def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
