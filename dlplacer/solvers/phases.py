@@ -204,7 +204,7 @@ def _solve_serial(problem: Problem, instance: Instance, incumbent: Incumbent) ->
     if len(path) <= PARAMS.exact_up_to:
         _assign(problem, instance, incumbent, path)
     seconds = PARAMS.serial_share * incumbent.budget.left_s
-    if is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s:
+    if not incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
         anneal_serial(instance, incumbent, path, seconds)
