@@ -117,13 +117,14 @@ def solve_segments(
     # Where links are contended and a series comes again and again, its schedules with transfers are worth more.
     hurry = instance.traffic is not None and chain.repeats
     while len(chain.segments) > 1 and budget.left_s:
-        bounds = chain.raised(bounds, params.bound_share * budget.left_s)
-        incumbent.raise_bound(bounds.makespan)
+        ends = not chain.open or time.monotonic() > stop_at or (hurry and work > params.again_work)
+        if ends or not hurry:
+            # The bounds of a hundred thousand ops take two seconds, as long as a round of one layer's series.
+            bounds = chain.raised(bounds, params.bound_share * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
         for schedule in chain.candidates() if params.joins and not hurry else ():
             incumbent.offer(schedule)
-        if incumbent.closed or not chain.open or time.monotonic() > stop_at:
-            break
-        if hurry and work > params.again_work:
+        if incumbent.closed or ends:
             break
         chain.advance(work, stop_at, search_series)
         work *= params.growth

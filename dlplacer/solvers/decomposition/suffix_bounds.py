@@ -53,7 +53,8 @@ def raise_suffix_bounds(
         known.budget = chain.budget_of(stop_at - time.monotonic())
         search_series(chain, Series((), part), params.work)
         tail[cut] = max(tail[cut], known.bound)
-    bounds = lower_bounds(chain.instance, params.bound_share * budget.left_s, bounds.head, tail)
+    if tail != list(bounds.tail):
+        bounds = lower_bounds(chain.instance, params.bound_share * budget.left_s, bounds.head, tail)
     incumbent.raise_bound(bounds.makespan)
     return bounds
 
