@@ -124,7 +124,7 @@ def solve_segments(
             incumbent.raise_bound(bounds.makespan)
         for schedule in chain.candidates() if params.joins and not hurry else ():
             incumbent.offer(schedule)
-        if incumbent.closed or ends:
+        if incumbent.closed or ends or (not hurry and time.monotonic() > stop_at):
             break
         chain.advance(work, stop_at, search_series)
         work *= params.growth
