@@ -50,7 +50,9 @@ def constrained(
         except InputError as error:
             raise InputError(f"pin {pattern!r} = {device!r}: {error}") from None
     sets = tuple(_together(graph, patterns) for patterns in colocate)
-    found = replace(graph, constraints=added.added(Constraints(colocate=sets)))
+    added = added.added(Constraints(colocate=sets))
+    # A graph of 106,000 ops takes seconds to make anew.
+    found = graph if added == graph.constraints else replace(graph, constraints=added)
     if topology is not None:
         _require_compatible(found, topology)
     return found

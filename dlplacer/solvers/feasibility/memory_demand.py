@@ -29,6 +29,20 @@ def working_set(problem: Problem, op: int, device: int) -> int:
     return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
 
 
+def most_working_sets(problem: Problem) -> list[int]:
+    """[op] → what `working_set` is at most on any device, in a tenth of its time."""
+    inputs = [0] * problem.op_count
+    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+        inputs[arc.target] += edge.bytes
+    resident = list(problem.resident_bytes)
+    for members in problem.groups:
+        size = sum(problem.resident_bytes[member] for member in members)
+        for member in members:
+            resident[member] = size
+    rows = zip(resident, inputs, problem.output_bytes, problem.workspace_bytes, strict=True)
+    return list(map(sum, rows))
+
+
 def largest_working_set(problem: Problem) -> tuple[int, int, int]:
     """The op that needs most, the largest device that it may use, and the bytes."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.memory_demand import demands_by_type, working_set
+from dlplacer.solvers.feasibility.memory_demand import demands_by_type, most_working_sets, working_set
 from dlplacer.solvers.feasibility.problem_texts import bytes_text, devices_text, group_text, op_text
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
@@ -153,7 +153,9 @@ def _require_working_room(problem: Problem) -> None:
     if problem.options.memory == "sum":
         return
     by_room = sorted(range(problem.device_count), key=lambda device: problem.capacity_bytes[device] or 0, reverse=True)
-    for op in range(problem.op_count):
+    smallest = min((size for size in problem.capacity_bytes if size is not None), default=0)
+    large = [op for op, size in enumerate(most_working_sets(problem)) if size > smallest]
+    for op in large:
         devices = [device for device in by_room if device in problem.allowed[op]]
         if any(problem.capacity_bytes[device] is None for device in devices):
             continue

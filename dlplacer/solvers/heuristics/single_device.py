@@ -12,23 +12,28 @@ def best_single(problem: Problem) -> ProblemSchedule | None:
 
 def singles(problem: Problem) -> list[ProblemSchedule]:
     """All ops on one device, for each on which they fit."""
-    return [_on_device(problem, device) for device in range(problem.device_count) if _fits(problem, device)]
+    everywhere = [
+        number for number in range(problem.device_count) if all(number in allowed for allowed in problem.allowed)
+    ]
+    found, needs = list[ProblemSchedule](), dict[str, tuple[tuple[int, ...], int]]()
+    for device in everywhere:
+        kind, capacity = problem.topology.devices[device].type, problem.capacity_bytes[device]
+        if kind not in needs:
+            needs[kind] = _needs(problem, device)
+        start, size = needs[kind]
+        if capacity is None or size <= capacity:
+            found.append(ProblemSchedule(problem, (device,) * problem.op_count, start))
+    return found
 
 
-def _fits(problem: Problem, device: int) -> bool:
-    capacity = problem.capacity_bytes[device]
-    if not all(device in allowed for allowed in problem.allowed):
-        return False
-    if capacity is None or problem.options.memory == "sum":
-        return capacity is None or sum(problem.footprint_bytes) <= capacity
-    schedule = _on_device(problem, device)
-    return peaks(problem, schedule.device, schedule.start, schedule.end, ())[device] <= capacity
-
-
-def _on_device(problem: Problem, device: int) -> ProblemSchedule:
+def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
+    """[op] → tick on a device, and the most bytes there at any time: the same on all devices of its type."""
     start = [0] * problem.op_count
     now = 0
     for op in problem.topological:
         start[op] = now
         now += problem.duration[op][device] or 0
-    return ProblemSchedule(problem, (device,) * problem.op_count, tuple(start))
+    if problem.options.memory == "sum":
+        return tuple(start), sum(problem.footprint_bytes)
+    schedule = ProblemSchedule(problem, (device,) * problem.op_count, tuple(start))
+    return schedule.start, peaks(problem, schedule.device, schedule.start, schedule.end, ())[device]

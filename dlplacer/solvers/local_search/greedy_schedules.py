@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from threading import Event
 from typing import NamedTuple
 
@@ -120,6 +119,17 @@ def best_greedy(
     instance, _, _ = tables
     work, best = sum(instance.shortest), GreedySchedule(tables, None, NEVER)
     places = [by_rank(instance, upward_ranks(instance, weight)) for weight in DELAY_WEIGHTS]
+    running: set[Future[GreedySchedule]] = set()
+
+    def ended(at_most: int) -> GreedySchedule:
+        """The best so far, once no more than so many run."""
+        found = best
+        while len(running) > at_most:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            running.difference_update(done)
+            found = min(found, *(one.result() for one in done), key=lambda one: one.makespan)
+        return found
+
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(workers) as pool:
         for rules, stop_at in (
@@ -129,32 +139,38 @@ def best_greedy(
             # The first take less than the tables did that they read: half a second for 100,000 ops.
             while best.makespan == NEVER or (time.monotonic() < stop_at and not (stop and stop.is_set())):
                 ask_time()
-                # One alone first: a partition of least cut takes as long on large graphs.
-                some = list(islice(rules, 1 if best.makespan == NEVER else workers))
-                if not some:
+                rule = next(rules, None)
+                if rule is None:
                     break
-                promising = [rule for rule in some if work < best.makespan * len(rule.devices)]
-                for found in pool.map(lambda rule: list_by(tables, rule), promising):
-                    best = min(best, found, key=lambda one: one.makespan)
+                if work < best.makespan * len(rule.devices):
+                    running.add(pool.submit(list_by, tables, rule))
+                # One alone first: what the others read takes as long on large graphs.
+                best = ended(0 if best.makespan == NEVER else workers - 1)
+            best = ended(0)
     return best
 
 
 def _published(instance: Instance, places: Sequence[Priority], devices: Sequence[int]) -> Iterator[Rule]:
-    """HEFT, list schedules, also on a partition of least cut, PEFT and CPOP, by several ranks."""
+    """HEFT, a list schedule, one on a partition of least cut, CPOP and PEFT by one rank, then by the others."""
     orders = list(map(_order, places))
     yield Rule(orders[0], devices)
-    yield from (Rule(order, devices, works_on=True) for order in orders)
+    yield Rule(orders[0], devices, works_on=True)
+    placement = None
     with suppress(InputError):
         # Where pymetis is not installed there is none.
         placement = partition(instance)
-        if placement is not None:
-            yield from (Rule(order, devices, works_on=True, placement=placement) for order in orders)
-    yield from (Rule(order, devices) for order in orders[1:])
+    on_parts = (
+        [] if placement is None else [Rule(order, devices, works_on=True, placement=placement) for order in orders]
+    )
+    yield from on_parts[:1]
+    value, path = values_and_path(instance)
+    yield Rule(_order(by_release(instance, value, places[0])), devices, placement=path)
     table = optimistic_costs(instance)
     for place in places:
         yield Rule(_order(by_optimistic_cost(instance, table, place)), devices, ahead=table)
-    value, path = values_and_path(instance)
-    yield Rule(_order(by_release(instance, value, places[0])), devices, placement=path)
+    yield from (Rule(order, devices, works_on=True) for order in orders[1:])
+    yield from on_parts[1:]
+    yield from (Rule(order, devices) for order in orders[1:])
 
 
 def _reluctant(places: Sequence[Priority], subsets: Sequence[Sequence[int]]) -> Iterator[Rule]:
