@@ -40,6 +40,12 @@ def test_every_rule_is_broken_by_some_plan() -> None:
     assert {case.rule for case in BROKEN.values()} == set(RULES)
 
 
+def test_devices_may_be_listed_in_any_order() -> None:
+    for plan in map(plans.RIGHT.__getitem__, plans.RIGHT):
+        by_device = sorted(plan.ops, key=lambda entry: entry.device, reverse=True)
+        assert violations(replace(plan, ops=tuple(by_device))) == ()
+
+
 def test_check_raises_with_every_violation() -> None:
     wrong = replace(changed(CROSSING, "y", end_s=9.0), lower_bound_s=10.0, transfers=())
     with pytest.raises(CheckError, match=r"^the plan breaks the rules:\n  duration: op 'y' lasts 4 s") as caught:

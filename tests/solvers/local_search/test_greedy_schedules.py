@@ -141,6 +141,21 @@ def test_it_ends_with_the_first_schedule_where_it_is_stopped(monkeypatch: pytest
     assert len(asked) == 1
 
 
+def test_each_published_heuristic_is_asked_once_before_any_by_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, asked = _tables("layered", star(4)), list[tuple[bool, bool, bool]]()
+
+    def counted(given: Tables, rule: Rule) -> GreedySchedule:
+        asked.append((rule.works_on, rule.placement is not None, rule.ahead is not None))
+        return list_by(given, rule)
+
+    monkeypatch.setattr(greedy_schedules, "list_by", counted)
+    best_greedy(tables, [range(4)], math.inf, math.inf)
+    heft, listed, cut, cpop, peft = asked[:5]
+    assert (heft, listed, cpop, peft) == ((False,) * 3, (True, False, False), (False, True, False), (False, False, True))
+    assert cut == (True, True, False)
+    assert len(asked) > 5
+
+
 def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
     instance, *built = _tables("layered", star(4))
     _, path = values_and_path(instance)
