@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.families import FAMILIES
 from benchmarks.machines import limited, linked, mixed
+from solvers.serial_chains import tight_chain
 
 import dlplacer as dp
 from dlplacer.core.graph import OpGraph
@@ -111,6 +112,7 @@ CASES = (
     Case("transformer, 300 ops, 4 devices", _drawn("transformer_like", 300, linked(4))),
     Case("U-Net, 300 ops, 4 devices, memory 1.3 x", _drawn("u_net", 300, linked(4), 1.3)),
     Case("pipeline, 120 ops, 4 unequal devices", _drawn("pipeline", 120, mixed(linked(4), "fast", "slow"))),
+    Case("chain, 100 ops, 4 unequal devices, memory 1.1 x", lambda: tight_chain(1, 100, 4, 1.1)),
     Case("fork-join, 14 ops, 2 devices", _drawn("fork_join", 14, linked(2))),
 )
 
