@@ -160,16 +160,17 @@ class OpGraph(Saved, Shown):
         return {op.id: tuple(self._parts_of(op)) for op in self.ops if op.output_bytes}
 
     def _parts_of(self, op: Op) -> Iterator[OutputPart]:
+        numbered = {number: spec.bytes for number, spec in enumerate(op.outputs)}
         edges = self.edges_from[op.id]
-        charged = {edge.output for edge in edges if self.op(edge.target).kind == "gradient"}
-        numbered = dict(enumerate(spec.bytes for spec in op.outputs))
-        for sizes in (numbered, {number: size for number, size in numbered.items() if number not in charged}):
-            # The second try is for captured graphs, whose gradients are charged to the parameters and not to these
-            # outputs.
-            if sum(sizes.values()) == op.output_bytes:
-                yield from (OutputPart(size, frozenset({number})) for number, size in sizes.items() if size)
+        if sum(numbered.values()) != op.output_bytes:
+            # For captured graphs, whose gradients are charged to the parameters and not to these outputs.
+            charged = {edge.output for edge in edges if numbered and self.op(edge.target).kind == "gradient"}
+            rest = {number: size for number, size in numbered.items() if number not in charged}
+            if sum(rest.values()) != op.output_bytes:
+                yield OutputPart(op.output_bytes, frozenset({*numbered, *(edge.output for edge in edges)}))
                 return
-        yield OutputPart(op.output_bytes, frozenset({*numbered, *(edge.output for edge in edges)}))
+            numbered = rest
+        yield from (OutputPart(size, frozenset({number})) for number, size in numbered.items() if size)
 
     @cached_property
     def topological_order(self) -> tuple[str, ...]:

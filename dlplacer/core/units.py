@@ -9,6 +9,7 @@ import re
 import reprlib
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_TICKS = 2**30
 """Horizons stay below this many ticks: CP-SAT may drop the enforcement of rows whose coefficients sum past 2^31."""
@@ -115,7 +116,13 @@ def format_bytes_per_s(value_bytes_per_s: float) -> str:
 
 def exact(value: float | int) -> Fraction:
     """The decimal number that the user wrote: ``0.1`` is 1/10, not the nearest binary fraction."""
-    return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
+    return Fraction(value) if isinstance(value, int) else _decimal(float(value))
+
+
+@lru_cache(maxsize=2**16)
+def _decimal(value: float) -> Fraction:
+    # Layers repeat their times, and a fraction takes 10 us to read.
+    return Fraction(repr(value))
 
 
 def distinct(values: Iterable[Fraction]) -> Iterable[Fraction]:

@@ -247,7 +247,7 @@ def _solve_segments(
 def _reconcile_segments(solved: SolvedSegments, incumbent: Incumbent) -> None:
     """The master problem: series that share blocks may each want them on another device."""
     chain = solved.chain
-    if chain is None or incumbent.closed:
+    if chain is None or incumbent.closed or not incumbent.budget.left_s:
         return
     last = chain.segments[-1].ops[-1]
     after = chain.instance.shortest[last] + solved.bounds.tail[last]

@@ -50,7 +50,7 @@ class SegmentParams:
     share: float = 0.5
     work: float = 0.1
     growth: float = 4.0
-    again_work: float = 0.5
+    again_work: float = 0.2
     transfer_share: float = 0.6
     bound_share: float = 0.1
     find_share: float = 0.25

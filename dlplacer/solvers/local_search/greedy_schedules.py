@@ -118,7 +118,7 @@ def best_greedy(
     """
     instance, _, _ = tables
     work, best = sum(instance.shortest), GreedySchedule(tables, None, NEVER)
-    places = [by_rank(instance, upward_ranks(instance, weight)) for weight in DELAY_WEIGHTS]
+    ranks = _Ranks(instance)
     running: set[Future[GreedySchedule]] = set()
 
     def ended(at_most: int) -> GreedySchedule:
@@ -133,8 +133,8 @@ def best_greedy(
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(workers) as pool:
         for rules, stop_at in (
-            (_published(instance, places, subsets[0]), published_until),
-            (_reluctant(places, subsets), until),
+            (_published(instance, ranks, subsets[0]), published_until),
+            (_reluctant(ranks, subsets), until),
         ):
             # The first take less than the tables did that they read: half a second for 100,000 ops.
             while best.makespan == NEVER or (time.monotonic() < stop_at and not (stop and stop.is_set())):
@@ -150,32 +150,50 @@ def best_greedy(
     return best
 
 
-def _published(instance: Instance, places: Sequence[Priority], devices: Sequence[int]) -> Iterator[Rule]:
+class _Ranks:
+    """Places of the ops by upward rank, and the ops in that order, each made when it is first asked for."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._places: dict[float, Priority] = {}
+        self._orders: dict[float, list[int]] = {}
+
+    def place(self, weight: float) -> Priority:
+        if weight not in self._places:
+            self._places[weight] = by_rank(self._instance, upward_ranks(self._instance, weight))
+        return self._places[weight]
+
+    def order(self, weight: float) -> list[int]:
+        if weight not in self._orders:
+            self._orders[weight] = _order(self.place(weight))
+        return self._orders[weight]
+
+
+def _published(instance: Instance, ranks: _Ranks, devices: Sequence[int]) -> Iterator[Rule]:
     """HEFT, a list schedule, one on a partition of least cut, CPOP and PEFT by one rank, then by the others."""
-    orders = list(map(_order, places))
-    yield Rule(orders[0], devices)
-    yield Rule(orders[0], devices, works_on=True)
+    first, *others = DELAY_WEIGHTS
+    yield Rule(ranks.order(first), devices)
+    yield Rule(ranks.order(first), devices, works_on=True)
     placement = None
     with suppress(InputError):
         # Where pymetis is not installed there is none.
         placement = partition(instance)
-    on_parts = (
-        [] if placement is None else [Rule(order, devices, works_on=True, placement=placement) for order in orders]
-    )
-    yield from on_parts[:1]
+    if placement is not None:
+        yield Rule(ranks.order(first), devices, works_on=True, placement=placement)
     value, path = values_and_path(instance)
-    yield Rule(_order(by_release(instance, value, places[0])), devices, placement=path)
+    yield Rule(_order(by_release(instance, value, ranks.place(first))), devices, placement=path)
     table = optimistic_costs(instance)
-    for place in places:
-        yield Rule(_order(by_optimistic_cost(instance, table, place)), devices, ahead=table)
-    yield from (Rule(order, devices, works_on=True) for order in orders[1:])
-    yield from on_parts[1:]
-    yield from (Rule(order, devices) for order in orders[1:])
+    for weight in DELAY_WEIGHTS:
+        yield Rule(_order(by_optimistic_cost(instance, table, ranks.place(weight))), devices, ahead=table)
+    yield from (Rule(ranks.order(weight), devices, works_on=True) for weight in others)
+    if placement is not None:
+        yield from (Rule(ranks.order(weight), devices, works_on=True, placement=placement) for weight in others)
+    yield from (Rule(ranks.order(weight), devices) for weight in others)
 
 
-def _reluctant(places: Sequence[Priority], subsets: Sequence[Sequence[int]]) -> Iterator[Rule]:
+def _reluctant(ranks: _Ranks, subsets: Sequence[Sequence[int]]) -> Iterator[Rule]:
     """Each rank and reluctance on every set of devices in turn, and HEFT on those that are not the machine."""
-    for order in map(_order, places):
+    for order in map(ranks.order, DELAY_WEIGHTS):
         for reluctance in PARAMS.reluctances:
             yield from (Rule(order, devices, reluctance) for devices in subsets)
         for works_on in (False, True):
