@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -223,10 +224,9 @@ def _has_parallel_edges(graph: OpGraph) -> bool:
 
 def _node_to_dict(op: Op) -> dict[str, Any]:
     node: dict[str, Any] = {"id": op.id, "kind": op.kind}
-    default = Op(op.id, op.kind)
-    for name in GraphNodeModel.model_fields:
+    for name, default in _defaults().items():
         value = getattr(op, name)
-        if name in node or value == getattr(default, name):
+        if value == default:
             continue
         if name == "outputs":
             value = [{"shape": list(spec.shape), "dtype": spec.dtype, "bytes": spec.bytes} for spec in op.outputs]
@@ -236,6 +236,13 @@ def _node_to_dict(op: Op) -> dict[str, Any]:
             value = dict(value)
         node[name] = value
     return node
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Optional field of a node → what it holds where a file says nothing."""
+    default = Op("op", "kind")
+    return {name: getattr(default, name) for name in GraphNodeModel.model_fields if name not in ("id", "kind")}
 
 
 def _edge_to_dict(edge: Edge, number: int) -> dict[str, Any]:

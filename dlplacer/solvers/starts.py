@@ -67,8 +67,9 @@ class StartParams:
         Above it a list schedule foretells all of them.
     pace_s, pace_spread
         Seconds of a list schedule per op and device, at least, and the factor up to which it may take more (2.3 on a
-        cluster). Where list schedules in machine code are known and this is more than `share`, none begins early: on
-        106,000 ops and four devices two were cut off after 9 s.
+        cluster). Where list schedules in machine code are known and this is more than `share`, only one that ends even
+        so begins early: on 106,000 ops and four devices two were cut off after 9 s, and one after 10 where cores are
+        slow.
     quick_below
         Cost, in list schedules, below which a heuristic places first and schedules once. Where a list schedule might
         not end in time, one that is otherwise quicker comes ahead of it, and one of these: on 6,000 ops and a cluster
@@ -101,7 +102,8 @@ _SURE = 2
 """Heuristics that run whatever they take on small problems."""
 
 _CUT_OFF = 2.0
-"""So many times what it has had a heuristic may take that was cut off. A guess."""
+"""So many times what is expected a heuristic may take before it is cut off, and what it has had when it begins again.
+A guess."""
 
 
 @dataclass
@@ -181,6 +183,7 @@ class StartSearch:
                 continue
             run = _Run(number, self._attempts(number), cost * pace)
             if late:
+                run.expected_s *= PARAMS.pace_spread
                 self._waiting.append(run)
             elif number < self._sure:
                 allowed_s = share_s if hurry else PARAMS.first_share * left_s
@@ -235,12 +238,13 @@ class StartSearch:
             run = min(self._waiting, key=lambda run: run.turn)
             self._waiting.remove(run)
             ends_at = memory_until if (run.seen or incumbent.refused) and not run.behind else until
+            now = time.monotonic()
             if incumbent.best is None:
-                may = run.number < self._sure or time.monotonic() < memory_until
+                may = run.number < self._sure or now < memory_until
             else:
-                may = time.monotonic() + run.expected_s < ends_at
+                may = now + run.expected_s < ends_at
             if may:
-                self._ask(run, max(until, memory_until))
+                self._ask(run, max(ends_at, now + _CUT_OFF * run.expected_s))
             else:
                 late.append(run)
         self._waiting += late
