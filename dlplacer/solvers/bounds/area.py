@@ -69,6 +69,13 @@ def best_prices(instance: Instance) -> Prices:
     All prices give a valid bound; the best ones solve the dual of the linear program that spreads each op in fractions
     over its devices.
     """
+    if "prices" not in instance.known:
+        instance.known["prices"] = _best_prices(instance)
+    found: Prices = instance.known["prices"]
+    return found
+
+
+def _best_prices(instance: Instance) -> Prices:
     identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
     device = np.ones(instance.device_count, dtype=np.int64) if identical else _search_prices(instance)
     cost = [

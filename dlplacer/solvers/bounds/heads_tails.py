@@ -22,7 +22,14 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
     known
         [op] → heads that are already known, to start from.
     """
-    head = list(known) or [0] * instance.op_count
+    if known:
+        return _raised(instance, list(known))
+    if "heads" not in instance.known:
+        instance.known["heads"] = tuple(_raised(instance, [0] * instance.op_count))
+    return list(instance.known["heads"])
+
+
+def _raised(instance: Instance, head: list[int]) -> list[int]:
     for op in instance.order:
         ask_time()
         entries = []
@@ -31,7 +38,8 @@ def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
             arc = arc_delays(instance, source, op, delay)
             head[op] = max(head[op], end + arc.least)
             entries.append((end + arc.cut, head[source], instance.shortest[source]))
-        if entries:
+        # One predecessor gives no more than its end, which counts already.
+        if len(entries) > 1:
             head[op] = max(head[op], _least_over_sets(entries))
     return head
 

@@ -98,8 +98,9 @@ class _LowTraffic:
         best = self.chain.incumbents[series.instance].best
         if best is None:
             return None
-        found = self._cheapest(series, best, slack, work) if self.chain.budget.left_s else best
-        for op, position in self._positions(series).items():
+        ops = self._positions(series)
+        found = self._cheapest(series, ops, best, slack, work) if self.chain.budget.left_s else best
+        for op, position in ops.items():
             if self.assigned[self.instance.block[op]] < 0:
                 self.assigned[self.instance.block[op]] = found.device[position]
         return found
@@ -108,8 +109,7 @@ class _LowTraffic:
         """Op of the whole → its position in a series."""
         return {op: place for part, first in self.chain.spans(series) for place, op in enumerate(part.ops, first)}
 
-    def _cheapest(self, series: Series, best: Schedule, slack: float, work: float) -> Schedule:
-        ops = self._positions(series)
+    def _cheapest(self, series: Series, ops: dict[int, int], best: Schedule, slack: float, work: float) -> Schedule:
         block = series.instance.block
         decided: dict[int, int] = {}
         for op, position in ops.items():

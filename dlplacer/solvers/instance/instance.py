@@ -122,6 +122,11 @@ class Instance:
         return {}
 
     @cached_property
+    def known(self) -> dict[str, Any]:
+        """What bounds have computed of it, to be asked for again: on 100,000 ops each takes a second."""
+        return {}
+
+    @cached_property
     def source_arcs(self) -> Arcs:
         """[op] → the arcs that reach it from `sources`."""
         return tuple(tuple(arc for arc in arcs if arc[0] in self.sources) for arcs in self.predecessors)
