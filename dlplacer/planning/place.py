@@ -207,7 +207,9 @@ def _under_dispatch(
     """The best simulated plan of a method, and the bound without dispatch."""
     again = _single_under_dispatch if method == "single" else METHODS[method]
     solve = again if begin is None else partial(solve_from, begin)
-    candidates = best_under_dispatch(problem, solve, again, budget, combine=method == DEFAULT_METHOD)
+    is_default = method == DEFAULT_METHOD
+    heuristics = [METHODS[name] for name in METHODS if name not in (DEFAULT_METHOD, "single")] if is_default else []
+    candidates = best_under_dispatch(problem, solve, again, budget, heuristics, combine=is_default)
     return _require_plan(problem, candidates.best, method, time_limit_s), Outcome(None, candidates.bound)
 
 

@@ -7,6 +7,7 @@ candidates are simulated with dispatch, and the shortest simulated plan is taken
 - every single device;
 - what the method finds where every op takes at least as long as its issue, with all devices of its process at work;
 - what the method finds on the problem itself, which gives the bound too;
+- for the default method, what each heuristic finds on both;
 - for the default method, the best of these with all ops of a device, or one op, moved to another device, as long as
   that helps. Where the result gains next to nothing on a single device, it is that.
 """
@@ -14,10 +15,12 @@ candidates are simulated with dispatch, and the shortest simulated plan is taken
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
 from dlplacer.check import violations
+from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
@@ -38,6 +41,9 @@ class DispatchParams:
 
     Attributes
     ----------
+    heuristics_share
+        Of the time, for all heuristics: what the default method makes of their schedules is shorter without dispatch,
+        and may be longer with it.
     surrogate_share
         Of the time, for the problem with floors; the rest, and what that leaves, is for the problem itself. A guess.
     worth_it
@@ -54,6 +60,7 @@ class DispatchParams:
         were planned 5 to 8 % shorter on two threads than on one, and took 3 to 4 % longer.
     """
 
+    heuristics_share: float = 0.2
     surrogate_share: float = 0.6
     worth_it: float = 0.01
     finish_share: float = 0.1
@@ -127,7 +134,9 @@ class Candidates:
         return plan_of(self.problem, ops, transfers, Outcome(None, bound), "", 0.0, {})
 
 
-def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: Budget, *, combine: bool) -> Candidates:
+def best_under_dispatch(
+    problem: Problem, solve: Solver, again: Solver, budget: Budget, heuristics: Sequence[Solver], *, combine: bool
+) -> Candidates:
     """The candidates of a method, with the best of them and its bound.
 
     Parameters
@@ -136,6 +145,8 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
         The method on the problem.
     again
         The method on a problem with other times.
+    heuristics
+        Methods that are quick, to be asked first.
     combine
         Whether the plan may be taken from single devices and device subsets too: the default method's may.
     """
@@ -155,9 +166,10 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
             return candidates
     last = replace(budget, deadline=budget.deadline - (PARAMS.finish_share * budget.left_s if combine else 0.0))
     floors = surrogate(problem)
+    _ask(candidates, [each for each in (floors, problem) if each is not None], heuristics, last)
     if floors is not None:
         stop_at = time.monotonic() + PARAMS.surrogate_share * last.left_s
-        found = again(floors, replace(last, deadline=stop_at, report=lambda makespan, bound: None))
+        found = again(floors, replace(last.unreported, deadline=stop_at))
         candidates.offer(found.schedule)
     found = solve(problem, replace(last, report=report))
     candidates.offer(found.schedule)
@@ -166,6 +178,18 @@ def best_under_dispatch(problem: Problem, solve: Solver, again: Solver, budget: 
         _improve(candidates, budget)
         candidates.prefer_one_device()
     return candidates
+
+
+def _ask(candidates: Candidates, problems: Sequence[Problem], heuristics: Sequence[Solver], budget: Budget) -> None:
+    """Offer what each heuristic finds on every problem in an equal share of the time, or in what others leave."""
+    until = time.monotonic() + PARAMS.heuristics_share * budget.left_s
+    asked = [(heuristic, problem) for heuristic in heuristics for problem in problems]
+    for number, (heuristic, problem) in enumerate(asked):
+        now = time.monotonic()
+        stop_at = now + max(0.0, until - now) / (len(asked) - number)
+        # One whose package is not installed is left out.
+        with suppress(InputError):
+            candidates.offer(heuristic(problem, replace(budget.unreported, deadline=stop_at, grace_s=0.0)).schedule)
 
 
 def _turns_share(problem: Problem, plan: Plan) -> float:

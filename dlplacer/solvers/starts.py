@@ -79,6 +79,9 @@ class StartParams:
         on eight devices and a limit of 2 s ETF by itself takes 4.1, and its plan takes a fifth of a partition's.
     placement_share
         For a placement by itself, where the heuristics find no room.
+    room_share, large_room_share, room_up_to, in_vain_share
+        Where they find none on it either: for a search for any plan, and of more ops than so many, of which it tries
+        few; and when that begins without a plan at the latest, where ops are no more.
     """
 
     share: float = 0.15
@@ -94,6 +97,10 @@ class StartParams:
     placing_spread: float = 1.5
     late_s: float = 1.0
     placement_share: float = 0.25
+    room_share: float = 0.5
+    large_room_share: float = 0.2
+    room_up_to: int = 200
+    in_vain_share: float = 0.3
 
 
 PARAMS = StartParams()
@@ -157,6 +164,7 @@ class StartSearch:
         self.surrogate = instance
         self._waiting: list[_Run] = []
         self._in_vain: list[_Run] = []
+        self._placement: list[int] | None = None
         # Nobody waits for a large graph's second heuristic, but no plan at all is worse than a late one.
         self._sure = _SURE if instance.op_count * instance.device_count <= PARAMS.timed_from else 1
 
@@ -193,11 +201,27 @@ class StartSearch:
                 pace = min(pace, run.expected_s / cost)
             else:
                 self._waiting.append(run)
-        self._go_on(began + share_s, began + PARAMS.memory_share * left_s)
+        in_vain_share = PARAMS.in_vain_share if self._has_room_search else PARAMS.memory_share
+        self._go_on(began + share_s, began + PARAMS.memory_share * left_s, began + in_vain_share * left_s)
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
-            self._go_on(self._incumbent.budget.deadline, self._incumbent.budget.deadline)
+            within(self._incumbent.budget.stop.is_set, self._make_room)
+        if self._incumbent.best is None:
+            self._go_on(*[self._incumbent.budget.deadline] * 3)
+
+    @property
+    def _has_room_search(self) -> bool:
+        """Whether a search for any plan gets anywhere: it makes thousands of schedules."""
+        return self._instance.op_count <= PARAMS.room_up_to
+
+    def _make_room(self) -> None:
+        """A search for any plan, with one op after another."""
+        from dlplacer.solvers.feasibility.room_search import search_room
+
+        problem, instance, incumbent = self._problem, self._instance, self._incumbent
+        seconds = (PARAMS.room_share if self._has_room_search else PARAMS.large_room_share) * incumbent.budget.left_s
+        incumbent.offer(search_room(problem, instance, self._placement, seconds, incumbent.budget.seed))
 
     def _ask_quick(self, foretold_s: float) -> list[int]:
         """One schedule of a heuristic quicker than a list schedule, and one that places first.
@@ -227,12 +251,12 @@ class StartSearch:
     def go_on(self) -> None:
         """Those that there was no time for, and those that found no room, on a placement that has it."""
         until = time.monotonic() + PARAMS.late_share * self._incumbent.budget.left_s
-        self._go_on(until, until)
+        self._go_on(until, until, until)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             self._on_placement(until)
 
-    def _go_on(self, until: float, memory_until: float) -> None:
-        """Let those run that end in time; without a plan whatever they take, while there is time for surrogates."""
+    def _go_on(self, until: float, memory_until: float, in_vain_until: float) -> None:
+        """Let those run that end in time; without a plan whatever they take, up to a moment."""
         incumbent, late = self._incumbent, list[_Run]()
         while self._waiting and not incumbent.closed and not incumbent.budget.stop.is_set():
             run = min(self._waiting, key=lambda run: run.turn)
@@ -240,7 +264,7 @@ class StartSearch:
             ends_at = memory_until if (run.seen or incumbent.refused) and not run.behind else until
             now = time.monotonic()
             if incumbent.best is None:
-                may = run.number < self._sure or now < memory_until
+                may = run.number < self._sure or now < in_vain_until
             else:
                 may = now + run.expected_s < ends_at
             if may:
@@ -305,6 +329,7 @@ class StartSearch:
         without = [*self._in_vain, *(run for run in self._waiting if not run.found)]
         self._in_vain = []
         placement = require_placement(self._problem, PARAMS.placement_share * incumbent.budget.left_s)
+        self._placement = placement
         if placement is None:
             return
         blocks: dict[int, tuple[int, ...]] = {

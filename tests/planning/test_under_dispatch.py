@@ -1,5 +1,6 @@
 """What `place` and `compare` decide where ops wait for the processes that issue them."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,16 @@ import pytest
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
+from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
+from dlplacer.planning.under_dispatch import best_under_dispatch
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
+from dlplacer.solvers.instance.outcome import Budget, Outcome
+from dlplacer.solvers.methods import METHODS
 
 THREADS = load_topology("cpu-2core")
 PROCESSES = Topology(
@@ -93,6 +100,20 @@ def test_contention_counts_where_both_cores_work(factor: float, devices: int) ->
     edges = (*main.edges, *(edge for edge in side.edges if edge.source.startswith("c1")))
     graph = OpGraph(ops, edges, capture={"contention_factor": {"cpu-core": {"threads": factor}}})
     assert devices_of(place(graph, THREADS, time_limit_s=5.0).plan) == devices
+
+
+def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_it() -> None:
+    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
+    budget = Budget(time.monotonic() + 60.0, workers=1)
+
+    def in_vain(problem: Problem, budget: Budget) -> Outcome:
+        return Outcome(None, 0)
+
+    found = best_under_dispatch(problem, in_vain, in_vain, budget, [METHODS["peft"]], combine=True).best
+    peft = METHODS["peft"](problem, budget).schedule
+    assert found is not None
+    assert peft is not None
+    assert found.makespan_s <= max(entry.end_s for entry in replay(problem, peft.device, peft.order)[0]) < 0.04
 
 
 def test_long_ops_are_worth_a_core_each_among_short_ones() -> None:

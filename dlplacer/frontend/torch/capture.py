@@ -178,13 +178,19 @@ def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: 
         )
     modules = dict(module.named_modules())
     for path in traced.side_effects:
-        if path in modules and not joint.is_tensor_table(path):
-            where = f"module {path!r}" if path else "the module"
-            warnings.warn(
+        if joint.is_tensor_table(path):
+            continue
+        owner, is_hook, _ = f".{path}".partition("._forward_")
+        where = f"module {owner[1:]!r}" if owner[1:] else "the module"
+        if path in modules:
+            text = (
                 f"the forward of {where} sets attributes; a placed step does not: it keeps computing with their values "
-                "at capture",
-                stacklevel=5,
+                "at capture"
             )
+        else:
+            what = f"a forward hook of {where} changes a variable" if is_hook else f"the forward pass changes {path!r}"
+            text = f"{what}; a placed step does not: return what is to be kept as an output"
+        warnings.warn(text, stacklevel=5)
 
 
 def _require_own_elements(job: Job, executable: Executable) -> None:

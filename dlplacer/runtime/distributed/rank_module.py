@@ -131,8 +131,8 @@ class RankModule(PlacedModule):
         is_first = self.group.rank == self.group.ranks.ranks_of(self.group.replica)[0]
         return self.group.mean_over_replicas(found if is_first else None).to(found)
 
-    def _draws_of_step(self) -> tuple[int, int]:
-        return self.drawn_with(self.seed + seed_of(self.group.replica))
+    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
+        return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
 
     def _maker_of(self, job: Job) -> VariantMaker:
         return RankVariantMaker(job, self.plan, self.devices, self.updater, self._use, self.cuda_graphs, self._call)

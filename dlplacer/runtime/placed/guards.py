@@ -131,6 +131,10 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
             f"has layout {leaf.layout}" if leaf.layout != torch.strided else "has no data (meta device, or a stand-in)"
         )
         raise MismatchError(f"input {name} {what}; give a dense tensor with data")
+    if type(leaf).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise MismatchError(
+            f"input {name} is a {type(leaf).__name__}, which computes in a way of its own; give the plain tensor in it"
+        )
     if leaf.dtype != captured.dtype:
         raise MismatchError(
             f"input {name} has dtype {leaf.dtype}; the plan was captured with {captured.dtype}: convert it, or capture "

@@ -1,9 +1,10 @@
 """What a traced step took from its module besides the values of tensors: how an edit after `apply` is seen."""
 
 import reprlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +60,8 @@ class ModuleSnapshot:
         self._copies = [copied for _, _, copied in tables]
         self._held = [*chain.from_iterable(map(_tensors_in, self._live, self._copies))]
         self._held_ids = _ids_at(self._held)
+        self._number_readers = _readers(self._live)
+        self._number_kinds = _kinds_at(self._number_readers)
         self._numbers = _numbers_at(self._held) if with_numbers else None
         self._tensor_tables = [vars(module)[table] for module in self._modules for table in TENSOR_TABLES]
         self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
@@ -78,6 +81,7 @@ class ModuleSnapshot:
         try:
             same = self._live == self._copies and [*map(type, self._modules)] == self._kinds
             same = same and _ids_at(self._held) == self._held_ids
+            same = same and _kinds_at(self._number_readers) == self._number_kinds
             same = same and (self._numbers is None or _numbers_at(self._held) == self._numbers)
         except Exception:  # a comparison of arrays has no truth value: something was replaced
             return False
@@ -160,6 +164,25 @@ def _ids_at(places: list[tuple[Any, Any]]) -> list[int]:
     return [id(table[key]) for table, key in places]
 
 
+def _readers(tables: list[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """Each table that holds numbers, with what reads them all; two at least, as one alone would come without a tuple.
+
+    Modes are left out: nobody sets one to 1, and there are as many as modules.
+    """
+    found: list[tuple[Callable[[Any], Any], Any]] = []
+    for table in tables:
+        entries = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+        keys = [key for key, value in entries if isinstance(value, (int, float)) and key != "training"]
+        if keys:
+            found.append((itemgetter(*keys, keys[0]), table))
+    return found
+
+
+def _kinds_at(readers: list[tuple[Callable[[Any], Any], Any]]) -> list[type]:
+    """The types of the numbers in some tables: 1, 1.0 and True are equal."""
+    return [*map(type, chain.from_iterable([read(table) for read, table in readers]))]
+
+
 def _numbers_at(places: list[tuple[Any, Any]]) -> list[Hashable]:
     values = (table[key] for table, key in places)
     readable = (one for one in values if isinstance(one, torch.Tensor) and one.numel() == 1 and has_data(one))
@@ -170,7 +193,7 @@ def _differ(one: Any, other: Any) -> bool:
     if one is other:
         return False
     try:
-        return bool(one != other)
+        return type(one) is not type(other) or bool(one != other)
     except Exception:
         return True
 

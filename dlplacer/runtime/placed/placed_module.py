@@ -227,7 +227,7 @@ class PlacedModule(PlacedState):
         args, targets = tuple(inputs[:count]), tuple(inputs[count:])
         named = in_order(self._job.kwargs, kwargs)
         require_autocast(self._job)
-        require_inputs(self._job, args, named, targets, self.training and torch.is_grad_enabled())
+        require_inputs(self._job, args, named, targets, torch.is_grad_enabled())
         return replace(self._job, args=args, kwargs=named, targets=targets)
 
     def _training_step(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor], StepInputs]:
@@ -262,16 +262,18 @@ class PlacedModule(PlacedState):
         variant, tensors = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
-        state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step()))
+        if variant.is_random:
+            self.draws.begin_evaluation(self.steps_done)
+        state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs
         with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
             return called.loss(outputs, *called.targets)
 
-    def _draws_of_step(self) -> tuple[int, int]:
-        """Seed and number from which the step at hand draws."""
-        return self.drawn_with(self.seed)
+    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
+        """Seed and number from which the step or evaluation at hand draws."""
+        return self.drawn_with(self.seed, evaluates)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""

@@ -38,9 +38,9 @@ class PlacedState(nn.Module):
         self.steps_done = 0
         self.draws = Draws()
 
-    def drawn_with(self, seed: int) -> tuple[int, int]:
-        """Seed and number from which the last step drew, had `seed` been that of this module."""
-        base, number = self.draws.number(self.steps_done)
+    def drawn_with(self, seed: int, evaluates: bool = False) -> tuple[int, int]:
+        """Seed and number from which the last step or evaluation drew, had `seed` been that of this module."""
+        base, number = self.draws.evaluation() if evaluates else self.draws.number(self.steps_done)
         return (base << 64) + seed, number
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -28,6 +28,9 @@ _DEPTH = 6
 _MOST_PARTS = 2000
 """Of a container or an object: longer ones are data sets and vocabularies, not configurations."""
 
+_MOST_BYTES = 2**20
+"""Of an array: its elements are read again with every step."""
+
 Table = tuple[str, Any, Any]
 """Name, what is compared, and a shallow copy of it as it is now: what is in it has a table of its own."""
 
@@ -116,7 +119,7 @@ def _editable(value: Any) -> Any:
     if isinstance(value, FunctionType):
         return None if is_foreign(value) else FunctionValues(value) or None
     if isinstance(value, np.ndarray):
-        return ArrayContents(value) if value.size <= _MOST_PARTS else None
+        return ArrayContents(value) if value.nbytes <= _MOST_BYTES else None
     if hasattr(value, "__dict__"):
         return vars(value)
     if dataclasses.is_dataclass(value) and copy.copy(value) == value:  # with slots

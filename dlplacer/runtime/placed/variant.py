@@ -129,7 +129,7 @@ class Variant:
             for op in ops:
                 bound[op] = plain
         for code, target in self._inputs:
-            tensor = _laid_out(inputs[code.position].detach(), self.layouts[code.position])
+            tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
         numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
         return StepInputs({**bound, **self._constants.now()}, seed, step, numbers)
@@ -247,6 +247,13 @@ def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
 def layouts_of(inputs: Sequence[Any]) -> Layouts:
     """The layouts of flat inputs."""
     return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values alone: of torch's own class, conjugated and negated where that is still to be done."""
+    with torch._C.DisableTorchFunctionSubclass():
+        found = tensor.detach().resolve_conj().resolve_neg()
+        return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
 
 
 def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 
 
@@ -20,26 +20,25 @@ def in_segment_order(
     end
         The moment of what nothing waits for.
     """
-    device = list(assigned)
+    device, block = list(assigned), instance.block
     when = [place.get(op, end) for op in range(instance.op_count)]
     for op in reversed(instance.order):
-        readers = [reader for reader, _ in instance.successors[op]]
         if op not in place:
-            when[op] = min((when[reader] for reader in readers), default=end)
-        _put_beside(instance, device, op, readers)
+            when[op] = min((when[reader] for reader, _ in instance.successors[op]), default=end)
+        if device[block[op]] < 0:
+            device[block[op]] = _beside(instance, device, op, instance.successors[op])
     for op in instance.order:
-        _put_beside(instance, device, op, [source for source, _ in instance.predecessors[op]])
-        if device[instance.block[op]] < 0:
-            device[instance.block[op]] = instance.allowed[op][0]
+        if device[block[op]] < 0:
+            device[block[op]] = _beside(instance, device, op, instance.predecessors[op])
+        if device[block[op]] < 0:
+            device[block[op]] = instance.allowed[op][0]
     # Equal moments keep the topological order, as sorting is stable.
     ordered = sorted(instance.order, key=when.__getitem__)
-    found = in_sequence(instance, [device[block] for block in instance.block], ordered)
+    found = in_sequence(instance, [device[number] for number in block], ordered)
     return found if keeps_blocks_and_memory(instance, found) else None
 
 
-def _put_beside(instance: Instance, device: list[int], op: int, others: Sequence[int]) -> None:
-    """Put the block of an op where one of some ops is, if it is nowhere yet and may be there."""
-    block = instance.block
-    if device[block[op]] < 0:
-        beside = (device[block[other]] for other in others)
-        device[block[op]] = next((there for there in beside if there in instance.allowed[op]), -1)
+def _beside(instance: Instance, device: Sequence[int], op: int, arcs: Sequence[tuple[int, Delay]]) -> int:
+    """The device of an op at the other end of some arcs, if this one may be there too; else -1."""
+    there = (device[instance.block[other]] for other, _ in arcs)
+    return next((here for here in there if here in instance.allowed[op]), -1)

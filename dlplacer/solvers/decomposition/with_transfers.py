@@ -23,9 +23,10 @@ class TransferSearchParams:
     ----------
     advance_share
         Share of the time that is left for proving series; the rest is for combining their schedules.
-    work, growth
-        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one: more than
-        without transfers, as the models have literals for every route and intervals for every link direction.
+    work, again_work, growth
+        Deterministic seconds of CP-SAT per series in the first round, less where one comes again and again, whose best
+        schedules annealing finds; and the factor for every further one: more than without transfers, as the models have
+        literals for every route and intervals for every link direction.
     slacks
         Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
     low_traffic_work
@@ -48,6 +49,7 @@ class TransferSearchParams:
 
     advance_share: float = 0.5
     work: float = 0.4
+    again_work: float = 0.1
     growth: float = 3.0
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
     low_traffic_work: float = 0.12
@@ -90,7 +92,7 @@ class TransferSearch:
         budget, traffic = incumbent.budget, chain.instance.traffic
         bounding = traffic is not None and (traffic.routes.complete or traffic.routes.share_links)
         offers = self._offers(stop_at)
-        work, idle = PARAMS.work, 0
+        work, idle = PARAMS.again_work if chain.repeats else PARAMS.work, 0
         while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
             reached = incumbent.bound, incumbent.best
             # What a layer that comes 2,000 times was solved for is put together, too, when its share is over.

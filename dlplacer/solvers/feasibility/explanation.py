@@ -8,6 +8,7 @@ from dlplacer.core.units import format_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility.memory_demand import demands_by_type, largest_working_set
 from dlplacer.solvers.feasibility.problem_texts import bytes_text, capacities_text, groups_text, op_text
+from dlplacer.solvers.feasibility.room_search import missed_by
 
 _SECONDS = 2.0
 """For each family of constraints that is left out: time that a user waits for an explanation. A guess."""
@@ -100,6 +101,13 @@ def shortage(problem: Problem) -> str | None:
     everything = sum(problem.footprint_bytes) + passing
     if all(size is None or size >= everything for size in problem.capacity_bytes):
         return None
+    if nearest := missed_by(problem):
+        here, excess = nearest
+        room, place = problem.capacity_bytes[here] or 0, problem.topology.devices[here]
+        return (
+            f"the order that came nearest needs {bytes_text(room + excess, room)} on device {place.id!r} of type "
+            f"{place.type!r}, which has {bytes_text(room, room + excess)}"
+        )
     parts = []
     fullest = max(demands_by_type(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
     if fullest is not None:

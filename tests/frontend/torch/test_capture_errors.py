@@ -225,6 +225,27 @@ def test_attributes_that_are_set_are_warned_of() -> None:
         capture(training(forward))
 
 
+def test_lists_that_a_hook_or_a_forward_fills_are_warned_of() -> None:
+    seen: list[torch.Tensor] = []
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+    job = training(forward)
+    job.module.fc.register_forward_hook(lambda module, args, output: seen.append(output.detach()))
+    with pytest.warns(UserWarning, match="a forward hook of module 'fc' changes a variable; a placed step does not"):
+        capture(job)
+
+    def logging(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.log.append(1)
+        return self.fc(x)
+
+    job = training(logging)
+    job.module.log = []
+    with pytest.warns(UserWarning, match="the forward pass changes 'log'; a placed step does not"):
+        capture(job)
+
+
 class Scaled(nn.Module):
     """Reads a number out of a tensor that is a constant, a buffer or an input."""
 

@@ -119,3 +119,34 @@ def test_a_module_without_data_can_be_planned_but_not_run(where: str) -> None:
     plan = random_plan(capture(job), device_count=1)
     with pytest.raises(InputError, match=r"'weight' is .* and has no data: such a module can be planned but not run"):
         apply(job, plan, ["cpu:0"])
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own that computes as any other."""
+
+
+def test_an_input_of_a_subclass_is_taken_by_its_values() -> None:
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        expected = placed.step(*job.args, *job.targets)
+        assert torch.equal(placed.step(job.args[0].as_subclass(Tagged), *job.targets), expected)
+
+
+class Parts(nn.Module):
+    """Reads the parts of complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.fc(x.imag) - self.fc(x.real)
+        return hidden
+
+
+@needs_two_cores
+def test_an_input_may_be_conjugated_later() -> None:
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    job = Job(Parts(), (x,), mode="infer")
+    with placed_at_random(job) as placed:
+        torch.testing.assert_close(placed(x.conj()), job.module(x.conj()).detach())

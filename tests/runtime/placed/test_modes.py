@@ -244,3 +244,43 @@ def test_a_step_that_cannot_be_captured_at_other_shapes_says_why() -> None:
         pytest.raises(CaptureError, match="cannot be captured"),
     ):
         placed.step(torch.randn(4, 9), *job.targets)
+
+
+class _Drawing(nn.Module):
+    """Draws in every forward pass, as a sampler does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.fc(x)
+        return hidden + torch.randn_like(hidden)
+
+
+def test_every_inference_draws_anew() -> None:
+    torch.manual_seed(11)
+    job = Job(_Drawing(), (torch.randn(4, 8),), mode="infer")
+    with placed_at_random(job) as placed:
+        torch.manual_seed(5)
+        several = [placed(*job.args) for _ in range(3)]
+        assert not torch.equal(several[0], several[1])
+        assert not torch.equal(several[1], several[2])
+        torch.manual_seed(5)
+        assert all(torch.equal(placed(*job.args), known) for known in several)
+
+
+def test_evaluations_that_draw_change_no_later_training_step() -> None:
+    losses = []
+    for evaluations in (0, 2):
+        job = build_with(dropout)
+        with placed_at_random(job) as placed:
+            torch.manual_seed(3)
+            placed.step(*job.args, *job.targets)
+            for _ in range(evaluations):
+                placed.eval()
+                job.module[1].train()  # Monte Carlo dropout
+                placed(*job.args)
+                placed.train()
+            losses.append(placed.step(*job.args, *job.targets))
+    assert torch.equal(*losses)

@@ -257,3 +257,32 @@ def test_what_a_function_does_not_read_is_no_edit() -> None:
         assert before.holds()
     finally:
         del globals()["sum"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2.0), (1, True), (0.0, False)])
+def test_equal_numbers_of_other_types_are_others(before: Any, after: Any) -> None:
+    module = Scaled()
+    module.gain = before
+    taken = ModuleSnapshot({"": module})
+    assert taken.holds()
+    module.gain = after
+    assert not taken.holds()
+    assert "gain" in ModuleSnapshot({"": module}).difference(taken)
+
+
+@pytest.mark.parametrize(("table", "key"), [([1], 0), ({"k": 1}, "k")])
+def test_equal_numbers_of_other_types_are_others_in_tables(table: Any, key: Any) -> None:
+    module = Scaled()
+    module.gains = table
+    taken = ModuleSnapshot({"": module})
+    table[key] = 1.0
+    assert not taken.holds()
+
+
+def test_a_large_array_that_is_written_is_seen() -> None:
+    module = Scaled()
+    module.table = np.ones((700, 3), np.float32)
+    taken = ModuleSnapshot({"": module})
+    assert taken.holds()
+    module.table *= 3
+    assert not taken.holds()

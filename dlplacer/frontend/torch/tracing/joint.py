@@ -253,7 +253,15 @@ def _path(source: str) -> str | None:
 
 
 def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
-    """Paths inside the job's module; what a forward sets elsewhere is no part of the module's state."""
+    """Paths inside the job's module, and the names of globals but torch's own."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
     sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
-    return tuple(dict.fromkeys(_path(source) or "" for source in sources if source.startswith("L[")))
+    inside = [_path(source) or "" for source in sources if source.startswith("L[")]
+    names = [_global_name(source) for source in sources if source.startswith("G[")]
+    return tuple(dict.fromkeys([*inside, *(name for name in names if name.split(".")[0] != "torch")]))
+
+
+def _global_name(source: str) -> str:
+    """``G['__import_package_dot_module'].seen`` → ``package.module.seen``."""
+    name = re.sub(r"^G\['(?:__import_)?(.*?)'\]", r"\1", source)
+    return name.replace("_dot_", ".")

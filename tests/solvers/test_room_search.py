@@ -1,0 +1,90 @@
+"""A plan is found where memory over time is so short that ops have to follow one another."""
+
+import pytest
+from solvers.helpers import make_graph, make_machine
+
+from dlplacer.check import violations
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.planning.place import place
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.feasibility.room_search import missed_by, one_by_one, search_room
+from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.memory_admission import overflow
+
+
+def _tight() -> tuple[OpGraph, Topology]:
+    """A random graph of which no heuristic finds a plan, on four devices around a router."""
+
+    def times(seconds: float) -> dict[str, float]:
+        return {"a": seconds, "b": 2.5 * seconds, "c": 0.4 * seconds}
+
+    ops = (
+        Op("o0", "x", times(0.05), output_bytes=10, workspace_bytes=100),
+        Op("o1", "x", times(0.245), gradient_bytes=50, output_bytes=200, colocate="g1"),
+        Op("o2", "x", times(0.02), weight_bytes=10, gradient_bytes=50, state_bytes=40),
+        Op("o4", "x", times(0.115), state_bytes=40, output_bytes=10),
+        Op("o6", "x", 0.01, weight_bytes=100, state_bytes=40, output_bytes=200),
+        Op(
+            *("o7", "x", times(0.1)),
+            weight_bytes=10,
+            state_bytes=40,
+            output_bytes=200,
+            workspace_bytes=100,
+            colocate="g1",
+        ),
+        Op("o8", "x", times(0.0), weight_bytes=379, output_bytes=10, colocate="g1"),
+    )
+    edges = (
+        *(Edge("o0", "o1", 10, tensor="t0"), Edge("o1", "o2", 10), Edge("o0", "o4", 500)),
+        *(Edge("o2", "o6", 0), Edge("o4", "o8", 500)),
+    )
+    devices = Device("d0", "c", 443), Device("d1", "c", 887), Device("d2", "b", 221), Device("d3", "a", 443)
+    links = (
+        *(Link("d0", "r", 1e3), Link("d1", "r", 1e4, duplex="half"), Link("d2", "r", 1e3, duplex="half")),
+        Link("d3", "r", 1e5, 0.01, duplex="half", count=2),
+    )
+    return OpGraph(ops, edges), Topology(devices, (Router("r"),), links)
+
+
+def test_a_plan_is_found_where_no_heuristic_finds_one() -> None:
+    graph, topology = _tight()
+    plan = place(graph, topology, time_limit_s=20, gap=0.999, workers=2).plan
+    assert violations(plan) == ()
+    assert plan.makespan_s >= 0.204  # the optimum
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_found_keeps_the_memory(seed: int) -> None:
+    problem = build_problem(*_tight(), Options())
+    instance = build_instance(problem)
+    found = search_room(problem, instance, None, 20.0, seed)
+    assert found is not None
+    assert not any(overflow(problem, instance, found))
+
+
+def test_ops_and_transfers_follow_one_another() -> None:
+    graph = make_graph({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 10), ("a", "c", 10), ("b", "c", 10)])
+    problem = build_problem(graph, make_machine(2), Options())
+    instance = build_instance(problem)
+    found = one_by_one(instance, [0, 1, 0], instance.order)
+    assert found is not None
+    sent = [send.start[0] for send in found.transfers]
+    ends = [
+        begin + instance.duration[op][here]
+        for op, (begin, here) in enumerate(zip(found.start, found.device, strict=True))
+    ]
+    assert ends[0] <= sent[0] < found.start[1] < ends[1] <= sent[1] < found.start[2]
+
+
+def test_without_a_plan_the_nearest_order_is_told() -> None:
+    # Both outputs are alive while c runs, and each device holds one beside its own work: no order helps.
+    graph = make_graph({"a": 1.0, "b": 1.0, "c": 1.0}, [("a", "c", 6), ("b", "c", 6)], output_bytes={"a": 6, "b": 6})
+    problem = build_problem(graph, make_machine(2, 11), Options())
+    instance = build_instance(problem)
+    assert search_room(problem, instance, None, 0.3, 0) is None
+    device, excess = missed_by(problem) or (0, 0)
+    assert device in (0, 1)
+    assert excess == 1
