@@ -191,7 +191,6 @@ class StartSearch:
                 continue
             run = _Run(number, self._attempts(number), cost * pace)
             if late:
-                run.expected_s *= PARAMS.pace_spread
                 self._waiting.append(run)
             elif number < self._sure:
                 allowed_s = share_s if hurry else PARAMS.first_share * left_s
@@ -202,6 +201,8 @@ class StartSearch:
             else:
                 self._waiting.append(run)
         in_vain_share = PARAMS.in_vain_share if self._has_room_search else PARAMS.memory_share
+        if late:
+            share_s /= PARAMS.pace_spread
         self._go_on(began + share_s, began + PARAMS.memory_share * left_s, began + in_vain_share * left_s)
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))

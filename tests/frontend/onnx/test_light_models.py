@@ -23,8 +23,12 @@ GIGA_FLOPS = {
     "zfnet512": 2.963,
 }
 
+_LARGE = ("bvlc_alexnet", "densenet121", "vgg19")
 
-@pytest.mark.parametrize("name", GIGA_FLOPS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in _LARGE else name for name in GIGA_FLOPS]
+)
 def test_light_model(name: str) -> None:
     file = read_onnx(LIGHT / f"light_{name}.onnx")
     graph = onnx_graph(file)

@@ -17,7 +17,8 @@ from dlplacer.runtime.distributed.replicate import replicated_plan
 
 @needs_two_cores
 @pytest.mark.parametrize(
-    ("names", "optimizer"), [("rank0/cpu:0,rank1/cpu:1", None), ("rank0/cpu:0,rank0/cpu:1", "adam")]
+    ("names", "optimizer"),
+    [("rank0/cpu:0,rank1/cpu:1", None), pytest.param("rank0/cpu:0,rank0/cpu:1", "adam", marks=pytest.mark.slow)],
 )
 def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     plan = random_plan(capture(replace(mlp(batch_size=4), optimizer=optimizer)), 2, seed=1)

@@ -23,7 +23,7 @@ CPUS = ["cpu:0", "cpu:1"]
 
 
 @needs_two_cores
-@pytest.mark.parametrize("optimizer", [None, "momentum"])
+@pytest.mark.parametrize("optimizer", ["momentum", pytest.param(None, marks=pytest.mark.slow)])
 def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) -> None:
     job = replace(build("branches"), optimizer=optimizer)
     plan = random_plan(capture(job), seed=3)

@@ -24,7 +24,7 @@ def test_capture(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_two_cores
-@pytest.mark.parametrize("granularity", ["fused", "module"])
+@pytest.mark.parametrize("granularity", ["module", pytest.param("fused", marks=pytest.mark.slow)])
 def test_solve_check_and_run(granularity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(tmp_path / "plan.json")
     job = ("dlplacer.models:branches", "cpu-2core", "--batch-size", "4", "--granularity", granularity)

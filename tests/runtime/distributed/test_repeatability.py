@@ -50,7 +50,7 @@ def dropping() -> Job:
     return replace(branches(batch_size=4, image_size=8, count=2, dropout=0.5), optimizer="momentum")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_losses_and_parameters_repeat_to_the_last_bit(replicas: int) -> None:
     job = dropping()
     plan = random_plan(capture(part_of(job, 0, replicas)), 2, seed=1)

@@ -20,7 +20,17 @@ def solved(name: str, topology: str) -> Plan:
     return result.plan
 
 
-@pytest.mark.parametrize("name", EVERY)
+_QUICK = ("GPT-like", "BERT-like", "VGG-19")
+"""Families whose plans for four devices are checked each time; that for two devices is, of all."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        one if one.values[0] in _QUICK else pytest.param(*one.values, marks=(*one.marks, pytest.mark.slow))
+        for one in EVERY
+    ],
+)
 def test_solves_on_four_devices(name: str) -> None:
     plan = solved(name, "dgx1-v100-4gpu")
     assert 0 < plan.lower_bound_s <= plan.makespan_s

@@ -168,7 +168,8 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("end", "state"), [(signal.SIGKILL, "busy"), (signal.SIGKILL, "idle"), (signal.SIGINT, "busy")]
+    ("end", "state"),
+    [(signal.SIGKILL, "busy"), pytest.param(signal.SIGKILL, "idle", marks=pytest.mark.slow), (signal.SIGINT, "busy")],
 )
 def test_workers_end_with_their_parent(end, state):
     parent = subprocess.Popen(

@@ -79,7 +79,7 @@ def require_equal(job: Job, count: int, parts_of_plain: int) -> OpGraph:
     return graph
 
 
-@pytest.mark.parametrize("recurrent", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("recurrent", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow)])
 def test_micro_batches_give_loss_and_gradients_of_the_whole_batch(recurrent: type[nn.GRU | nn.LSTM]) -> None:
     job = job_of(nn.GroupNorm(2, 8), recurrent=recurrent)
     graph = require_equal(job, count=3, parts_of_plain=1)
