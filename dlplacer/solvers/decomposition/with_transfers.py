@@ -23,10 +23,10 @@ class TransferSearchParams:
     ----------
     advance_share
         Share of the time that is left for proving series; the rest is for combining their schedules.
-    work, again_work, growth
-        Deterministic seconds of CP-SAT per series in the first round, less where one comes again and again, whose best
-        schedules annealing finds; and the factor for every further one: more than without transfers, as the models have
-        literals for every route and intervals for every link direction.
+    work, large_work, large_from, growth
+        Deterministic seconds of CP-SAT per series in the first round, less in chains of so many ops, which take 5 to
+        10 s to be put together where cores are slow; and the factor for every further one: more than without transfers,
+        as the models have literals for every route and intervals for every link direction.
     slacks
         Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
     low_traffic_work
@@ -49,7 +49,8 @@ class TransferSearchParams:
 
     advance_share: float = 0.5
     work: float = 0.4
-    again_work: float = 0.1
+    large_work: float = 0.1
+    large_from: int = 20_000
     growth: float = 3.0
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
     low_traffic_work: float = 0.12
@@ -92,7 +93,8 @@ class TransferSearch:
         budget, traffic = incumbent.budget, chain.instance.traffic
         bounding = traffic is not None and (traffic.routes.complete or traffic.routes.share_links)
         offers = self._offers(stop_at)
-        work, idle = PARAMS.again_work if chain.repeats else PARAMS.work, 0
+        is_large = chain.instance.op_count >= PARAMS.large_from
+        work, idle = PARAMS.large_work if is_large else PARAMS.work, 0
         while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
             reached = incumbent.bound, incumbent.best
             # What a layer that comes 2,000 times was solved for is put together, too, when its share is over.
