@@ -16,7 +16,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.memory_admission import overflow
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.instance.time_limit import ask_time
 
 
@@ -65,7 +65,8 @@ class _Tried:
 def one_by_one(instance: Instance, device: Sequence[int], order: Sequence[int]) -> Schedule | None:
     """The ops in this order, one at a time on the whole machine, with what each reads sent just before it.
 
-    By routes of least delay, one transfer after another. None where no route leads.
+    By routes of least delay, one transfer after another. None where no route leads. Without traffic memory over time is
+    not short, and ops run side by side.
 
     Parameters
     ----------
@@ -75,12 +76,13 @@ def one_by_one(instance: Instance, device: Sequence[int], order: Sequence[int]) 
         All ops, each after what it reads.
     """
     traffic, now = instance.traffic, 0
+    if traffic is None:
+        return in_sequence(instance, device, order)
     start, sent = [0] * instance.op_count, list[ScheduledTransfer]()
     there: set[tuple[int, int]] = set()
     for op in order:
         here = device[op]
-        for number in traffic.reads[op] if traffic is not None and op < len(traffic.reads) else ():
-            assert traffic is not None
+        for number in traffic.reads[op] if op < len(traffic.reads) else ():
             request = traffic.requests[number]
             source = device[request.source]
             if source == here or (number, here) in there:
@@ -171,7 +173,17 @@ def _tried(problem: Problem, instance: Instance, place: list[int], rank: list[fl
         # Ops that no route joins: more than any excess of memory.
         everything = sum(problem.footprint_bytes) + sum(problem.output_bytes) + sum(problem.workspace_bytes)
         return _Tried(place, rank, None, [1 + everything] * instance.device_count)
-    return _Tried(place, rank, schedule, overflow(problem, instance, schedule))
+    over_time = overflow(problem, instance, schedule)
+    return _Tried(place, rank, schedule, [*map(max, over_time, _over_sums(instance, place))])
+
+
+def _over_sums(instance: Instance, place: Sequence[int]) -> list[int]:
+    """[device] → bytes by which the footprints there exceed it (eq. 13)."""
+    used = [0] * instance.device_count
+    for here, size in zip(place, instance.footprint, strict=True):
+        used[here] += size
+    rooms = zip(used, instance.capacity, strict=True)
+    return [0 if room is None else max(0, size - room) for size, room in rooms]
 
 
 def _in_order(instance: Instance, rank: Sequence[float]) -> list[int]:
