@@ -1,5 +1,6 @@
 """A job → its captured graph: trace, rewrite, build, describe."""
 
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from dlplacer.frontend.torch.splitting.names import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
+from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
@@ -178,7 +180,7 @@ def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: 
         )
     modules = dict(module.named_modules())
     for path in traced.side_effects:
-        if joint.is_tensor_table(path):
+        if joint.is_tensor_table(path) or (path not in modules and _is_theirs(modules, path)):
             continue
         owner, is_hook, _ = f".{path}".partition("._forward_")
         where = f"module {owner[1:]!r}" if owner[1:] else "the module"
@@ -191,6 +193,19 @@ def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: 
             what = f"a forward hook of {where} changes a variable" if is_hook else f"the forward pass changes {path!r}"
             text = f"{what}; a placed step does not: return what is to be kept as an output"
         warnings.warn(text, stacklevel=5)
+
+
+def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
+    """Whether what a forward pass changes is a global or an object of an installed package, as its bookkeeping is."""
+    parts = path.split(".")
+    for count in range(len(parts) - 1, -1, -1):
+        owner = ".".join(parts[:count])
+        if owner in sys.modules and count:
+            return is_installed(owner)
+        if owner in modules:
+            value = vars(modules[owner]).get(parts[count])
+            return is_installed(type(value).__module__)
+    return False
 
 
 def _require_own_elements(job: Job, executable: Executable) -> None:

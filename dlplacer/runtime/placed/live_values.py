@@ -3,15 +3,13 @@
 import dis
 import functools
 import inspect
-import sysconfig
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
-_INSTALLED = ("site-packages", "dist-packages")
+from dlplacer.frontend.torch.tracing.installed_code import is_installed_file
 
 
 class FunctionValues(Mapping[str, Any]):
@@ -69,8 +67,7 @@ class ArrayContents(Mapping[str, bytes]):
 
 def is_foreign(function: FunctionType) -> bool:
     """Whether a function is of an installed package or of Python: what it reads is theirs, as registries and caches."""
-    path = PurePath(function.__code__.co_filename)
-    return path.is_relative_to(sysconfig.get_path("stdlib")) or any(name in path.parts for name in _INSTALLED)
+    return is_installed_file(function.__code__.co_filename)
 
 
 def called_methods(kind: type) -> dict[str, FunctionType]:
