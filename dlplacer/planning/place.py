@@ -44,7 +44,7 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, RULES, schedule_by, solve_from
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -208,7 +208,7 @@ def _under_dispatch(
     again = _single_under_dispatch if method == "single" else METHODS[method]
     solve = again if begin is None else partial(solve_from, begin)
     is_default = method == DEFAULT_METHOD
-    heuristics = [METHODS[name] for name in METHODS if name not in (DEFAULT_METHOD, "single")] if is_default else []
+    heuristics = [partial(schedule_by, name) for name in RULES] if is_default else []
     candidates = best_under_dispatch(problem, solve, again, budget, heuristics, combine=is_default)
     return _require_plan(problem, candidates.best, method, time_limit_s), Outcome(None, candidates.bound)
 

@@ -33,6 +33,7 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 
 Solver = Callable[[Problem, Budget], Outcome]
+Heuristic = Callable[[Problem, Budget], ProblemSchedule | None]
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,12 @@ class DispatchParams:
 
     Attributes
     ----------
-    heuristics_share
-        Of the time, for all heuristics: what the default method makes of their schedules is shorter without dispatch,
-        and may be longer with it.
+    heuristics_share, heuristics_s, short_share
+        Of the time, for all heuristics, or so many seconds up to another share: what the default method makes of their
+        schedules is shorter without dispatch, and may be longer with it. Eleven of them take 0.5 to 2 s on 50 ops in
+        memory that is short, where cores are slow.
+    in_vain_share
+        Of the time, for them while there is no plan.
     surrogate_share
         Of the time, for the problem with floors; the rest, and what that leaves, is for the problem itself. A guess.
     worth_it
@@ -61,6 +65,9 @@ class DispatchParams:
     """
 
     heuristics_share: float = 0.2
+    heuristics_s: float = 1.5
+    short_share: float = 0.6
+    in_vain_share: float = 0.8
     surrogate_share: float = 0.6
     worth_it: float = 0.01
     finish_share: float = 0.1
@@ -135,7 +142,7 @@ class Candidates:
 
 
 def best_under_dispatch(
-    problem: Problem, solve: Solver, again: Solver, budget: Budget, heuristics: Sequence[Solver], *, combine: bool
+    problem: Problem, solve: Solver, again: Solver, budget: Budget, heuristics: Sequence[Heuristic], *, combine: bool
 ) -> Candidates:
     """The candidates of a method, with the best of them and its bound.
 
@@ -180,16 +187,18 @@ def best_under_dispatch(
     return candidates
 
 
-def _ask(candidates: Candidates, problems: Sequence[Problem], heuristics: Sequence[Solver], budget: Budget) -> None:
+def _ask(candidates: Candidates, problems: Sequence[Problem], heuristics: Sequence[Heuristic], budget: Budget) -> None:
     """Offer what each heuristic finds on every problem in an equal share of the time, or in what others leave."""
-    until = time.monotonic() + PARAMS.heuristics_share * budget.left_s
+    began, left_s = time.monotonic(), budget.left_s
+    until = began + max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
+    in_vain_until = began + PARAMS.in_vain_share * left_s
     asked = [(heuristic, problem) for heuristic in heuristics for problem in problems]
     for number, (heuristic, problem) in enumerate(asked):
-        now = time.monotonic()
-        stop_at = now + max(0.0, until - now) / (len(asked) - number)
+        now, ends_at = time.monotonic(), in_vain_until if candidates.best is None else until
+        stop_at = now + max(0.0, ends_at - now) / (len(asked) - number)
         # One whose package is not installed is left out.
         with suppress(InputError):
-            candidates.offer(heuristic(problem, replace(budget.unreported, deadline=stop_at, grace_s=0.0)).schedule)
+            candidates.offer(heuristic(problem, replace(budget.unreported, deadline=stop_at, grace_s=0.0)))
 
 
 def _turns_share(problem: Problem, plan: Plan) -> float:

@@ -72,6 +72,13 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
     return Outcome(best_single(problem), bound)
 
 
+def schedule_by(method: str, problem: Problem, budget: Budget) -> ProblemSchedule | None:
+    """The best schedule of a method of `RULES` that there is time for, without a bound; raises what `run_rule` does."""
+    instance = build_instance(problem)
+    found = run_rule(problem, instance, method, budget)
+    return None if found is None else ProblemSchedule.of(problem, instance, found)
+
+
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
     instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
     found = run_rule(problem, instance, method, budget, bound_s)

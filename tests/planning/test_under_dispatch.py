@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from dlplacer.planning.under_dispatch import best_under_dispatch
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.instance.outcome import Budget, Outcome
-from dlplacer.solvers.methods import METHODS
+from dlplacer.solvers.methods import schedule_by
 
 THREADS = load_topology("cpu-2core")
 PROCESSES = Topology(
@@ -109,8 +110,8 @@ def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_
     def in_vain(problem: Problem, budget: Budget) -> Outcome:
         return Outcome(None, 0)
 
-    found = best_under_dispatch(problem, in_vain, in_vain, budget, [METHODS["peft"]], combine=True).best
-    peft = METHODS["peft"](problem, budget).schedule
+    found = best_under_dispatch(problem, in_vain, in_vain, budget, [partial(schedule_by, "peft")], combine=True).best
+    peft = schedule_by("peft", problem, budget)
     assert found is not None
     assert peft is not None
     assert found.makespan_s <= max(entry.end_s for entry in replay(problem, peft.device, peft.order)[0]) < 0.04
