@@ -1,5 +1,6 @@
 """Standard streams that are full or closed, and Ctrl-C at chosen moments: each ends with a documented exit code."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -80,15 +81,23 @@ raise SystemExit(main())
 
 
 def interrupted(process: "subprocess.Popen[str]", mark: Path, signals: int = 1) -> tuple[int, str]:
-    """Exit code and stderr of a process that gets Ctrl-C once it has written a mark."""
+    """Exit code and stderr of a process that gets Ctrl-C once it has written a mark, again after every line it says.
+
+    Not after some time: two signals that come before the first is answered are one.
+    """
     deadline = time.monotonic() + 60
     while not mark.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    for _ in range(signals):
+    assert process.stderr is not None
+    with process, contextlib.ExitStack() as at_last:
+        at_last.callback(process.kill)
+        said = ""
+        for _ in range(signals - 1):
+            process.send_signal(signal.SIGINT)
+            said += process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        time.sleep(0.05)
-    _, told = process.communicate(timeout=30)
-    return process.returncode, told
+        said += process.communicate(timeout=30)[1]
+    return process.returncode, said
 
 
 def test_ctrl_c_while_torch_is_imported(tmp_path: Path) -> None:
