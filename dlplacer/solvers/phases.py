@@ -21,6 +21,7 @@ from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
+from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.exact_model import solve_exactly
@@ -97,7 +98,7 @@ class PhaseParams:
     anneal_ahead_up_to: int = 20_000
     serial_share: float = 0.4
     serial_compile_s: float = 5.0
-    exact_up_to: int = 40
+    exact_up_to: int = EXACT_UP_TO
     whole_up_to: int = 600
     whole_share: float = 0.8
     windows_share: float = 0.3
@@ -124,7 +125,7 @@ def search_phases(
     """
     instance, surrogate, incumbent = _contract(problem, instance, surrogate or instance, incumbent)
     solved = SolvedSegments(_bound(problem, instance, incumbent))
-    working = sum(ticks > 0 for ticks in instance.longest)
+    working = instance.working_count
     _solve_serial(problem, instance, incumbent)
     segments, are_sparse = _find_segments(instance, solved.bounds, incumbent)
     if incumbent.refused and working > PARAMS.exact_up_to:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility.explanation import require_placement
+from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
@@ -82,6 +83,9 @@ class StartParams:
     room_share, large_room_share, room_up_to, in_vain_share
         Where they find none on it either: for a search for any plan, and of more ops than so many, of which it tries
         few; and when that begins without a plan at the latest, where ops are no more.
+    room_op_s
+        Seconds for each op that this search may take at first, where a model follows that proves that there is no plan,
+        or finds one by routes that the search does not know: two ops around full relays took half of the time else.
     """
 
     share: float = 0.15
@@ -100,6 +104,7 @@ class StartParams:
     room_share: float = 0.5
     large_room_share: float = 0.2
     room_up_to: int = 200
+    room_op_s: float = 0.1
     in_vain_share: float = 0.3
 
 
@@ -165,6 +170,7 @@ class StartSearch:
         self._waiting: list[_Run] = []
         self._in_vain: list[_Run] = []
         self._placement: list[int] | None = None
+        self._rooms_made = 0
         # Nobody waits for a large graph's second heuristic, but no plan at all is worse than a late one.
         self._sure = _SURE if instance.op_count * instance.device_count <= PARAMS.timed_from else 1
 
@@ -207,7 +213,11 @@ class StartSearch:
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
-            within(self._incumbent.budget.stop.is_set, self._make_room)
+            share = PARAMS.room_share if self._has_room_search else PARAMS.large_room_share
+            seconds = share * self._incumbent.budget.left_s
+            if self._instance.working_count <= EXACT_UP_TO:
+                seconds = min(seconds, PARAMS.room_op_s * self._instance.op_count)
+            self._make_room(seconds)
         if self._incumbent.best is None:
             self._go_on(*[self._incumbent.budget.deadline] * 3)
 
@@ -216,13 +226,15 @@ class StartSearch:
         """Whether a search for any plan gets anywhere: it makes thousands of schedules."""
         return self._instance.op_count <= PARAMS.room_up_to
 
-    def _make_room(self) -> None:
+    def _make_room(self, seconds: float) -> None:
         """A search for any plan, with one op after another."""
         from dlplacer.solvers.feasibility.room_search import search_room
 
         problem, instance, incumbent = self._problem, self._instance, self._incumbent
-        seconds = (PARAMS.room_share if self._has_room_search else PARAMS.large_room_share) * incumbent.budget.left_s
-        incumbent.offer(search_room(problem, instance, self._placement, seconds, incumbent.budget.seed))
+        seed, self._rooms_made = incumbent.budget.seed + self._rooms_made, self._rooms_made + 1
+        search = partial(search_room, problem, instance, self._placement, seconds, seed)
+        self._placement = None
+        incumbent.offer(within(incumbent.budget.stop.is_set, search))
 
     def _ask_quick(self, foretold_s: float) -> list[int]:
         """One schedule of a heuristic quicker than a list schedule, and one that places first.
@@ -250,7 +262,12 @@ class StartSearch:
         return asked
 
     def go_on(self) -> None:
-        """Those that there was no time for, and those that found no room, on a placement that has it."""
+        """Those that there was no time for, and those that found no room, on a placement that has it.
+
+        Where there is no plan yet, the search for any goes on as long as there is time.
+        """
+        if self._incumbent.best is None:
+            self._make_room(self._incumbent.budget.left_s)
         until = time.monotonic() + PARAMS.late_share * self._incumbent.budget.left_s
         self._go_on(until, until, until)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:

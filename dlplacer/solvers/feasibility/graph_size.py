@@ -11,6 +11,10 @@ _PART_BYTES, _PART_S = 4096, 1.5e-4
 """Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
 
 
+EXACT_UP_TO = 40
+"""Ops that take time up to which the whole problem is given to the model that proves under every option; a guess."""
+
+
 def require_size(graph: OpGraph) -> None:
     """Return if a graph is small enough to be planned.
 

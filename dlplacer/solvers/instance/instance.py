@@ -89,6 +89,11 @@ class Instance:
         return tuple(min(ticks, default=0) for ticks in self._ticks)
 
     @cached_property
+    def working_count(self) -> int:
+        """How many ops take time on some device."""
+        return sum(ticks > 0 for ticks in self.longest)
+
+    @cached_property
     def longest(self) -> tuple[int, ...]:
         """[op] → ticks on its slowest allowed device."""
         return tuple(max(ticks, default=0) for ticks in self._ticks)
