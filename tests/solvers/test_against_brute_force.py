@@ -47,7 +47,7 @@ def _run(problem: Problem, method: str) -> Outcome | None:
         return None
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", [*range(5), *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(5, 10))])
 def test_ilp_finds_and_proves_the_optimum(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         problem = make_problem(*random_problem(seed))

@@ -23,7 +23,7 @@ GIGA_FLOPS = {
     "zfnet512": 2.963,
 }
 
-_LARGE = ("bvlc_alexnet", "densenet121", "vgg19")
+_LARGE = ("bvlc_alexnet", "densenet121", "inception_v2", "resnet50", "vgg19")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 # With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("attention", "transformer") else name for name in BUILDERS],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("attention", "branches", "transformer") else name
+        for name in BUILDERS
+    ],
 )
 def test_two_captures_are_equal(name: str) -> None:
     first, second = graph_of(name), capture(build(name, seed=1))

@@ -99,7 +99,9 @@ def tracked_peak_bytes(job: Job) -> int:
     return int(next(size for kind, size in peak.items() if str(kind).endswith("Total")))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "ResNet-50" else name for name in JOBS]
+)
 def test_the_peak_is_that_of_torchs_tracker_within_five_percent(name: str) -> None:
     with FakeTensorMode():
         job = JOBS[name]()

@@ -83,7 +83,14 @@ def test_chains_end_where_they_branch_and_before_a_second_product() -> None:
 
 
 @pytest.mark.parametrize("granularity", COARSE)
-@pytest.mark.parametrize("name", ["inception_v3-infer", "inception_v3-train", "inception_v3-train-colocated"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "inception_v3-infer",
+        "inception_v3-train-colocated",
+        pytest.param("inception_v3-train", marks=pytest.mark.slow),
+    ],
+)
 def test_plans_of_coarse_graphs_are_plans_of_the_fine_one(name: str, granularity: str) -> None:
     graph = load_graph(name)
     coarse = coarsen(graph, granularity)

@@ -18,7 +18,7 @@ from dlplacer.runtime.distributed.messages.channels import RankChannels
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(240)]
 
-WARM_UP = 20
+WARM_UP = 10
 
 
 def counts() -> dict[str, int]:
@@ -54,7 +54,7 @@ def left_behind(steps: int, warm_up: int = WARM_UP):
 
 
 def test_no_object_stays_from_step_to_step() -> None:
-    steps = 50
+    steps = 30
     for grown, pending, _ in left_behind(steps):
         assert grown["objects"] < steps / 4
         assert grown["blocks"] < 3 * steps
@@ -71,7 +71,7 @@ def test_an_object_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         kept.append(next(iter(exchange._slots.values()), None))
 
     monkeypatch.setattr(RankChannels, "begin", keeping)
-    steps = 20
+    steps = 10
     for grown, _, _ in left_behind(steps):
         assert grown["objects"] >= steps
 

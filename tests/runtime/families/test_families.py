@@ -21,7 +21,10 @@ def solved(name: str, topology: str) -> Plan:
 
 
 _QUICK = ("GPT-like", "BERT-like", "VGG-19")
-"""Families whose plans for four devices are checked each time; that for two devices is, of all."""
+"""Families whose plans for four devices are checked each time."""
+
+_LIKE_OTHERS = ("ResNet-50", "GoogLeNet", "Llama-like", "Mixtral-like", "CLIP-like")
+"""Families that run on two devices in `make test-slow` only: long, and others are made of the same ops."""
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,13 @@ def test_solves_on_four_devices(name: str) -> None:
 
 
 @needs_two_cores
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(*one.values, marks=(*one.marks, pytest.mark.slow)) if one.values[0] in _LIKE_OTHERS else one
+        for one in EVERY
+    ],
+)
 def test_runs_on_two_devices_as_plain_pytorch_does(name: str) -> None:
     plan = solved(name, "cpu-2core")
     job, plain = build(name), build(name).module.train()

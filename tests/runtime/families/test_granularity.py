@@ -18,7 +18,7 @@ pytestmark = needs_two_cores
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-QUICK = ("AlexNet", "U-net", "mixture of experts", "LSTM language model", "GPT-like")
+QUICK = ("U-net", "LSTM language model", "GPT-like")
 
 
 @pytest.mark.parametrize("granularity", ["fused", "module"])

@@ -31,7 +31,9 @@ def same(ours: Any, theirs: Any) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["BERT-like", "GPT-like", "CLIP-like"])
+@pytest.mark.parametrize(
+    "name", ["BERT-like", *(pytest.param(name, marks=pytest.mark.slow) for name in ("GPT-like", "CLIP-like"))]
+)
 def test_outputs_are_those_of_the_model(name: str) -> None:
     job, plain = without_labels(name), without_labels(name).module.eval()
     placed = dp.apply(job, random_plan(dp.capture(job)), devices=["cpu:0", "cpu:1"])

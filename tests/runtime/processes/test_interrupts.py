@@ -66,7 +66,7 @@ def end_and_step(module: PlacedModule) -> float:
     [
         ("off", step, STRIDE),
         ("on", step, STRIDE),
-        ("on", forward_and_backward, STRIDE),
+        pytest.param("on", forward_and_backward, STRIDE, marks=pytest.mark.slow),
         ("on", end_and_step, 3 * STRIDE),  # every step forks
         pytest.param("on", end_and_step, STRIDE, marks=pytest.mark.slow),
     ],

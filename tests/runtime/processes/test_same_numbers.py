@@ -60,10 +60,10 @@ def two_losses(module: PlacedModule) -> torch.Tensor:
     [
         (by_step, None, 3),
         (by_backward, None, 4),
-        (two_losses, None, 3),
-        (by_step, "sgd", 3),
-        (by_step, "momentum", 4),
         (by_step, "adam", 3),
+        pytest.param(two_losses, None, 3, marks=pytest.mark.slow),
+        pytest.param(by_step, "sgd", 3, marks=pytest.mark.slow),
+        pytest.param(by_step, "momentum", 4, marks=pytest.mark.slow),
     ],
 )
 def test_training_is_the_same_to_the_last_bit(take, optimizer, seed):

@@ -212,7 +212,7 @@ def test_what_is_left_of_a_segment_is_joined_to_both_of_its_cut_ops() -> None:
 
 
 @pytest.mark.parametrize("refined", [False, True])
-@pytest.mark.parametrize("first", range(1000, 1120, 40))
+@pytest.mark.parametrize("first", [1000, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1040, 1080))])
 def test_bounds_hold_whatever_joins_the_parts(first: int, refined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if refined:
         monkeypatch.setattr(segments_module, "_LARGEST_SERIES", 2)

@@ -114,7 +114,9 @@ def test_weight_gradients_are_exact_along_channels() -> None:
     assert not any(op.kind == "aten.add" and op.origin for op in graph.ops)
 
 
-@pytest.mark.parametrize("name", ["transformer", "embedding", "mixed precision"])
+@pytest.mark.parametrize(
+    "name", ["embedding", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "mixed precision"))]
+)
 def test_other_families_split_as_they_can(name: str) -> None:
     job = build(name)
     step = TracedStep.of(job)

@@ -153,7 +153,7 @@ def graphs(module: nn.Module) -> tuple[OpGraph, OpGraph]:
     return capture_job(job, ["drop-detach"]).graph, capture_job(job, ["drop-detach", "join-gradients"]).graph
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("kind", ["LSTM", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("GRU", "RNN"))])
 def test_a_recurrent_layer_has_one_product_for_the_gradient_of_a_weight(kind: str) -> None:
     apart, joined = graphs(Recurrent(kind))
     weight = next(op.outputs[0].shape for op in joined.ops if op.id == "layer.weight_hh_l0")
