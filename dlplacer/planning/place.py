@@ -31,7 +31,7 @@ from dlplacer.planning.by_processes import beside, better, only_plans, problem_b
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
-from dlplacer.planning.under_dispatch import best_under_dispatch
+from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
@@ -44,7 +44,7 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, RULES, schedule_by, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, STARTS, schedules_by, solve_from
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -208,7 +208,8 @@ def _under_dispatch(
     again = _single_under_dispatch if method == "single" else METHODS[method]
     solve = again if begin is None else partial(solve_from, begin)
     is_default = method == DEFAULT_METHOD
-    heuristics = [partial(schedule_by, name) for name in RULES] if is_default else []
+    names = STARTS if is_default else ()
+    heuristics = [Heuristic(partial(schedules_by, name), LOADS_S.get(name, 0.0)) for name in names]
     candidates = best_under_dispatch(problem, solve, again, budget, heuristics, combine=is_default)
     return _require_plan(problem, candidates.best, method, time_limit_s), Outcome(None, candidates.bound)
 

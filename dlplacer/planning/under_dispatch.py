@@ -14,10 +14,13 @@ candidates are simulated with dispatch, and the shortest simulated plan is taken
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import pairwise, permutations
+from typing import NamedTuple
 
 from dlplacer.check import violations
 from dlplacer.core.errors import InputError
@@ -31,9 +34,16 @@ from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.time_limit import within
 
 Solver = Callable[[Problem, Budget], Outcome]
-Heuristic = Callable[[Problem, Budget], ProblemSchedule | None]
+
+
+class Heuristic(NamedTuple):
+    """What makes one schedule of a problem after another, None for what is no plan, and seconds it loads before."""
+
+    schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
+    loads_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,8 @@ class DispatchParams:
 
 
 PARAMS = DispatchParams()
+
+_LAST = object()
 
 
 class Candidates:
@@ -153,7 +165,7 @@ def best_under_dispatch(
     again
         The method on a problem with other times.
     heuristics
-        Methods that are quick, to be asked first.
+        Quick ones, to be asked first.
     combine
         Whether the plan may be taken from single devices and device subsets too: the default method's may.
     """
@@ -173,7 +185,10 @@ def best_under_dispatch(
             return candidates
     last = replace(budget, deadline=budget.deadline - (PARAMS.finish_share * budget.left_s if combine else 0.0))
     floors = surrogate(problem)
-    _ask(candidates, [each for each in (floors, problem) if each is not None], heuristics, last)
+    asked = _Heuristics(candidates, heuristics, [each for each in (floors, problem) if each is not None])
+    began, left_s = time.monotonic(), last.left_s
+    heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
+    asked.go_on(last, began + heuristics_s, began + PARAMS.in_vain_share * left_s)
     if floors is not None:
         stop_at = time.monotonic() + PARAMS.surrogate_share * last.left_s
         found = again(floors, replace(last.unreported, deadline=stop_at))
@@ -181,24 +196,45 @@ def best_under_dispatch(
     found = solve(problem, replace(last, report=report))
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
+    if candidates.best is None:
+        asked.go_on(budget, budget.deadline, budget.for_first.deadline)
     if combine:
         _improve(candidates, budget)
         candidates.prefer_one_device()
     return candidates
 
 
-def _ask(candidates: Candidates, problems: Sequence[Problem], heuristics: Sequence[Heuristic], budget: Budget) -> None:
-    """Offer what each heuristic finds on every problem in an equal share of the time, or in what others leave."""
-    began, left_s = time.monotonic(), budget.left_s
-    until = began + max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
-    in_vain_until = began + PARAMS.in_vain_share * left_s
-    asked = [(heuristic, problem) for heuristic in heuristics for problem in problems]
-    for number, (heuristic, problem) in enumerate(asked):
-        now, ends_at = time.monotonic(), in_vain_until if candidates.best is None else until
-        stop_at = now + max(0.0, ends_at - now) / (len(asked) - number)
-        # One whose package is not installed is left out.
-        with suppress(InputError):
-            candidates.offer(heuristic(problem, replace(budget.unreported, deadline=stop_at, grace_s=0.0)))
+class _Heuristics:
+    """All heuristics on several problems, one schedule at a time: who has used least time comes first."""
+
+    def __init__(self, candidates: Candidates, heuristics: Sequence[Heuristic], problems: Sequence[Problem]) -> None:
+        self._candidates = candidates
+        asked = [(loads_s, schedules(on)) for schedules, loads_s in heuristics for on in problems]
+        self._waiting = [(used_s, number, schedules) for number, (used_s, schedules) in enumerate(asked)]
+        heapify(self._waiting)
+
+    def go_on(self, budget: Budget, until: float, in_vain_until: float) -> None:
+        """Offer their schedules until a moment, or another one while there is no plan."""
+
+        def is_over() -> bool:
+            ends_at = in_vain_until if self._candidates.best is None else until
+            return budget.stop.is_set() or time.monotonic() > ends_at
+
+        while self._waiting and not is_over():
+            used_s, number, schedules = heappop(self._waiting)
+            asked, is_last = time.monotonic(), None
+            # One whose package is not installed is left out.
+            with suppress(InputError):
+                is_last = within(is_over, partial(self._ask, schedules))
+            if is_last is False:
+                heappush(self._waiting, (used_s + time.monotonic() - asked, number, schedules))
+
+    def _ask(self, schedules: Iterator[ProblemSchedule | None]) -> bool:
+        """Whether it has no more."""
+        found = next(schedules, _LAST)
+        if isinstance(found, ProblemSchedule):
+            self._candidates.offer(found)
+        return found is _LAST
 
 
 def _turns_share(problem: Problem, plan: Plan) -> float:

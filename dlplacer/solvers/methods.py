@@ -1,6 +1,6 @@
 """The methods by name. Every outcome carries a lower bound, so every method reports a gap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from dlplacer.core.errors import InputError
@@ -23,7 +23,7 @@ from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import best_admitted
+from dlplacer.solvers.instance.memory_admission import attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
@@ -41,7 +41,12 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     from dlplacer.solvers.default_method import solve_ilp
 
     starts = [
-        StartMethod(_cost(method, problem.device_count), partial(start_named, method), method in _IN_MACHINE_CODE)
+        StartMethod(
+            _cost(method, problem.device_count),
+            partial(start_named, method),
+            method in _IN_MACHINE_CODE,
+            LOADS_S.get(method, 0.0),
+        )
         for method in _STARTS
         if method != "m-etf" or build_instance(problem).memory_binds or may_bind(problem)
     ]
@@ -72,11 +77,24 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
     return Outcome(best_single(problem), bound)
 
 
-def schedule_by(method: str, problem: Problem, budget: Budget) -> ProblemSchedule | None:
-    """The best schedule of a method of `RULES` that there is time for, without a bound; raises what `run_rule` does."""
+def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
+    """What a method of `RULES` makes of a problem, then of surrogates where memory is short: None for what is no plan.
+
+    Without a placement by search.
+
+    Raises
+    ------
+    InputError
+        If the method needs a package that is not installed.
+    """
     instance = build_instance(problem)
-    found = run_rule(problem, instance, method, budget)
-    return None if found is None else ProblemSchedule.of(problem, instance, found)
+
+    def rule(surrogate: Instance) -> Schedule | None:
+        return construct(_seen_by(method, problem, surrogate), RULES[method])
+
+    for attempt in attempts(problem, instance, rule):
+        plan = attempt.schedule if attempt.admitted else None
+        yield None if plan is None else ProblemSchedule.of(problem, instance, plan)
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
@@ -128,8 +146,14 @@ A list schedule comes first, as the others are foretold by it; then what finds m
 contended links a min-cut partition is 5 to 20 % better than both list schedule and HEFT.
 """
 
+STARTS = tuple(_STARTS)
+"""These heuristics, in the order in which they are asked."""
+
 _IN_MACHINE_CODE = ("list", "heft", "min-cut", "peft", "cpop")
 """Those that `dlplacer.solvers.local_search.greedy_schedules` has too."""
+
+LOADS_S = {"m-sct": 0.3}
+"""Heuristic → seconds for a library when it is first asked: that of m-SCT's linear program takes 0.25 to 0.5."""
 
 _CONTIGUOUS_ON_EIGHT = 4.0
 """Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices.

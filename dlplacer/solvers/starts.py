@@ -36,11 +36,14 @@ class StartMethod(NamedTuple):
         The heuristic.
     in_machine_code
         Whether there is one in machine code too, which finds no less where memory over time is not short.
+    loads_s
+        Seconds for a library when it is first asked.
     """
 
     cost: float
     find: Start
     in_machine_code: bool = False
+    loads_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ class StartParams:
         For a placement by itself, where the heuristics find no room.
     room_share, large_room_share, room_up_to, in_vain_share
         Where they find none on it either: for a search for any plan, and of more ops than so many, of which it tries
-        few; and when that begins without a plan at the latest, where ops are no more.
+        few; and when that begins without a plan at the latest, where ops are no more, but after `least_s` where time is
+        short.
     room_op_s
         Seconds for each op that this search may take at first, where a model follows that proves that there is no plan,
         or finds one by routes that the search does not know: two ops around full relays took half of the time else.
@@ -126,6 +130,8 @@ class _Run:
     ----------
     spent_s, expected_s
         What its schedules took so far, and what the next may take.
+    loads
+        Whether it has to load a library first, which takes as long as many schedules of others.
     seen, found
         Whether it has made a schedule, and one that is a plan.
     behind
@@ -135,6 +141,7 @@ class _Run:
     number: int
     attempts: Iterator[Attempt]
     expected_s: float
+    loads: bool = False
     spent_s: float = 0.0
     seen: bool = False
     found: bool = False
@@ -143,7 +150,7 @@ class _Run:
     @property
     def turn(self) -> tuple[bool, bool, float, int]:
         """Least comes first: who has promise, each once before any again, then who will have used least time."""
-        return self.behind, self.seen, self.spent_s + self.expected_s, self.number
+        return self.behind, self.seen or self.loads, self.spent_s + self.expected_s, self.number
 
 
 class StartSearch:
@@ -192,10 +199,10 @@ class StartSearch:
         might_end = PARAMS.pace_spread * foretold_s <= budget.for_first.left_s
         asked = [] if hurry or might_end or self._sure > 1 else self._ask_quick(foretold_s)
         pace = foretold_s if late else float("inf")
-        for number, (cost, _, _) in enumerate(self._starts):
+        for number, (cost, _, _, loads_s) in enumerate(self._starts):
             if number in asked:
                 continue
-            run = _Run(number, self._attempts(number), cost * pace)
+            run = _Run(number, self._attempts(number), cost * pace + loads_s, loads_s > 0)
             if late:
                 self._waiting.append(run)
             elif number < self._sure:
@@ -209,7 +216,8 @@ class StartSearch:
         in_vain_share = PARAMS.in_vain_share if self._has_room_search else PARAMS.memory_share
         if late:
             share_s /= PARAMS.pace_spread
-        self._go_on(began + share_s, began + PARAMS.memory_share * left_s, began + in_vain_share * left_s)
+        in_vain_s = max(in_vain_share * left_s, min(PARAMS.least_s, PARAMS.memory_share * left_s))
+        self._go_on(began + share_s, began + PARAMS.memory_share * left_s, began + in_vain_s)
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
@@ -282,7 +290,7 @@ class StartSearch:
             ends_at = memory_until if (run.seen or incumbent.refused) and not run.behind else until
             now = time.monotonic()
             if incumbent.best is None:
-                may = run.number < self._sure or now < in_vain_until
+                may = (run.number < self._sure and not run.seen) or now < in_vain_until
             else:
                 may = now + run.expected_s < ends_at
             if may:

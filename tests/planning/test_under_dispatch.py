@@ -14,11 +14,11 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
-from dlplacer.planning.under_dispatch import best_under_dispatch
+from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.instance.outcome import Budget, Outcome
-from dlplacer.solvers.methods import schedule_by
+from dlplacer.solvers.methods import schedules_by
 
 THREADS = load_topology("cpu-2core")
 PROCESSES = Topology(
@@ -110,8 +110,10 @@ def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_
     def in_vain(problem: Problem, budget: Budget) -> Outcome:
         return Outcome(None, 0)
 
-    found = best_under_dispatch(problem, in_vain, in_vain, budget, [partial(schedule_by, "peft")], combine=True).best
-    peft = schedule_by("peft", problem, budget)
+    found = best_under_dispatch(
+        problem, in_vain, in_vain, budget, [Heuristic(partial(schedules_by, "peft"))], combine=True
+    ).best
+    peft = next(schedules_by("peft", problem))
     assert found is not None
     assert peft is not None
     assert found.makespan_s <= max(entry.end_s for entry in replay(problem, peft.device, peft.order)[0]) < 0.04
