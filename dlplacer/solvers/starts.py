@@ -227,7 +227,7 @@ class StartSearch:
                 seconds = min(seconds, PARAMS.room_op_s * self._instance.op_count)
             self._make_room(seconds)
         if self._incumbent.best is None:
-            self._go_on(*[self._incumbent.budget.deadline] * 3)
+            self._go_on(*[self._incumbent.budget.for_first.deadline] * 3)
 
     @property
     def _has_room_search(self) -> bool:
