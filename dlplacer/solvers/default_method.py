@@ -51,7 +51,7 @@ class CompiledParams:
     compiled_from_s: float = 20.0
     kept_from: int = 2000
     kept_from_s: float = 1.0
-    probed_up_to: int = 16_000
+    probed_up_to: int = 8_000
     compile_ahead_from: int = 40
     compile_ahead_from_s: float = 4.0
 

@@ -217,7 +217,8 @@ class StartSearch:
         if late:
             share_s /= PARAMS.pace_spread
         in_vain_s = max(in_vain_share * left_s, min(PARAMS.least_s, PARAMS.memory_share * left_s))
-        self._go_on(began + share_s, began + PARAMS.memory_share * left_s, began + in_vain_s)
+        memory_s = max(PARAMS.memory_share * left_s, share_s)
+        self._go_on(began + share_s, began + memory_s, began + in_vain_s)
         if self._incumbent.best is None:
             within(self._incumbent.budget.stop.is_set, lambda: self._on_placement(self._incumbent.budget.deadline))
         if self._incumbent.best is None:
