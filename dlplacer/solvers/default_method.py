@@ -4,22 +4,23 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission
+from dlplacer.solvers.instance.memory_admission import admission, is_memory_short
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
-from dlplacer.solvers.restrictions import Compiled, RestrictionSearch
+from dlplacer.solvers.restrictions import RestrictionSearch
 from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
+
+if TYPE_CHECKING:
+    from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,6 @@ class CompiledParams:
         Ops × devices above which they are worth their loading, half a second, where the code is kept from an earlier
         process, and seconds left from which they are; twice as many ops are in any time. With heuristics in Python
         alone, plans of 1,500 ops on eight devices were 3.6 % behind PEFT's at a limit of 1 s.
-    probed_up_to
-        Ops × devices up to which, where time is short, one list schedule in Python comes ahead of them: if that exceeds
-        the memory over time, of which they know nothing, they are left out. 352 ops on 16 devices had no plan at 2 s.
     compile_ahead_from, compile_ahead_from_s
         Ops above which, and seconds left from which, annealing's code is compiled meanwhile, once for all on a machine.
     """
@@ -51,7 +49,6 @@ class CompiledParams:
     compiled_from_s: float = 20.0
     kept_from: int = 2000
     kept_from_s: float = 1.0
-    probed_up_to: int = 8_000
     compile_ahead_from: int = 40
     compile_ahead_from_s: float = 4.0
 
@@ -96,10 +93,12 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     # would take that heuristic's time.
     is_large = instance.op_count > PARAMS.compiled_from
     alone = None if is_large else single_device(instance, incumbent)
-    compiled = _start_compiled(problem, instance, incumbent)
+    compiled = _compiled(instance, incumbent)
+    offered = compiled is not None and _start_compiled(problem, instance, incumbent, compiled)
     incumbent.offer(single_device(instance, incumbent) if is_large else alone)
-    heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts) if compiled else starts)
-    _start(heuristics, compiled is not None)
+    first = starts if compiled is None else _others(incumbent, starts, compiled, offered)
+    heuristics = StartSearch(problem, instance, incumbent, first)
+    _start(heuristics, offered)
     best = incumbent.best
     if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
         return
@@ -107,7 +106,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     from dlplacer.solvers.phases import go_on, search_elsewhere, search_phases
 
     search_part = partial(search_phases, is_part=True)
-    elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled)
+    elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled is not None)
     with _annealing_ahead(instance, incumbent):
         if instance.traffic is not None:
             search_elsewhere(elsewhere.run_ahead, incumbent)
@@ -126,11 +125,10 @@ def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContex
     return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.compile_ahead_from_s else nullcontext()
 
 
-def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> Compiled | None:
-    """Heuristics where links are contended: by HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
+def _compiled(instance: Instance, incumbent: Incumbent) -> "CompiledHeuristics | None":
+    """Heuristics in machine code where links are contended, if there is time for them.
 
-    Also on parts of the machine, such as one host of a cluster, for which Python has no time there. Returns these
-    heuristics if there was time for them and they found anything.
+    By HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
     """
     left_s = incumbent.budget.for_first.left_s
     if instance.traffic is None or instance.device_count == 1:
@@ -142,24 +140,32 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent) 
         worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
     if not worth:
         return None
+    from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
+
+    return CompiledHeuristics.of(instance)
+
+
+def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent, compiled: "CompiledHeuristics") -> bool:
+    """Many of them, also on parts of the machine, such as one host of a cluster, for which Python has no time.
+
+    Returns whether they found anything. Where HEFT finds no room they are not asked: others have to be, and surrogates.
+    """
+    left_s = incumbent.budget.for_first.left_s
+    if is_memory_short(problem, instance) and not compiled.finds_room(incumbent):
+        return False
     seconds = PARAMS.compiled_share * left_s
     published_s = max(seconds, min(PARAMS.published_s, PARAMS.published_share * left_s))
-    if published_s > seconds and may_bind(problem) and instance.op_count * instance.device_count <= PARAMS.probed_up_to:
-        incumbent.offer(list_schedule(instance, by_rank(instance, upward_ranks(instance, 1.0))))
-        if incumbent.refused:
-            return None
-    from dlplacer.solvers.local_search.greedy_schedules import offer_greedy
-
-    whole = tuple(range(instance.device_count))
-    subsets = whole, *device_subsets(problem, instance)
-    return offer_greedy if offer_greedy(instance, incumbent, subsets, published_s, seconds) else None
+    subsets = tuple(range(instance.device_count)), *device_subsets(problem, instance)
+    return compiled.offer(incumbent, subsets, published_s, seconds)
 
 
-def _others(incumbent: Incumbent, starts: list[StartMethod]) -> list[StartMethod]:
+def _others(
+    incumbent: Incumbent, starts: list[StartMethod], compiled: "CompiledHeuristics", offered: bool
+) -> list[StartMethod]:
     """The heuristics that machine code has not been asked for, the quickest first; all where that is not enough."""
-    if incumbent.best is None or incumbent.refused:
-        return starts
-    return sorted((start for start in starts if not start.in_machine_code), key=lambda start: start.cost)
+    if not offered or incumbent.best is None or incumbent.refused:
+        return compiled.instead_of(starts, incumbent.budget.workers)
+    return sorted((start for start in starts if start.in_machine_code is None), key=lambda start: start.cost)
 
 
 def _start(heuristics: StartSearch, hurry: bool) -> None:

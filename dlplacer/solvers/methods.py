@@ -44,7 +44,7 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
         StartMethod(
             _cost(method, problem.device_count),
             partial(start_named, method),
-            method in _IN_MACHINE_CODE,
+            method if method in _IN_MACHINE_CODE else None,
             LOADS_S.get(method, 0.0),
         )
         for method in _STARTS
@@ -150,7 +150,7 @@ STARTS = tuple(_STARTS)
 """These heuristics, in the order in which they are asked."""
 
 _IN_MACHINE_CODE = ("list", "heft", "min-cut", "peft", "cpop")
-"""Those that `dlplacer.solvers.local_search.greedy_schedules` has too."""
+"""Those that `dlplacer.solvers.local_search.greedy_rules` has too."""
 
 LOADS_S = {"m-sct": 0.3}
 """Heuristic → seconds for a library when it is first asked: that of m-SCT's linear program takes 0.25 to 0.5."""

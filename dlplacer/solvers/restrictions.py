@@ -18,7 +18,7 @@ from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.memory_admission import admission, best_admitted
+from dlplacer.solvers.instance.memory_admission import admission, best_admitted, is_memory_short
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
@@ -26,9 +26,6 @@ from dlplacer.solvers.starts import Start, StartMethod
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""
-
-Compiled = Callable[[Instance, Incumbent, Sequence[Sequence[int]], float, float], bool]
-"""Heuristics in machine code, as `offer_greedy`."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ class RestrictionSearch:
     search
         All phases, for a restricted problem with an incumbent of its own.
     compiled
-        Heuristics in machine code, if there is time for them.
+        Whether there is time for heuristics in machine code.
     """
 
     def __init__(
@@ -185,7 +182,7 @@ class RestrictionSearch:
         incumbent: Incumbent,
         starts: Sequence[StartMethod],
         search: Search,
-        compiled: Compiled | None = None,
+        compiled: bool = False,
     ) -> None:
         self._problem, self._instance, self._incumbent, self._starts = problem, instance, incumbent, starts
         self._search, self._compiled = search, compiled
@@ -261,14 +258,8 @@ class RestrictionSearch:
 
     def _offer_first(self, entry: _Entry, until: float) -> None:
         """The heuristics in machine code, or the quick ones in Python where there are none or they find no room."""
-        if self._compiled is not None:
-            instance, compiled = entry.restricted.instance, self._compiled
-
-            def offer(inner: Incumbent) -> None:
-                left_s = inner.budget.left_s
-                compiled(instance, inner, [range(instance.device_count)], left_s, PARAMS.reluctant_share * left_s)
-
-            entry.work(until, offer)
+        if self._compiled:
+            entry.work(until, partial(_offer_compiled, entry.restricted))
         if entry.best is not None:
             entry.more = [start.find for start in self._starts if not start.in_machine_code]
         else:
@@ -317,6 +308,17 @@ def _part(problem: Problem, devices: tuple[int, ...]) -> Restricted | None:
 def _strict(problem: Problem, options: Options) -> Restricted | None:
     strict = under(problem, options)
     return Restricted(strict, tuple(range(problem.device_count)), problem) if may_have_plan(strict) else None
+
+
+def _offer_compiled(restricted: Restricted, incumbent: Incumbent) -> None:
+    """Heuristics in machine code, unless memory is so short that they find no plan at once."""
+    from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
+
+    instance, left_s = restricted.instance, incumbent.budget.left_s
+    compiled = CompiledHeuristics.of(instance)
+    if compiled is None or (is_memory_short(restricted.problem, instance) and not compiled.finds_room(incumbent)):
+        return
+    compiled.offer(incumbent, [range(instance.device_count)], left_s, PARAMS.reluctant_share * left_s)
 
 
 def _restart(rounds: int, entry: _Entry, until: float) -> None:

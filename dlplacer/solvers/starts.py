@@ -35,14 +35,14 @@ class StartMethod(NamedTuple):
     find
         The heuristic.
     in_machine_code
-        Whether there is one in machine code too, which finds no less where memory over time is not short.
+        Name of the one in machine code, where there is one.
     loads_s
         Seconds for a library when it is first asked.
     """
 
     cost: float
     find: Start
-    in_machine_code: bool = False
+    in_machine_code: str | None = None
     loads_s: float = 0.0
 
 
@@ -147,10 +147,12 @@ class _Run:
     found: bool = False
     behind: bool = False
 
-    @property
-    def turn(self) -> tuple[bool, bool, float, int]:
-        """Least comes first: who has promise, each once before any again, then who will have used least time."""
-        return self.behind, self.seen or self.loads, self.spent_s + self.expected_s, self.number
+    def turn(self, known: bool) -> tuple[bool, bool, float, int]:
+        """Least comes first: who has promise, where a plan is known each once before any again, who used least time.
+
+        Without a plan, who is quick gets to the surrogate that leads to one before others have a schedule.
+        """
+        return self.behind, known and (self.seen or self.loads), self.spent_s + self.expected_s, self.number
 
 
 class StartSearch:
@@ -192,11 +194,11 @@ class StartSearch:
             first.
         """
         budget = self._incumbent.budget
-        began, left_s = time.monotonic(), budget.left_s
+        began, left_s, first_s = time.monotonic(), budget.left_s, budget.for_first.left_s
         share_s = max(PARAMS.share * left_s, min(PARAMS.least_s, PARAMS.short_share * left_s))
         foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
         late = hurry and self._incumbent.best is not None and foretold_s > share_s
-        might_end = PARAMS.pace_spread * foretold_s <= budget.for_first.left_s
+        might_end = PARAMS.pace_spread * foretold_s * self._starts[0].cost <= budget.for_first.left_s
         asked = [] if hurry or might_end or self._sure > 1 else self._ask_quick(foretold_s)
         pace = foretold_s if late else float("inf")
         for number, (cost, _, _, loads_s) in enumerate(self._starts):
@@ -216,7 +218,7 @@ class StartSearch:
         in_vain_share = PARAMS.in_vain_share if self._has_room_search else PARAMS.memory_share
         if late:
             share_s /= PARAMS.pace_spread
-        in_vain_s = max(in_vain_share * left_s, min(PARAMS.least_s, PARAMS.memory_share * left_s))
+        in_vain_s = max(in_vain_share * first_s, min(PARAMS.least_s, PARAMS.memory_share * first_s))
         memory_s = max(PARAMS.memory_share * left_s, share_s)
         self._go_on(began + share_s, began + memory_s, began + in_vain_s)
         if self._incumbent.best is None:
@@ -286,14 +288,14 @@ class StartSearch:
         """Let those run that end in time; without a plan whatever they take, up to a moment."""
         incumbent, late = self._incumbent, list[_Run]()
         while self._waiting and not incumbent.closed and not incumbent.budget.stop.is_set():
-            run = min(self._waiting, key=lambda run: run.turn)
+            run = min(self._waiting, key=lambda run: run.turn(incumbent.best is not None))
             self._waiting.remove(run)
             ends_at = memory_until if (run.seen or incumbent.refused) and not run.behind else until
             now = time.monotonic()
             if incumbent.best is None:
                 may = (run.number < self._sure and not run.seen) or now < in_vain_until
             else:
-                may = now + run.expected_s < ends_at
+                may = now + run.expected_s < min(ends_at, incumbent.budget.deadline)
             if may:
                 self._ask(run, max(ends_at, now + _CUT_OFF * run.expected_s))
             else:

@@ -29,6 +29,11 @@ def admission(problem: Problem, instance: Instance) -> Admission:
     return lambda schedule: not any(overflow(problem, instance, schedule))
 
 
+def is_memory_short(problem: Problem, instance: Instance) -> bool:
+    """Whether there may be schedules of the problem's instance that exceed some device's memory; False is certain."""
+    return instance.memory_binds or may_bind(problem)
+
+
 def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
     """[device] → bytes by which the peak of what is alive exceeds its memory."""
     traffic = instance.traffic

@@ -126,11 +126,36 @@ def build_arrays(
         np.array([(size, *lists.add(unit)) for size, unit in zip(footprints, units, strict=True)], np.int64),
         np.array(lists.values, np.int64),
         np.array([traffic.routes.bytes_of(request.size) for request in traffic.requests], np.float64),
-        np.array([[all(d in instance.allowed[op] for op in unit) for d in devices] for unit in units], np.int64),
+        _allowed(instance, units),
         *tables,
-        np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
+        _capacity(instance),
     )
     return arrays, routes
+
+
+def adapted(arrays: InstanceArrays, own: Instance, other: Instance) -> InstanceArrays:
+    """The tables of an instance with the footprints, capacities and allowed devices of another one.
+
+    Parameters
+    ----------
+    arrays
+        Of `own`, with its blocks as units.
+    """
+    ops, units, allowed = arrays.ops.copy(), arrays.units.copy(), arrays.allowed
+    ops[[members[0] for members in other.members], OP_BYTES] = other.footprint
+    units[:, BYTES] = other.footprint
+    if other.allowed != own.allowed:
+        allowed = _allowed(other, other.members)
+    return arrays._replace(ops=ops, units=units, allowed=allowed, capacity=_capacity(other))
+
+
+def _allowed(instance: Instance, units: Sequence[Sequence[int]]) -> Ints:
+    devices = range(instance.device_count)
+    return np.array([[all(d in instance.allowed[op] for op in unit) for d in devices] for unit in units], np.int64)
+
+
+def _capacity(instance: Instance) -> Ints:
+    return np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64)
 
 
 class _Lists:
