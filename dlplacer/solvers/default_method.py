@@ -38,6 +38,8 @@ class CompiledParams:
         Ops × devices above which they are worth their loading, half a second, where the code is kept from an earlier
         process, and seconds left from which they are; twice as many ops are in any time. With heuristics in Python
         alone, plans of 1,500 ops on eight devices were 3.6 % behind PEFT's at a limit of 1 s.
+    short_from
+        The same where memory may be short: there each of them is asked many times.
     compile_ahead_from, compile_ahead_from_s
         Ops above which, and seconds left from which, annealing's code is compiled meanwhile, once for all on a machine.
     """
@@ -49,6 +51,7 @@ class CompiledParams:
     compiled_from_s: float = 20.0
     kept_from: int = 2000
     kept_from_s: float = 1.0
+    short_from: int = 1000
     compile_ahead_from: int = 40
     compile_ahead_from_s: float = 4.0
 
@@ -93,7 +96,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     # would take that heuristic's time.
     is_large = instance.op_count > PARAMS.compiled_from
     alone = None if is_large else single_device(instance, incumbent)
-    compiled = _compiled(instance, incumbent)
+    compiled = _compiled(problem, instance, incumbent)
     offered = compiled is not None and _start_compiled(problem, instance, incumbent, compiled)
     incumbent.offer(single_device(instance, incumbent) if is_large else alone)
     first = starts if compiled is None else _others(incumbent, starts, compiled, offered)
@@ -125,7 +128,7 @@ def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContex
     return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.compile_ahead_from_s else nullcontext()
 
 
-def _compiled(instance: Instance, incumbent: Incumbent) -> "CompiledHeuristics | None":
+def _compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> "CompiledHeuristics | None":
     """Heuristics in machine code where links are contended, if there is time for them.
 
     By HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
@@ -135,7 +138,8 @@ def _compiled(instance: Instance, incumbent: Incumbent) -> "CompiledHeuristics |
         return None
     if is_kept(*HEURISTICS_CODE):
         size = instance.op_count * instance.device_count
-        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > PARAMS.kept_from
+        kept_from = PARAMS.short_from if is_memory_short(problem, instance) else PARAMS.kept_from
+        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > kept_from
     else:
         worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
     if not worth:
