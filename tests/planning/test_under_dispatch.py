@@ -1,6 +1,7 @@
 """What `place` and `compare` decide where ops wait for the processes that issue them."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from dlplacer.planning.place import place
 from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.instance.outcome import Budget, Outcome
+from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.methods import schedules_by
 
 THREADS = load_topology("cpu-2core")
@@ -117,6 +118,38 @@ def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_
     assert found is not None
     assert peft is not None
     assert found.makespan_s <= max(entry.end_s for entry in replay(problem, peft.device, peft.order)[0]) < 0.04
+
+
+def _no_plan(problem: Problem, budget: Budget) -> Outcome:
+    return Outcome(None, 0)
+
+
+def test_heuristics_take_turns_schedule_by_schedule_and_one_that_loads_waits() -> None:
+    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
+    asked: list[str] = []
+
+    def schedules(name: str, pause_s: float, problem: Problem) -> Iterator[ProblemSchedule | None]:
+        for _ in range(3):
+            asked.append(name)
+            time.sleep(pause_s)
+            yield None
+
+    heuristics = [
+        Heuristic(partial(schedules, "slow", 0.2)),
+        Heuristic(partial(schedules, "loads", 0.0), 0.5),
+        Heuristic(partial(schedules, "quick", 0.01)),
+    ]
+    best_under_dispatch(problem, _no_plan, _no_plan, Budget(time.monotonic() + 60.0), heuristics, combine=False)
+    assert asked == ["slow", *["quick"] * 3, "slow", "slow", *["loads"] * 3]
+
+
+def test_without_a_plan_heuristics_go_on_behind_the_limit() -> None:
+    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
+    over = Budget(time.monotonic(), grace_s=60.0)
+    for budget, is_found in ((over, True), (replace(over, grace_s=0.0), False)):
+        peft = Heuristic(partial(schedules_by, "peft"))
+        found = best_under_dispatch(problem, _no_plan, _no_plan, budget, [peft], combine=False)
+        assert (found.best is not None) == is_found
 
 
 def test_long_ops_are_worth_a_core_each_among_short_ones() -> None:

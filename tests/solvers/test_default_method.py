@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 from benchmarks.families import FAMILIES
-from benchmarks.machines import star
+from benchmarks.machines import limited, star
 from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
 from solvers.synthetic import inception_like
@@ -19,11 +19,13 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers import default_method, phases
+from dlplacer.solvers import default_method, methods, phases
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_search import SolvedSegments
 from dlplacer.solvers.default_method import solve_ilp
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.construct import Rule
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve, justified
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
@@ -33,7 +35,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import surrogates
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence
-from dlplacer.solvers.local_search import greedy_schedules
+from dlplacer.solvers.local_search.greedy_rules import HEURISTICS
+from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 from dlplacer.solvers.methods import METHODS
 from dlplacer.solvers.starts import StartMethod
 
@@ -74,11 +77,42 @@ def test_list_schedules_in_machine_code_come_first_where_it_is_kept_or_time_is_l
     problem = build_problem(FAMILIES["layered"](2100, 0, 1.0), star(2), Options())
     offered = Event()
     monkeypatch.setattr(default_method, "is_kept", lambda *names: kept)
-    monkeypatch.setattr(greedy_schedules, "offer_greedy", lambda *given: offered.set())
+    monkeypatch.setattr(CompiledHeuristics, "offer", lambda *given: offered.set())
     monkeypatch.setattr(phases, "search_phases", lambda *given, **named: None)
     monkeypatch.setattr(phases, "go_on", lambda *given: None)
     METHODS["ilp"](problem, one_worker(seconds))
     assert offered.is_set() == asked
+
+
+@pytest.mark.parametrize("family", ["layered", "transformer_like"])
+def test_where_memory_is_short_machine_code_makes_the_schedules_of_surrogates(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, rules = FAMILIES[family](300, 0, 1.0), methods.RULES
+    ops = tuple(replace(op, weight_bytes=[0, 1, 4, 16][number % 4] * 2**20) for number, op in enumerate(drawn.ops))
+    graph = replace(drawn, ops=ops)
+    problem = build_problem(graph, limited(star(4), graph, 1.05), Options())
+    in_python: set[str] = set()
+
+    def watched(name: str, rule: Rule) -> Rule:
+        def run(seen: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
+            in_python.add(name)
+            return rule(seen, priority, fixed)
+
+        return run
+
+    monkeypatch.setattr(methods, "RULES", {name: watched(name, rule) for name, rule in rules.items()})
+    monkeypatch.setattr(default_method, "is_kept", lambda *names: True)
+    monkeypatch.setattr(phases, "search_phases", lambda *given, **named: None)
+    monkeypatch.setattr(phases, "go_on", lambda *given: None)
+    outcome = METHODS["ilp"](problem, one_worker(60.0))
+    assert outcome.schedule is not None
+    assert "etf" in in_python
+    assert not in_python & set(HEURISTICS)
+    monkeypatch.setattr(methods, "RULES", rules)
+    for name in HEURISTICS:
+        own = methods.run_rule(problem, build_instance(problem), name, one_worker(60.0))
+        assert own is None or outcome.schedule.makespan <= 1.02 * own.makespan, name
 
 
 @pytest.mark.parametrize("after_s", [0.05, 0.7])

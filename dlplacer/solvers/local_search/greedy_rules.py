@@ -1,6 +1,7 @@
 """How published heuristics take ops and place them, as the rules that their machine code works by."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -101,11 +102,14 @@ def listed(instance: Instance, orders: Orders, devices: Sequence[int]) -> ByWeig
 
 
 def min_cut(instance: Instance, orders: Orders, devices: Sequence[int]) -> ByWeight | None:
-    """None where pymetis is not installed, and where memory does not suffice for its placement."""
-    try:
-        placement = partition(instance)
-    except InputError:
-        return None
+    """None where memory does not suffice for its placement.
+
+    Raises
+    ------
+    InputError
+        If pymetis is not installed.
+    """
+    placement = partition(instance)
     if placement is None:
         return None
     return lambda weight: Rule(orders.by_rank(weight), devices, works_on=True, placement=placement)
@@ -136,7 +140,9 @@ def published(instance: Instance, orders: Orders, devices: Sequence[int]) -> Ite
     by_end, working_on = heft(instance, orders, devices), listed(instance, orders, devices)
     yield by_end(first)
     yield working_on(first)
-    parted = min_cut(instance, orders, devices)
+    parted = None
+    with suppress(InputError):
+        parted = min_cut(instance, orders, devices)
     if parted is not None:
         yield parted(first)
     yield cpop(instance, orders, devices)(first)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.common.pack import pack
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
@@ -11,7 +12,7 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import adapted
-from dlplacer.solvers.local_search.greedy_rules import HEURISTICS, ByWeight, Orders
+from dlplacer.solvers.local_search.greedy_rules import HEURISTICS, ByWeight, Orders, listed
 from dlplacer.solvers.local_search.rule_schedules import Tables, list_by
 from dlplacer.solvers.starts import StartMethod
 
@@ -46,15 +47,18 @@ def _construct(
 ) -> Schedule | None:
     """The best schedule of a heuristic over all ranks, on a packed placement where it runs out of memory."""
     instance, arrays, routes = tables
-    by_weight = HEURISTICS[name](seen, orders, range(instance.device_count))
-    if by_weight is None:
-        return None
+    devices = range(instance.device_count)
     tables = seen, adapted(arrays, instance, seen), routes
-    found = _best(tables, by_weight, workers)
+    try:
+        by_weight = HEURISTICS[name](seen, orders, devices)
+    except InputError:
+        return None
+    found = None if by_weight is None else _best(tables, by_weight, workers)
     packed = pack(seen) if found is None else None
     if packed is None:
         return found
-    return _best(tables, lambda weight: by_weight(weight)._replace(placement=packed), workers)
+    on_packed = by_weight or listed(seen, orders, devices)
+    return _best(tables, lambda weight: on_packed(weight)._replace(placement=packed), workers)
 
 
 def _best(tables: Tables, by_weight: ByWeight, workers: int) -> Schedule | None:

@@ -7,7 +7,7 @@ import numpy as np
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.local_search.arrays import MEMBERS, InstanceArrays, Ints
+from dlplacer.solvers.local_search.arrays import BYTES, MEMBERS, InstanceArrays, Ints
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.greedy import GAP_TO, GAPS, greedy
 from dlplacer.solvers.local_search.greedy_rules import Rule
@@ -47,25 +47,26 @@ class GreedySchedule:
 def list_by(tables: Tables, rule: Rule) -> GreedySchedule:
     """What a rule finds."""
     instance, arrays, routes = tables
-    if rule.placement is not None:
-        tables = instance, _placed(instance, arrays, rule.placement), routes
+    seen = tables if rule.placement is None else (instance, _placed(instance, arrays, rule.placement), routes)
     usable = np.zeros(instance.device_count, np.int64)
     usable[list(rule.devices)] = 1
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     first = Chain(*tables, np.zeros(instance.op_count, np.int64), ops)
-    build = _without_idling(tables, rule, usable) if rule.works_on else _ending_first(tables, rule, usable)
+    build = _without_idling(seen, rule, usable) if rule.works_on else _ending_first(seen, rule, usable)
     solution, makespan = first.filled(build)
     return GreedySchedule(tables, (first, solution), makespan)
 
 
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
-    """The same tables with every unit allowed only where its first op is placed."""
-    allowed = arrays.allowed.copy()
+    """The same tables with every unit allowed only where its first op is placed, and its memory taken there."""
+    allowed, units, capacity = arrays.allowed.copy(), arrays.units.copy(), arrays.capacity.copy()
     for unit, first in enumerate(arrays.lists[arrays.units[:, MEMBERS]].tolist()):
         here = placement[instance.block[first]]
         if here >= 0:
             allowed[unit, :here], allowed[unit, here + 1 :] = 0, 0
-    return arrays._replace(allowed=allowed)
+            capacity[here] -= units[unit, BYTES]
+            units[unit, BYTES] = 0
+    return arrays._replace(allowed=allowed, units=units, capacity=capacity)
 
 
 def _without_idling(tables: Tables, rule: Rule, usable: Ints) -> Callable[[Solution], int]:

@@ -27,7 +27,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.local_search import greedy_schedules
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_rules import Rule
-from dlplacer.solvers.local_search.greedy_schedules import best_greedy, offer_greedy
+from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics, best_greedy
 from dlplacer.solvers.local_search.rule_schedules import GreedySchedule, Tables, list_by
 
 _FOREVER_S = 600.0
@@ -59,6 +59,12 @@ def _tables(family: str, machine: Topology, op_count: int = 80, seed: int = 0, i
     built = build_arrays(instance)
     assert built is not None
     return instance, *built
+
+
+def _compiled(instance: Instance) -> CompiledHeuristics:
+    compiled = CompiledHeuristics.of(instance)
+    assert compiled is not None
+    return compiled
 
 
 def _sorted(place: list[int]) -> list[int]:
@@ -184,10 +190,9 @@ def test_rules_are_kept(family: str, slack: float, works_on: bool) -> None:
 
 
 def test_one_host_is_better_than_a_slow_network() -> None:
-    problem = build_problem(FAMILIES["layered"](300, 0, 1.0), cluster(16), Options())
-    instance = build_instance(problem)
+    instance = build_instance(build_problem(FAMILIES["layered"](300, 0, 1.0), cluster(16), Options()))
     incumbent = Incumbent(one_worker())
-    offer_greedy(problem, instance, incumbent, [tuple(range(16)), (0, 1, 2, 3)], _FOREVER_S, _FOREVER_S)
+    _compiled(instance).offer(incumbent, [tuple(range(16)), (0, 1, 2, 3)], _FOREVER_S, _FOREVER_S)
     listed = construct(instance, list_schedule)
     assert incumbent.best is not None
     assert listed is not None
@@ -197,8 +202,7 @@ def test_one_host_is_better_than_a_slow_network() -> None:
 
 
 def test_the_first_list_schedule_is_made_whatever_the_tables_took() -> None:
-    problem = build_problem(FAMILIES["layered"](60, 0, 1.0), star(4), Options())
-    instance = build_instance(problem)
+    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), star(4), Options()))
     incumbent = Incumbent(one_worker())
-    offer_greedy(problem, instance, incumbent, [tuple(range(4))], 0.0, 0.0)
+    _compiled(instance).offer(incumbent, [tuple(range(4))], 0.0, 0.0)
     assert incumbent.best is not None
