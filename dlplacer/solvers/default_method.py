@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decomposition.device_subset import device_subsets
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, is_memory_short
@@ -17,7 +18,7 @@ from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
-from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
+from dlplacer.solvers.starts import StartSearch, single_device
 
 if TYPE_CHECKING:
     from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics

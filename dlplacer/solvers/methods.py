@@ -21,13 +21,13 @@ from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.starts import StartMethod
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""

@@ -16,13 +16,13 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
 from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.heuristics.start_method import Start, StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import admission, best_admitted, is_memory_short
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.starts import Start, StartMethod
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""

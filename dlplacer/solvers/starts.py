@@ -5,45 +5,21 @@ all that is slow, and one that takes long keeps no other from its turn.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility.explanation import require_placement
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import within
-
-Start = Callable[[Problem, Instance], Schedule | None]
-"""A heuristic; None where it runs out of memory."""
-
-
-class StartMethod(NamedTuple):
-    """A heuristic, and what tells when to ask it.
-
-    Attributes
-    ----------
-    cost
-        About how long it takes, in list schedules.
-    find
-        The heuristic.
-    in_machine_code
-        Name of the one in machine code, where there is one.
-    loads_s
-        Seconds for a library when it is first asked.
-    """
-
-    cost: float
-    find: Start
-    in_machine_code: str | None = None
-    loads_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,11 +124,12 @@ class _Run:
     behind: bool = False
 
     def turn(self, known: bool) -> tuple[bool, bool, float, int]:
-        """Least comes first: who has promise, where a plan is known each once before any again, who used least time.
+        """Least comes first: who has promise, where a plan is known one of each before others, who will have used least.
 
-        Without a plan, who is quick gets to the surrogate that leads to one before others have a schedule.
+        Where memory is short a first schedule seldom is a plan, and a second one often: to wait for all firsts would
+        leave no time for it.
         """
-        return self.behind, known and (self.seen or self.loads), self.spent_s + self.expected_s, self.number
+        return self.behind, known and (self.found or self.loads), self.spent_s + self.expected_s, self.number
 
 
 class StartSearch:

@@ -28,6 +28,7 @@ from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve, justified
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -38,7 +39,6 @@ from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence
 from dlplacer.solvers.local_search.greedy_rules import HEURISTICS
 from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 from dlplacer.solvers.methods import METHODS
-from dlplacer.solvers.starts import StartMethod
 
 _FOREVER_S = 1e6
 

@@ -17,6 +17,7 @@ from dlplacer.problem.restriction import on_devices, stricter_options, under
 from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
@@ -25,7 +26,6 @@ from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.methods import RULES
 from dlplacer.solvers.restrictions import RestrictionSearch
-from dlplacer.solvers.starts import StartMethod
 
 _FOREVER_S = 1e6
 

@@ -18,6 +18,7 @@ from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers import starts as starts_module
 from dlplacer.solvers.feasibility import room_search
 from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
@@ -25,7 +26,7 @@ from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.methods import RULES, run_rule, start_named
-from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
+from dlplacer.solvers.starts import StartSearch, single_device
 
 _FOREVER_S = 1e6
 
@@ -121,7 +122,7 @@ def test_a_slow_heuristic_keeps_no_other_from_its_turn() -> None:
     StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(start, name)) for name in names]).run()
     assert incumbent.best is not None
     assert asked[:2] == names[:2]
-    assert sorted(asked[:4]) == sorted(names)
+    assert set(asked) == set(names)
     assert asked.count("quick") == asked.count("quicker") > 2
     last = max(place for place, name in enumerate(asked) if name.startswith("quick"))
     assert asked[:last].count("slow") == 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -15,7 +16,6 @@ from dlplacer.solvers.local_search.greedy_rules import Orders, Rule, published
 from dlplacer.solvers.local_search.greedy_starts import in_machine_code
 from dlplacer.solvers.local_search.rule_schedules import GreedySchedule, Tables, list_by
 from dlplacer.solvers.local_search.solution import NEVER
-from dlplacer.solvers.starts import StartMethod
 
 
 @dataclass(frozen=True)

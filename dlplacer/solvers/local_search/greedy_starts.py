@@ -8,13 +8,13 @@ from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.common.pack import pack
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import adapted
 from dlplacer.solvers.local_search.greedy_rules import HEURISTICS, ByWeight, Orders, listed
 from dlplacer.solvers.local_search.rule_schedules import Tables, list_by
-from dlplacer.solvers.starts import StartMethod
 
 _COSTS = {"heft": 0.05, "list": 0.1, "min-cut": 0.1, "cpop": 0.1, "peft": 0.1}
 """Heuristic → about how long one in machine code takes, in list schedules in Python."""

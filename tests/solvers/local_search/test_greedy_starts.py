@@ -11,6 +11,7 @@ from solvers.helpers import broken_rules, broken_transfers, one_worker
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted, surrogates
@@ -18,7 +19,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.greedy_rules import HEURISTICS
 from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 from dlplacer.solvers.methods import RULES, start_named
-from dlplacer.solvers.starts import StartMethod, StartSearch
+from dlplacer.solvers.starts import StartSearch
 
 MACHINES = {"star": lambda: star(4), "unequal": lambda: mixed(linked(3), "fast", "slow")}
 
