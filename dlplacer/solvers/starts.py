@@ -124,7 +124,7 @@ class _Run:
     behind: bool = False
 
     def turn(self, known: bool) -> tuple[bool, bool, float, int]:
-        """Least comes first: who has promise, where a plan is known one of each before others, who will have used least.
+        """Least comes first: who has promise, where a plan is known who has found none, who will have used least time.
 
         Where memory is short a first schedule seldom is a plan, and a second one often: to wait for all firsts would
         leave no time for it.
