@@ -136,6 +136,13 @@ def test_small_ops_stay_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
         return plans[-1]
 
     monkeypatch.setattr(GraphRunner, "_planned", noted)
+    timed = GraphRunner._timed
+
+    def short(self: GraphRunner, inputs: Any, device: Any) -> dict[str, float]:
+        # On a busy machine they may be measured ten times as long, and then be worth two.
+        return dict.fromkeys(timed(self, inputs, device), 5e-6)
+
+    monkeypatch.setattr(GraphRunner, "_timed", short)
     branches = nn.ModuleList(nn.Linear(4, 4) for _ in range(16))
     compiled(Summed(branches).eval(), method="ilp", time_limit_s=2.0)(torch.randn(4, 4))
     (plan,) = plans
