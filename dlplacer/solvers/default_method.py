@@ -156,7 +156,7 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent, 
     Returns whether they found anything. Where HEFT finds no room they are not asked: others have to be, and surrogates.
     """
     left_s = incumbent.budget.for_first.left_s
-    if is_memory_short(problem, instance) and not compiled.finds_room(incumbent):
+    if not compiled.finds_room(problem, incumbent):
         return False
     seconds = PARAMS.compiled_share * left_s
     published_s = max(seconds, min(PARAMS.published_s, PARAMS.published_share * left_s))

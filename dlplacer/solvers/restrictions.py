@@ -19,7 +19,7 @@ from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.start_method import Start, StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.memory_admission import admission, best_admitted, is_memory_short
+from dlplacer.solvers.instance.memory_admission import admission, best_admitted
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
@@ -316,9 +316,8 @@ def _offer_compiled(restricted: Restricted, incumbent: Incumbent) -> None:
 
     instance, left_s = restricted.instance, incumbent.budget.left_s
     compiled = CompiledHeuristics.of(instance)
-    if compiled is None or (is_memory_short(restricted.problem, instance) and not compiled.finds_room(incumbent)):
-        return
-    compiled.offer(incumbent, [range(instance.device_count)], left_s, PARAMS.reluctant_share * left_s)
+    if compiled is not None and compiled.finds_room(restricted.problem, incumbent):
+        compiled.offer(incumbent, [range(instance.device_count)], left_s, PARAMS.reluctant_share * left_s)
 
 
 def _restart(rounds: int, entry: _Entry, until: float) -> None:

@@ -21,17 +21,16 @@ def cpop(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     continues with the successor of largest value, which on a longest path is the next op but for rounding; ops of the
     path that may not use its device, or for which its memory does not suffice, are placed like all others.
     """
-    value, sites = values_and_path(instance, fixed)
-    return heft(instance, by_release(instance, value, priority), sites)
+    value = values(instance)
+    return heft(instance, by_release(instance, value, priority), path_sites(instance, value, fixed))
 
 
-def values_and_path(instance: Instance, fixed: Fixed = None) -> tuple[list[float], list[int]]:
-    """[op] → its value, and [block] → the device of the critical path, -1 for what is not on it."""
-    value = _values(instance)
-    return value, _path_together(instance, _critical_path(instance, value), fixed)
+def path_sites(instance: Instance, value: Sequence[float], fixed: Fixed = None) -> list[int]:
+    """[block] → the device of the critical path, -1 for what is not on it."""
+    return _path_together(instance, _critical_path(instance, value), fixed)
 
 
-def _values(instance: Instance) -> list[float]:
+def values(instance: Instance) -> list[float]:
     """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
     working = [op for op in instance.order if op not in instance.sources]
     downward = upward_ranks(instance.restricted(working).reversed)

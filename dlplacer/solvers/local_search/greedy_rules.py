@@ -10,7 +10,7 @@ from dlplacer.solvers.heuristics.common.memory_state import Priority
 from dlplacer.solvers.heuristics.common.ready_order import by_release
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
-from dlplacer.solvers.heuristics.cpop import values_and_path
+from dlplacer.solvers.heuristics.cpop import path_sites, values
 from dlplacer.solvers.heuristics.min_cut import partition
 from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs
 from dlplacer.solvers.instance.instance import Instance
@@ -63,7 +63,7 @@ class Orders:
 
     def by_value(self, weight: float) -> list[int]:
         """CPOP's; of equal ops the one of higher rank is first."""
-        return _order(by_release(self._instance, self._values, self._place(weight)))
+        return _order(by_release(self._instance, self.values, self._place(weight)))
 
     def by_cost(self, weight: float) -> list[int]:
         """PEFT's; of equal ops the one of higher rank is first."""
@@ -75,9 +75,9 @@ class Orders:
         return optimistic_costs(self._instance)
 
     @cached_property
-    def _values(self) -> list[float]:
-        value, _ = values_and_path(self._instance)
-        return value
+    def values(self) -> list[float]:
+        """[op] → CPOP's value."""
+        return values(self._instance)
 
     def _place(self, weight: float) -> Priority:
         if weight not in self._places:
@@ -116,7 +116,7 @@ def min_cut(instance: Instance, orders: Orders, devices: Sequence[int]) -> ByWei
 
 
 def cpop(instance: Instance, orders: Orders, devices: Sequence[int]) -> ByWeight:
-    _, path = values_and_path(instance)
+    path = path_sites(instance, orders.values)
     return lambda weight: Rule(orders.by_value(weight), devices, placement=path)
 
 

@@ -6,10 +6,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
 
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.memory_admission import is_memory_short
 from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_rules import Orders, Rule, published
@@ -60,9 +62,17 @@ class CompiledHeuristics:
         began, built = time.monotonic(), build_arrays(instance, instance.members)
         return None if built is None else cls((instance, *built), time.monotonic() - began)
 
-    def finds_room(self, incumbent: Incumbent) -> bool:
-        """Offer HEFT's schedule; whether it is a plan, which memory may prevent."""
+    def finds_room(self, problem: Problem, incumbent: Incumbent) -> bool:
+        """Where memory may be short, offer HEFT's schedule; whether it is a plan, or would be one anyway.
+
+        Parameters
+        ----------
+        problem
+            Whose instance it is.
+        """
         instance = self._tables[0]
+        if not is_memory_short(problem, instance):
+            return True
         rule = next(published(instance, Orders(instance), range(instance.device_count)))
         found = list_by(self._tables, rule).schedule()
         return found is not None and incumbent.accepts(found)

@@ -17,7 +17,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule as PythonRule
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.cpop import cpop, values_and_path
+from dlplacer.solvers.heuristics.cpop import cpop, path_sites, values
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.min_cut import min_cut
@@ -159,7 +159,7 @@ def test_each_published_heuristic_is_asked_once_before_any_by_another_rank(monke
 
 def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
     instance, *built = _tables("layered", star(4))
-    _, path = values_and_path(instance)
+    path = path_sites(instance, values(instance))
     rule = Rule(_sorted(by_rank(instance, upward_ranks(instance))), range(4), placement=path)
     chain = list_by((instance, *built), rule).chain()
     assert chain is not None
