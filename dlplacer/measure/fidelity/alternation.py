@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dlplacer.runtime.profile.statistic import interquartile_mean, quartiles
+from dlplacer.core.trimmed_mean import trimmed_mean
+from dlplacer.runtime.profile.statistic import quartiles
 
 # The first two to six steps are up to 2.5 times slower while every thread fills its own arena of the heap; some models
 # never get steady to 3 %, and are timed as they are after twelve.
@@ -15,7 +16,7 @@ _MOST_UNTIMED = 4
 _MOST_ROUNDS = 4
 """As many times the rounds that were asked for."""
 _SURE = 0.03
-_LONGEST_S = 20.0
+_LONGEST_S = 30.0
 
 
 def alternated_times(
@@ -34,7 +35,7 @@ def alternated_times(
     nobody's training does.
 
     A virtual machine may run at two speeds, a second or so at each: then ten rounds of short steps say little. So more
-    than `least` rounds follow, at most four times as many, while they have taken less than 20 s and the spread of a
+    than `least` rounds follow, at most four times as many, while they have taken less than 30 s and the spread of a
     variant's times between quartiles is more than 3 % of their mean times the square root of the rounds.
 
     Parameters
@@ -69,7 +70,7 @@ def _are_sure(times: Iterable[Sequence[float]]) -> bool:
     """Whether so many rounds say what each step takes."""
     for of_step in times:
         low, high = quartiles(of_step)
-        if high - low > _SURE * len(of_step) ** 0.5 * interquartile_mean(of_step):
+        if high - low > _SURE * len(of_step) ** 0.5 * trimmed_mean(of_step):
             return False
     return True
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from torch import nn
 
 from dlplacer.core.plan import Plan
+from dlplacer.core.trimmed_mean import trimmed_mean
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.fidelity.alternation import alternated_times
 from dlplacer.measure.fidelity.conclusion import RunOutcome, conclusion
@@ -25,7 +26,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.profile.statistic import interquartile_mean, quartiles
+from dlplacer.runtime.profile.statistic import quartiles
 
 StepReport = Callable[[str, float | None], None]
 """Hears between steps what is done, and which share of all steps has been taken, where that is known."""
@@ -83,10 +84,10 @@ def measure(
     }
     report = RunReport(
         **vars(all_figures.pop(_MAIN)),
-        baseline_s=interquartile_mean(baseline),
+        baseline_s=trimmed_mean(baseline),
         baseline_quartiles_s=quartiles(baseline),
         noise=spread_of(baseline),
-        eager_all_cores_s=None if all_cores is None else interquartile_mean(all_cores),
+        eager_all_cores_s=None if all_cores is None else trimmed_mean(all_cores),
         eager_all_cores_quartiles_s=None if all_cores is None else quartiles(all_cores),
         draws=differences[_MAIN].draws,
         steps=len(baseline),
@@ -108,7 +109,7 @@ def measure(
         measured_s=report.measured_s,
         recorded_s=recording.wall_s,
         baseline_s=report.baseline_s,
-        one_device_s=interquartile_mean(prediction.one_device_s) - prediction.host_s,
+        one_device_s=trimmed_mean(prediction.one_device_s) - prediction.host_s,
         handover_s=group.handover_s,
     )
     return with_conclusion(Run(report, shown, measured), seconds, main.placed, spread_of(times[_MAIN]))
@@ -117,7 +118,7 @@ def measure(
 def spread_of(times: Sequence[float]) -> float:
     """Third less first quartile of a step's times, ÷ what lies between them on average."""
     low, high = quartiles(times)
-    return (high - low) / interquartile_mean(times)
+    return (high - low) / trimmed_mean(times)
 
 
 def with_conclusion(run: Run, seconds: StepSeconds, module: PlacedModule, plan_noise: float = 0.0) -> Run:
@@ -153,7 +154,7 @@ def figures_of(
 ) -> Figures:
     """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
     predicted_s = prediction.step_s
-    measured_s, baseline_s = interquartile_mean(measured), interquartile_mean(baseline)
+    measured_s, baseline_s = trimmed_mean(measured), trimmed_mean(baseline)
     runtime = [ours / theirs for ours, theirs in zip(prediction.one_device_s, baseline, strict=True)]
     contention = prediction.contention or [1.0]
     return Figures(
@@ -166,9 +167,9 @@ def figures_of(
         plan_makespan_s=plan.makespan_s,
         predicted_quartiles_s=quartiles(prediction.steps_s),
         measured_quartiles_s=quartiles(measured),
-        runtime_factor=interquartile_mean(runtime),
+        runtime_factor=trimmed_mean(runtime),
         runtime_factor_quartiles=quartiles(runtime),
-        contention_factor=interquartile_mean(contention),
+        contention_factor=trimmed_mean(contention),
         contention_factor_quartiles=quartiles(contention),
     )
 
@@ -208,10 +209,12 @@ def _times(
 ) -> dict[str, list[float]]:
     """Seconds of steps of plain PyTorch (``baseline``) and of every candidate, alternating with those that predict."""
     baseline = eager.step
-    variants: dict[str, Callable[[], object]] = {"baseline": baseline}
-    variants |= {name: placed.step for name, placed in candidates.items()}
+    variants: dict[str, Callable[[], object]] = {}
     if group.all_reduce is None and in_host_memory(candidates[_MAIN].devices.values()):
         variants["all cores"] = eager.step_on_all_cores
+    # What is compared comes one after the other: a machine's speed may change several times in a round.
+    variants["baseline"] = baseline
+    variants |= {name: placed.step for name, placed in candidates.items()}
     untimed = {}
     for name, predictor in predictors.items():
         for kind, (kept, other) in predictor.steps().items():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
+from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.busy_cores import BusyCores
 from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
@@ -27,9 +27,9 @@ class CallerProfiler(PlacedProfiler):
         super().__init__(job, captured, [InlineDevice(device.name, device.type) for device in devices])
         self._cores = [device.core for device in devices]
 
-    def _plain_s(self, position: int) -> float:
+    def _plain(self, position: int) -> PlainStep:
         with on_core(self._cores[position]):
-            return super()._plain_s(position)
+            return super()._plain(position)
 
     def _recorded(self, position: int) -> StepSample:
         with on_core(self._cores[position]):
@@ -65,8 +65,8 @@ class NeighbourProfiler:
         """A step on each of these devices, timed op by op, while all others of them work."""
         return self._in_turn(self._profiler.recorded_steps, positions)
 
-    def plain_steps(self, positions: Sequence[int]) -> list[float]:
-        """Seconds of a step on each of these devices while all others of them work."""
+    def plain_steps(self, positions: Sequence[int]) -> list[PlainStep]:
+        """A step on each of these devices while all others of them work, not recorded."""
         return self._in_turn(self._profiler.plain_steps, positions)
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from dlplacer.measure.fidelity.step_profiler import StepProfiler
+from dlplacer.core.trimmed_mean import trimmed_mean
+from dlplacer.measure.fidelity.step_profiler import PlainStep, StepProfiler
 from dlplacer.runtime.profile.op_times import StepSample
 from dlplacer.runtime.profile.statistic import OpTimes, typical
 
@@ -25,18 +26,25 @@ class AloneSample:
     ----------
     number
         Of the round in which it was taken.
-    plain_s
+    plain
         The step as it runs when nothing is recorded, from the same round.
     """
 
     number: int
     recorded: StepSample
-    plain_s: float
+    plain: PlainStep
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of a step in which no op runs. What recording adds to them is as long as what a small model has."""
+        return self.recorded.host_s if self.plain.host_s is None else self.plain.host_s
 
     @property
     def recording_s(self) -> float:
         """Seconds by which recording lengthens an op; no more than it can, as steps also differ by chance."""
-        per_op = (self.recorded.wall_s - self.plain_s) / max(1, len(self.recorded.op_times_s))
+        per_op = (_total(self.recorded.op_times_s) - _ops_s(self.plain, self.recorded)) / max(
+            1, len(self.recorded.op_times_s)
+        )
         return min(_LONGEST_RECORDING_S, max(0.0, per_op))
 
 
@@ -51,7 +59,7 @@ class OwnTimes:
     alone, together
         Op → typical seconds, without and with the other devices at work.
     host_s
-        Seconds of a step alone in which no op ran.
+        Seconds of a step alone in which no op ran; the mean of the rounds less an eighth at either end.
     plain_s
         Number of a round, and the seconds of the unrecorded step alone in it, for the rounds in which it was its turn.
     contention
@@ -87,7 +95,7 @@ class OpSampler:
     turns: Sequence[int | None]
     alone: dict[int, list[AloneSample]] = field(default_factory=dict)
     together: list[list[StepSample]] = field(default_factory=list)
-    together_plain_s: list[list[float]] = field(default_factory=list)
+    together_plain: list[list[PlainStep]] = field(default_factory=list)
     _round: int = 0
 
     @property
@@ -106,10 +114,10 @@ class OpSampler:
         position = self._turn()
         if position is not None:
             (recorded,) = self.profiler.recorded_steps([position])
-            plain_s = recorded.wall_s
+            plain = _as_recorded(recorded)
             if self._has_short_ops(recorded):
-                (plain_s,) = self._settled_plain_steps([position])
-            self.alone.setdefault(position, []).append(AloneSample(self._round, recorded, plain_s))
+                (plain,) = self._settled_plain_steps([position])
+            self.alone.setdefault(position, []).append(AloneSample(self._round, recorded, plain))
         self._round += 1
 
     def untimed_together(self) -> None:
@@ -122,12 +130,12 @@ class OpSampler:
         recorded = self.profiler.recorded_steps(self.own) if self.own else []
         self.together.append(recorded)
         if any(self._has_short_ops(sample, len(self.turns)) for sample in recorded):
-            self.together_plain_s.append(self._settled_plain_steps(self.own))
+            self.together_plain.append(self._settled_plain_steps(self.own))
         else:
-            self.together_plain_s.append([sample.wall_s for sample in recorded])
+            self.together_plain.append([*map(_as_recorded, recorded)])
 
-    def _settled_plain_steps(self, positions: Sequence[int]) -> list[float]:
-        """Seconds of a step that is not recorded, behind others of its kind: recorded steps run other functions."""
+    def _settled_plain_steps(self, positions: Sequence[int]) -> list[PlainStep]:
+        """A step that is not recorded, behind others of its kind: recorded steps run other functions."""
         for _ in range(_PLAIN_AHEAD):
             self.profiler.plain_steps(positions)
         return self.profiler.plain_steps(positions)
@@ -166,17 +174,17 @@ class OpSampler:
 
         first = self._round - count
         timed = [
-            (each.number - first, each.plain_s, _total(times), at)
+            (each.number - first, each.plain.wall_s, _total(times), at)
             for at, found in alone.items()
             for each, times in zip(found, clean[at], strict=True)
             if each.number >= first
         ]
-        host_s = [each.recorded.host_s for found in alone.values() for each in found]
+        host_s = [each.host_s for found in alone.values() for each in found]
         return OwnTimes(
             [planned(each) for each in steps],
             planned(usual_alone),
             planned(usual_together),
-            median(host_s) if host_s else 0.0,
+            trimmed_mean(host_s) if host_s else 0.0,
             [(number, plain_s) for number, plain_s, _, _ in timed],
             [_total(steps[number][at]) / alone_s for number, _, alone_s, at in timed if alone_s] if several else [],
         )
@@ -205,13 +213,13 @@ class OpSampler:
         return sample.wall_s < slower * _SHORT_OP_S * len(sample.op_times_s)
 
     def _plain_shares(self, count: int) -> dict[int, float]:
-        """Position → a step side by side that is not recorded ÷ one that is; the median over the last rounds.
+        """Position → the ops of a step side by side that is not recorded ÷ of one that is; the median of all rounds.
 
         Where threads fight over an interpreter, recording lengthens the fight, not only the ops.
         """
-        rounds = list(zip(self.together_plain_s[-count:], self.together[-count:], strict=True))
+        rounds = list(zip(self.together_plain[-count:], self.together[-count:], strict=True))
         return {
-            at: min(1.0, median(plain_s[number] / samples[number].wall_s for plain_s, samples in rounds))
+            at: min(1.0, median(_plain_share(plain[number], samples[number]) for plain, samples in rounds))
             for number, at in enumerate(self.own)
         }
 
@@ -249,9 +257,23 @@ def _one_by_one(
     steps: list[dict[int, OpTimes]] = []
     for at, found in clean.items():
         for sample, times in zip(alone[at], found, strict=True):
-            share = max(0.0, sample.plain_s - sample.recorded.host_s) / (_total(times) or 1.0)
+            share = _ops_s(sample.plain, sample.recorded) / (_total(times) or 1.0)
             steps.append({at: {op: seconds * share for op, seconds in times.items()}})
     return steps or [{} for _ in range(count)]
+
+
+def _as_recorded(sample: StepSample) -> PlainStep:
+    return PlainStep(sample.wall_s, sample.host_s)
+
+
+def _ops_s(plain: PlainStep, recorded: StepSample) -> float:
+    """Seconds of the ops of a step that is not recorded."""
+    return max(0.0, plain.wall_s - (recorded.host_s if plain.host_s is None else plain.host_s))
+
+
+def _plain_share(plain: PlainStep, recorded: StepSample) -> float:
+    total_s = _total(recorded.op_times_s)
+    return _ops_s(plain, recorded) / total_s if total_s else 1.0
 
 
 def _total(times: OpTimes) -> float:

@@ -11,6 +11,7 @@ from torch import nn
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
+from dlplacer.core.trimmed_mean import trimmed_mean
 from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
 from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
 from dlplacer.measure.fidelity.overlap import blended, settled_shares
@@ -26,7 +27,7 @@ from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.remote_reads import RemoteReads
-from dlplacer.runtime.profile.statistic import OpTimes, interquartile_mean
+from dlplacer.runtime.profile.statistic import OpTimes
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Prediction:
     contention
         Op times while all used devices work ÷ alone, one value for each sample; empty where one device is used.
     host_s
-        Seconds of a step before the devices start and after they end; the mean of all processes.
+        Seconds of a step before the devices start and after they end; the mean of all processes. Of devices that are
+        processes, with what asking them takes.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -61,8 +63,8 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """The mean over the middle half of the samples."""
-        return interquartile_mean(self.steps_s)
+        """The mean of the samples less an eighth at either end."""
+        return trimmed_mean(self.steps_s)
 
 
 class Predictor:
@@ -138,8 +140,8 @@ class Predictor:
                 for times, scale in zip(sample, map(_ratio, usual, together), strict=True)
             ]
             replays.append(max(plans, key=attrgetter("makespan_s")))
-        host_s = fmean(o.host_s for o in everyone)
-        makespan_s = interquartile_mean([plan.makespan_s for plan in replays])
+        host_s = fmean(o.host_s for o in everyone) + self._asking_s
+        makespan_s = trimmed_mean([plan.makespan_s for plan in replays])
         return Prediction(
             steps_s=[plan.makespan_s + host_s for plan in replays],
             plan=min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s)),
@@ -197,6 +199,11 @@ class Predictor:
         """Seconds for which a device that is a process is busy with a tensor that it hands over or takes."""
         slots = self._group.slots
         return 0.0 if slots is None else slots.busy_s
+
+    @property
+    def _asking_s(self) -> float:
+        """Seconds of a step in which processes are asked for their part, and answer."""
+        return self._group.slots.step_s if self._are_processes and self._group.slots is not None else 0.0
 
     def _linked_by_slots(self) -> Topology:
         """The devices of this process as processes: for half of a hand-over each of both cores is busy (`_slot_s`)."""

@@ -56,7 +56,7 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan, in seconds per step: means over the middle half of the rounds.
+    """What a run found of one plan, in seconds per step: means of the rounds less an eighth at either end.
 
     Attributes
     ----------

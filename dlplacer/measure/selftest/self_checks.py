@@ -33,7 +33,7 @@ _TOLERANCE = 1e-4
 _LONGEST_PAUSE_S = 2e-3
 _NOMINAL_BYTES_PER_S = 1e10
 _STEPS = 7
-"""Of a timed model: its middle half is four steps, and all of a self-test takes about a minute on two cores."""
+"""Of a timed model: all but the quickest and the slowest count, and a self-test takes about a minute on two cores."""
 
 
 @dataclass(frozen=True)

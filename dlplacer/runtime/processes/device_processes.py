@@ -4,8 +4,8 @@ import contextlib
 import json
 import weakref
 from collections.abc import Mapping
-from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from dlplacer.core.errors import RunError
 from dlplacer.planning.interrupt import deferred_interrupts
@@ -13,8 +13,16 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.processes.fork import fork_worker
 from dlplacer.runtime.processes.inline_device import InlineDevice
-from dlplacer.runtime.processes.slot import SPINS
-from dlplacer.runtime.processes.worker import FAILED, FIRST_DONE, STARTED, WORDS_EACH, ProcessWorker, StepPrograms
+from dlplacer.runtime.processes.slot import wait_for
+from dlplacer.runtime.processes.worker import (
+    ANSWERED,
+    FAILED,
+    FIRST_DONE,
+    STARTED,
+    WORDS_EACH,
+    ProcessWorker,
+    StepPrograms,
+)
 from dlplacer.runtime.processes.worker_handle import WorkerHandle, end_workers
 
 
@@ -118,17 +126,15 @@ class DeviceProcesses:
             If a worker is gone; the group is closed then.
         """
         answers: dict[str, dict[str, Any]] = {}
-        waiting = {worker.connection: worker for worker in self._workers}
-        # Asking the system who is ready takes as long as twenty ops: not if all are.
-        ready = list(waiting) if self._spin() else []
-        while waiting:
-            for connection in ready or wait(list(waiting)):
-                worker = waiting.pop(cast("Connection", connection))
-                try:
-                    answers[worker.device] = json.loads(worker.connection.recv_bytes())
-                except (EOFError, OSError):
-                    self.fail()
-                    answers[worker.device] = {"gone": True}
+        for number, worker in enumerate(self._workers):
+            place = FIRST_DONE + WORDS_EACH * number
+            try:
+                wait_for(self._words, place, self.run, partial(self._require_alive, worker))
+                news = self._words[place + ANSWERED] == self.run
+                answers[worker.device] = json.loads(worker.connection.recv_bytes()) if news else {}
+            except (EOFError, OSError):
+                self.fail()
+                answers[worker.device] = {"gone": True}
         gone = [worker for worker in self._workers if "gone" in answers[worker.device]]
         if gone:
             self.close()
@@ -140,8 +146,9 @@ class DeviceProcesses:
         with deferred_interrupts():
             self._finalizer()
 
-    def _spin(self) -> bool:
-        """Whether all workers are done within a short while."""
-        words, run = self._words, self.run
-        places = [FIRST_DONE + WORDS_EACH * number for number in range(len(self._workers))]
-        return any(min(map(words.__getitem__, places)) == run for _ in range(SPINS))
+    def _require_alive(self, worker: WorkerHandle) -> None:
+        """Return while a worker is there; if another is gone, nobody waits for what that would have sent."""
+        if any(each.has_ended for each in self._workers):
+            self.fail()
+        if worker.has_ended:
+            raise EOFError

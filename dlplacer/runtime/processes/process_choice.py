@@ -1,9 +1,10 @@
 """Threads or processes: which of them a step's devices are, chosen by what whole steps take with each."""
 
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.trimmed_mean import trimmed_mean
 from dlplacer.core.units import format_seconds
 
 WANTED = ("auto", "on", "off")
@@ -28,7 +29,7 @@ class ProcessChoice:
     reason
         In words.
     threads_s, processes_s
-        Seconds of a step of the trial that little disturbed; None without one.
+        Mean seconds of a step of the trial; None without one.
     """
 
     wanted: str
@@ -144,16 +145,10 @@ class ProcessTrial:
             self.choice = ProcessChoice("auto", None, "steps with threads and with processes take turns")
 
     def _decide(self) -> None:
-        threads_s, processes_s = _undisturbed(self._timed_threads_s), _undisturbed(self._timed_processes_s)
+        # On average, as training will go: two chains of short ops are 1.6 to 1.8 times as fast with processes. While
+        # cores changed their speed by half within a second they got threads in 8 of 12 runs by first deciles (for
+        # threads that take turns one quick core is enough), in 2 by medians, in none by means.
+        threads_s, processes_s = trimmed_mean(self._timed_threads_s), trimmed_mean(self._timed_processes_s)
         used = processes_s < self._parameters.gain * threads_s
         reason = f"a step took {format_seconds(processes_s)} with processes, {format_seconds(threads_s)} with threads"
         self.choice = ProcessChoice("auto", used, reason, threads_s, processes_s)
-
-
-def _undisturbed(times_s: list[float]) -> float:
-    """The first decile: what else runs on the cores takes more from two processes than from threads that take turns.
-
-    Two chains of short ops are 1.6 to 1.8 times as fast with processes. They got threads in 3 of 19 runs by medians, in
-    1 of 14 by first quartiles: two cores of a virtual machine may be no more than one for most of the trial.
-    """
-    return quantiles(times_s, n=10, method="inclusive")[0]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,9 +25,11 @@ from dlplacer.runtime.program.program import Program
 STARTED, FAILED, FIRST_DONE = 0, 8, 16
 """Words at the beginning of the shared memory, each on a cache line of its own: the last run that was started, the last
 that has failed, and from `FIRST_DONE` the last run that each worker has ended."""
-WORDS_EACH = 8
-NO_NEWS = b"{}"
-"""The answer to a run that went well and was not recorded."""
+WORDS_EACH = 16
+ANSWERED = 8
+"""Behind a worker's word of `FIRST_DONE`: the last run to which it sends an answer. To a run that went well and was not
+recorded it sends none: reading one took the caller 0.1 ms."""
+READY = b"{}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class ProcessWorker:
 
     def serve(self, connection: Connection) -> None:
         """Run what is asked for until the other end closes."""
-        connection.send_bytes(NO_NEWS)
+        connection.send_bytes(READY)
         while True:
             self._spin()
             try:
@@ -86,17 +89,21 @@ class ProcessWorker:
             except EOFError:
                 return
             answer = self._answer(asked)
+            # First the words: a long answer is sent no sooner than it is read.
+            if answer is not None:
+                self._words[self._done + ANSWERED] = asked["run"]
             self._words[self._done] = asked["run"]
-            connection.send_bytes(answer)
+            if answer is not None:
+                connection.send_bytes(answer)
 
     def _spin(self) -> None:
         """Until the next run has begun, but for a short while: an idle model takes no core."""
         words, ended = self._words, self._links.run
-        for _ in range(SPINS):
+        for _ in repeat(None, SPINS):
             if words[STARTED] > ended:
                 return
 
-    def _answer(self, asked: Mapping[str, Any]) -> bytes:
+    def _answer(self, asked: Mapping[str, Any]) -> bytes | None:
         for dropped in asked.get("drop", ()):
             self._states.pop(dropped, None)
         self._links.run = asked["run"]
@@ -108,7 +115,7 @@ class ProcessWorker:
             text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             return json.dumps({"aborted": True} if isinstance(error, AbortedError) else {"error": text}).encode()
         if state.timeline is None:
-            return NO_NEWS
+            return None
         timeline = state.timeline[self._name]
         return json.dumps({"marks": timeline.marks, "origins": timeline._origins}).encode()
 

@@ -27,11 +27,14 @@ class SlotTimes:
         Looking at one that is there.
     wait_s
         What else a hand-over takes in a step: `dlplacer.runtime.profile.process_link`.
+    step_s
+        What a step takes longer, besides its hand-overs, since another process is asked and answers.
     """
 
     write: AlphaBeta
     read_s: float
     wait_s: float = 0.0
+    step_s: float = 0.0
 
     @property
     def busy_s(self) -> float:

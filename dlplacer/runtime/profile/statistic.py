@@ -21,16 +21,6 @@ def typical(samples: Sequence[OpTimes]) -> dict[str, float]:
     return {op: fmean(times[op] for times in middle) for op in middle[0]}
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean over the middle half of repetitions: less a quarter, rounded, at either end.
-
-    Where a machine alternates between two speeds the median is one of them, by chance: over 15 steps of plans that took
-    a third longer at times, medians of predicted and measured steps were 3 to 8 % apart, these means 2 to 7.
-    """
-    cut = (len(values) + 1) // 4
-    return fmean(sorted(values)[cut : len(values) - cut])
-
-
 def settled(times: Sequence[float]) -> float:
     """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up.
 

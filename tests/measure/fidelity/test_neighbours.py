@@ -12,6 +12,7 @@ from runtime.random_plans import needs_two_cores
 
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.fidelity.neighbours import CallerProfiler, NeighbourProfiler
+from dlplacer.measure.fidelity.step_profiler import PlainStep
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.inline_device import InlineDevice
 
@@ -61,9 +62,9 @@ class Timed:
     def __init__(self, busy: list[int]) -> None:
         self.busy, self.seen = busy, []  # type: ignore[var-annotated]
 
-    def plain_steps(self, positions: list[int]) -> list[float]:
+    def plain_steps(self, positions: list[int]) -> list[PlainStep]:
         self.seen.append((tuple(positions), tuple(self.busy)))
-        return [1.0]
+        return [PlainStep(1.0)]
 
 
 class Told:
@@ -84,5 +85,5 @@ def test_devices_are_timed_one_by_one_beside_all_others() -> None:
     timed = Timed(told.now)
     profiler = NeighbourProfiler(cast(Any, None), cast(Any, None), [], cast(Any, timed))
     profiler.neighbours = cast(Any, told)
-    assert profiler.plain_steps([0, 2, 3]) == [1.0] * 3
+    assert profiler.plain_steps([0, 2, 3]) == [PlainStep(1.0)] * 3
     assert timed.seen == [((0,), (2, 3)), ((2,), (0, 3)), ((3,), (0, 2))]

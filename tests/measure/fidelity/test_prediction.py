@@ -19,7 +19,7 @@ from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
-from dlplacer.measure.fidelity.step_profiler import PlacedProfiler
+from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
 from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.placed.apply import apply
@@ -42,8 +42,8 @@ class MadeSteps:
         op_s = OP_S * (self.slower if len(positions) > 1 else 1.0)
         return [StepSample(dict.fromkeys(self.ops, op_s), host_s=0.25) for _ in positions]
 
-    def plain_steps(self, positions: Sequence[int]) -> list[float]:
-        return [sample.wall_s for sample in self.recorded_steps(positions)]
+    def plain_steps(self, positions: Sequence[int]) -> list[PlainStep]:
+        return [PlainStep(sample.wall_s, sample.host_s) for sample in self.recorded_steps(positions)]
 
 
 def predicted(placed: PlacedJob, slower: float) -> tuple[Predictor, MadeSteps, OneProcess]:
@@ -134,6 +134,8 @@ def test_the_ops_of_processes_take_what_they_take_beside_other_processes(monkeyp
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-3
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, wait_s=2e-3)
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 2e-3 - 1e-9
+        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, step_s=4e-3)
+        assert predictor.predict(4).host_s == pytest.approx(0.25 + 4e-3)
         beside, _, group = predicted(placed, 5.0)
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
         found = beside.predict(4)
@@ -168,7 +170,9 @@ def test_steps_of_single_devices_are_placed_steps() -> None:
             for sample in samples:
                 assert sample.op_times_s.keys() == module.plan.placement.keys()
                 assert sample.wall_s > sum(sample.op_times_s.values()) > 0
-        assert profiler.plain_steps([1, 0])[1] > 0
+        for plain in profiler.plain_steps([1, 0]):
+            assert plain.host_s is not None
+            assert 0 < plain.host_s < plain.wall_s
     assert all(tensor.equal(before[name]) for name, tensor in job.module.state_dict().items())
 
 

@@ -67,5 +67,15 @@ def test_they_are_of_steps_while_others_work(takes: float, found: object, monkey
     monkeypatch.setattr(module, "Profiler", Steps)
     monkeypatch.setattr(module, "why_no_processes", lambda devices: None)
     monkeypatch.setattr(Cores, "takes", takes)
+    monkeypatch.setattr(module, "_AT_LEAST_S", 0.0)
     cores = [cast(CpuDevice, CpuDevice.__new__(CpuDevice)) for _ in range(3)]
     assert times_beside_processes(cast(Any, None), cast(Any, None), cores, 4) == found
+
+
+def test_steps_that_do_not_agree_are_taken_longer() -> None:
+    steady, unsteady = [1.1, 1.12] * 20, [1.0, 2.0] * 20
+    assert not module._are_enough(steady, 0.9 * module._AT_LEAST_S)
+    assert module._are_enough(steady, module._AT_LEAST_S)
+    assert not module._are_enough(unsteady, module._AT_LEAST_S)
+    assert module._are_enough(unsteady, 1.01 * module._AT_MOST_S)
+    assert module._are_enough(unsteady * 100, module._AT_LEAST_S)

@@ -12,6 +12,7 @@ from runtime.random_plans import needs_two_cores
 from torch import nn
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.trimmed_mean import trimmed_mean
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.machines.usable_cores import usable_cores
@@ -29,7 +30,7 @@ from dlplacer.runtime.profile.op_times import (
     recorded_times,
     with_measured_times,
 )
-from dlplacer.runtime.profile.statistic import interquartile_mean, settled, typical
+from dlplacer.runtime.profile.statistic import settled, typical
 
 
 @pytest.fixture
@@ -178,11 +179,12 @@ def test_a_settled_time_ignores_warming_up_and_interruptions(times: list[float],
         ([2.0, 4.0], 3.0),
         ([1.0, 2.0, 90.0], 2.0),
         ([9.0, 0.0, 3.0, 1.0], 2.0),
-        ([1, 1, 1, 2, 2, 2, 0], 4 / 3),
+        ([1, 1, 1, 2, 2, 2, 0], 7 / 5),
+        ([*range(9), 100.0, 200.0, -300.0], 4.5),
     ],
 )
-def test_the_mean_over_the_middle_half(values: list[float], mean: float) -> None:
-    assert interquartile_mean(values) == pytest.approx(mean)
+def test_a_trimmed_mean_leaves_out_an_eighth_at_either_end(values: list[float], mean: float) -> None:
+    assert trimmed_mean(values) == pytest.approx(mean)
 
 
 def test_typical_times_sum_up_to_the_steps_of_middle_length() -> None:
