@@ -3,8 +3,9 @@
     python tests/benchmarks/small_ops.py [--jobs NAME…] [--repetitions N]
 
 Every row alternates, forwards and backwards, between plain PyTorch on the first device and the same step placed on one
-device or on two. A ratio is the median over repetitions of (placed ÷ eager of the same repetition), with its range.
-Nothing else should run on these cores meanwhile.
+device or on two. A ratio is the median over repetitions of (placed ÷ eager of the same repetition), with its range. Two
+independent chains run on two devices as processes, as they do unless told otherwise, and are compared with one device
+too. Nothing else should run on these cores meanwhile.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import copy
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -126,6 +129,8 @@ JOBS: dict[str, Callable[[], Job]] = {
 WARM_S = 3.0
 SPREAD = ("chain", "two_chains", "attention_gru", "transformer")
 """Those that also run on two devices."""
+INDEPENDENT = ("two_chains",)
+"""Those of halves that know nothing of each other."""
 
 
 def main() -> None:
@@ -135,34 +140,47 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.1, help="of steps in one repetition, at least one step")
     # Plans here have unit times, which `auto` would take for those of long ops.
-    parser.add_argument("--processes", choices=("on", "off"), default="off", help="devices as processes or as threads")
+    parser.add_argument("--processes", choices=("on", "off"), help="devices as processes or as threads")
     arguments = parser.parse_args()
     print(f"{'job':<18}{'devices':>8}{'ops':>6}{'transfers':>10}{'eager':>11}{'placed':>11}{'ratio':>8}   range")
     for name in arguments.jobs:
         for count in (1, 2) if name in SPREAD else (1,):
-            print(measured(name, count, arguments.repetitions, arguments.seconds, arguments.processes), flush=True)
+            processes = arguments.processes or ("on" if name in INDEPENDENT else "off")
+            print(measured(name, count, arguments.repetitions, arguments.seconds, processes), flush=True)
 
 
 def measured(name: str, count: int, repetitions: int, seconds: float, processes: str) -> str:
     """The row of one job on one or two devices."""
     job = JOBS[name]()
     reference = copy.deepcopy(job.module)
-    plan = spread(capture(job), count, halves=name == "two_chains")
-    reserve_heap(2 * sum(op.footprint_bytes for op in plan.graph.ops))
-    placed = apply(job, plan, [f"cpu:{index}" for index in range(count)], processes=processes)
-    try:
-        own = PlacedJob(placed, placed.captured, [job])
-        eager = EagerStep([job], reference, next(iter(placed.devices.values())))
-        found = alternating([eager.step, own.step], repetitions, seconds)
-    finally:
-        placed.close()
-    ratios = sorted(ours / plain for plain, ours in found)
-    ops = sum(op.kind.startswith("aten") for op in plan.graph.ops)
-    plain_s, ours_s = (median(pair[which] for pair in found) for which in (0, 1))
-    return (
+    graph = capture(job)
+    plan = spread(graph, count, halves=name in INDEPENDENT)
+    reserve_heap(3 * sum(op.footprint_bytes for op in graph.ops))
+    with ExitStack() as stack:
+
+        def placed_step(plan: Plan, devices: int) -> PlacedJob:
+            own = replace(job, module=copy.deepcopy(reference))
+            placed = stack.enter_context(
+                closing(apply(own, plan, [f"cpu:{index}" for index in range(devices)], processes=processes))
+            )
+            return PlacedJob(placed, placed.captured, [own])
+
+        own = placed_step(plan, count)
+        steps = [EagerStep([job], reference, next(iter(own.devices.values()))).step, own.step]
+        if count > 1 and name in INDEPENDENT:
+            steps.append(placed_step(spread(graph, 1, halves=False), 1).step)
+        found = alternating(steps, repetitions, seconds)
+    ratios = sorted(row[1] / row[0] for row in found)
+    ops = sum(op.kind.startswith("aten") for op in graph.ops)
+    plain_s, ours_s = (median(row[which] for row in found) for which in (0, 1))
+    line = (
         f"{name:<18}{count:>8}{ops:>6}{transfers(plan):>10}{1e3 * plain_s:>8.2f} ms{1e3 * ours_s:>8.2f} ms"
         f"{median(ratios):>8.3f}   {ratios[0]:.3f}–{ratios[-1]:.3f}"
     )
+    if len(steps) > 2:
+        gains = sorted(row[2] / row[1] for row in found)
+        line += f"; {median(gains):.2f}x ({gains[0]:.2f}–{gains[-1]:.2f}) as fast as on one device"
+    return line
 
 
 def alternating(steps: list[Callable[[], object]], repetitions: int, seconds: float) -> list[tuple[float, ...]]:
