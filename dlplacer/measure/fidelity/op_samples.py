@@ -15,7 +15,8 @@ its time, and what is left to run beside others is no longer than handing the lo
 # Below this mean time of an op, what recording costs (two readings of a clock, and no segments) shows in a step.
 _SHORT_OP_S = 2e-4
 _LONGEST_RECORDING_S = 3e-6
-_PLAIN_AHEAD = 3
+_PLAIN_AHEAD = 4
+"""As many as precede the steps of a plan that they are compared with (`dlplacer.measure.fidelity.alternation`)."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def test_alone_a_step_is_as_long_as_when_it_is_not_recorded() -> None:
     for sample in found.samples:
         assert sum(sample.values()) == pytest.approx(1.5e-4)
         assert sample["y"] / sample["x"] == pytest.approx(2, rel=0.05)
-    assert steps.calls.count(("plain", (0,))) == 2 * 4
+    assert steps.calls.count(("plain", (0,))) == 2 * 5
 
 
 def test_another_process_has_the_turn() -> None:
