@@ -1,17 +1,22 @@
 """The capture of a job that takes least time on the devices at hand, and the times of its ops there."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from dlplacer.core.trimmed_mean import trimmed_mean
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.short_ops import PlanningTimes, times_for_planning
 
 Report = Callable[[str, float], None]
+_ROUNDS, _MOST_ROUNDS, _SHORT_ROUNDS_S = 3, 100, 3.0
+_SETTLED_S = 0.1
 
 
 def timed_capture(
@@ -26,7 +31,8 @@ def timed_capture(
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that
     takes half as long where the layer is wide, as gradients of all steps are one product then, and twice as long where
-    it is narrow. So on cores an LSTM is timed both ways, and kept as what takes less on one of them.
+    it is narrow. So on cores an LSTM is timed both ways, and kept as what takes less on one of them, in steps that take
+    turns: from one profile to the next a machine may drift by more than the two differ.
 
     Parameters
     ----------
@@ -43,9 +49,25 @@ def timed_capture(
     if not any(code.instructions[0].target is FORWARD for code in fused.executable.of_role("call")):
         return captured, times
     fused_times = times_for_planning(job, fused, devices, steps, warmup, on_step)
-    return (fused, fused_times) if _seconds(fused_times) < _seconds(times) else (captured, times)
+    return (fused, fused_times) if step_ratio(job, fused, captured, devices[0]) < 1 else (captured, times)
 
 
-def _seconds(times: PlanningTimes) -> float:
-    """All ops one after another, on the device type where that takes least."""
-    return min(sum(of_ops.values()) for of_ops in times.of_ops.values())
+def step_ratio(job: Job, one: Captured, other: Captured, device: RuntimeDevice) -> float:
+    """Seconds of a step of one capture ÷ of another on a device, by the mean of rounds in which they take turns.
+
+    In every round each takes a step that is not timed, unless steps are long, and one that is.
+    """
+    profilers = [Profiler(job, captured, [device]) for captured in (one, other)]
+    ratios: list[float] = []
+    begin = time.monotonic()
+    while len(ratios) <= _ROUNDS or (time.monotonic() < begin + _SHORT_ROUNDS_S and len(ratios) <= _MOST_ROUNDS):
+        one_s, other_s = (_settled_s(profiler) for profiler in profilers)
+        ratios.append(one_s / other_s)
+    return trimmed_mean(ratios[1:])
+
+
+def _settled_s(profiler: Profiler) -> float:
+    (sample,) = profiler.step()
+    if sample.wall_s < _SETTLED_S:
+        (sample,) = profiler.step()
+    return sample.wall_s

@@ -4,7 +4,8 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -241,6 +242,7 @@ def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypat
         return PlanningTimes({"cpu-core": {op.id: seconds / len(captured.graph.ops) for op in captured.graph.ops}})
 
     monkeypatch.setattr(quickest_capture, "times_for_planning", times)
+    monkeypatch.setattr(quickest_capture, "step_ratio", lambda *_: fused_s / 2.0)
     captures: list[Sequence[str]] = []
 
     def capture(more: Sequence[str]) -> Captured:
@@ -255,6 +257,30 @@ def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypat
     assert captures == [(), (FUSED_LSTM,)]
     assert bool(of_kernel(captured.graph)) == wanted
     assert sum(found.of_ops["cpu-core"].values()) == pytest.approx(min(fused_s, 2.0))
+
+
+class Drifting:
+    """Steps of 1 or 1.2 s, on a machine that becomes slower all the time."""
+
+    clock_s = 0.0
+    taken: ClassVar[list[str]] = []
+
+    def __init__(self, job: Any, captured: Any, devices: Any) -> None:
+        self.name, self.seconds = captured
+
+    def step(self) -> Any:
+        seconds = self.seconds * (1 + Drifting.clock_s / 50)
+        Drifting.clock_s += seconds
+        Drifting.taken.append(self.name)
+        return (SimpleNamespace(wall_s=seconds),)
+
+
+def test_captures_are_compared_by_steps_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quickest_capture, "Profiler", Drifting)
+    monkeypatch.setattr(quickest_capture.time, "monotonic", lambda: Drifting.clock_s)
+    ratio = quickest_capture.step_ratio(Any, ("one", 1.2), ("other", 1.0), Any)  # type: ignore[arg-type]
+    assert ratio == pytest.approx(1.2, rel=0.03)
+    assert Drifting.taken == ["one", "other"] * 4
 
 
 def test_a_profile_captures_a_model_without_lstms_once(monkeypatch: pytest.MonkeyPatch) -> None:
