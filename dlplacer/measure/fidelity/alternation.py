@@ -12,7 +12,7 @@ _MOST_WARMUP = 12
 _SHORT_S = 1.0
 # Behind another variant a step of 10 ms takes up to a quarter longer, the next one up to a tenth, the fourth no more.
 _UNTIMED_S = 0.1
-_MOST_UNTIMED = 4
+MOST_UNTIMED = 4
 _MOST_ROUNDS = 4
 """As many times the rounds that were asked for."""
 _SURE = 0.03
@@ -50,7 +50,7 @@ def alternated_times(
         and with how many rounds there are or may be.
     """
     on_round(-1, least)
-    ahead = {name: _untimed(_warm_up(step, warmup, timed)) for name, step in steps.items()}
+    ahead = {name: untimed_steps(_warm_up(step, warmup, timed)) for name, step in steps.items()}
     untimed = {**steps, **before}
     times: dict[str, list[float]] = {name: [] for name in steps}
     number, most, spent_s = 0, _MOST_ROUNDS * least, 0.0
@@ -75,9 +75,9 @@ def _are_sure(times: Iterable[Sequence[float]]) -> bool:
     return True
 
 
-def _untimed(step_s: float) -> int:
+def untimed_steps(step_s: float) -> int:
     """How many steps to run ahead of a timed one, of steps as long as this."""
-    return 0 if step_s >= _SHORT_S else max(1, min(_MOST_UNTIMED, int(_UNTIMED_S / max(step_s, 1e-9))))
+    return 0 if step_s >= _SHORT_S else max(1, min(MOST_UNTIMED, int(_UNTIMED_S / max(step_s, 1e-9))))
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> float:

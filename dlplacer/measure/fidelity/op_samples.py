@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dlplacer.core.trimmed_mean import trimmed_mean
+from dlplacer.measure.fidelity.alternation import MOST_UNTIMED, untimed_steps
 from dlplacer.measure.fidelity.step_profiler import PlainStep, StepProfiler
 from dlplacer.runtime.profile.op_times import StepSample
 from dlplacer.runtime.profile.statistic import OpTimes, typical
@@ -15,8 +16,6 @@ its time, and what is left to run beside others is no longer than handing the lo
 # Below this mean time of an op, what recording costs (two readings of a clock, and no segments) shows in a step.
 _SHORT_OP_S = 2e-4
 _LONGEST_RECORDING_S = 3e-6
-_PLAIN_AHEAD = 4
-"""As many as precede the steps of a plan that they are compared with (`dlplacer.measure.fidelity.alternation`)."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class OpSampler:
             (recorded,) = self.profiler.recorded_steps([position])
             plain = _as_recorded(recorded)
             if self._has_short_ops(recorded):
-                (plain,) = self._settled_plain_steps([position])
+                (plain,) = self._settled_plain_steps([position], recorded.wall_s)
             self.alone.setdefault(position, []).append(AloneSample(self._round, recorded, plain))
         self._round += 1
 
@@ -131,13 +130,18 @@ class OpSampler:
         recorded = self.profiler.recorded_steps(self.own) if self.own else []
         self.together.append(recorded)
         if any(self._has_short_ops(sample, len(self.turns)) for sample in recorded):
-            self.together_plain.append(self._settled_plain_steps(self.own))
+            longest_s = max(sample.wall_s for sample in recorded)
+            self.together_plain.append(self._settled_plain_steps(self.own, longest_s))
         else:
             self.together_plain.append([*map(_as_recorded, recorded)])
 
-    def _settled_plain_steps(self, positions: Sequence[int]) -> list[PlainStep]:
-        """A step that is not recorded, behind others of its kind: recorded steps run other functions."""
-        for _ in range(_PLAIN_AHEAD):
+    def _settled_plain_steps(self, positions: Sequence[int], step_s: float) -> list[PlainStep]:
+        """A step that is not recorded, behind others of its kind, as recorded steps run other functions.
+
+        As many as precede a plan's own step that takes as long; in a group of processes the same number on all, or the
+        last steps of some would have no others beside them.
+        """
+        for _ in range(MOST_UNTIMED if None in self.turns else untimed_steps(step_s)):
             self.profiler.plain_steps(positions)
         return self.profiler.plain_steps(positions)
 
