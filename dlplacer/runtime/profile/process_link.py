@@ -38,35 +38,39 @@ def process_link(devices: Sequence[RuntimeDevice]) -> SlotTimes | None:
     before it. What the second takes longer is what its hand-overs take: writing, seeing, reading, leaving the loop that
     waits, and an op's start in a cold core. Timed alone, writing and reading a tensor take a third of it. A chain of
     large tensors tells what a byte costs: written into lines that the other core holds, and read from there, it took
-    three to nine times as long as a copy that one core makes for itself. All steps alternate, and what one takes longer
-    than another is the mean of that in every round: first quartiles of each are those of a machine at its best, where a
-    plan runs at all times.
+    three to nine times as long as a copy that one core makes for itself. Steps take turns, and their mean difference
+    counts: first quartiles would be those of a machine at its best.
 
-    A step whose first op is the other process's begins once that has been asked; it is compared with one of a single
+    What asking another process takes is by how much a step is longer whose first op is the other's than one of a single
     process.
     """
     cores = [device for device in devices[:2] if isinstance(device, CpuDevice)]
     if why_no_processes(cores) is not None:
         return None
     try:
-        job, captured = short_chain()
-        chained = [op.id for op in captured.graph.ops if op.kind in KERNELS]
-        half, small = len(chained) // 2, captured.graph.edges_from[chained[0]][0].bytes
-        away: tuple[list[str], ...] = (chained[half:], chained[1::2], chained[:1], [])
-        halves, alternating, begun_away, one = _rounds(cores, job, captured, away)
-        small_s = _longer_s(alternating, halves) / (len(chained) - 2)
-        step_s = max(0.0, _longer_s(begun_away, one) - small_s)
-        job, captured = _negations()
-        chained = [op.id for op in captured.graph.ops if op.kind == _NEGATION]
-        half, large = len(chained) // 2, captured.graph.edges_from[chained[0]][0].bytes
-        halves, alternating = _rounds(cores, job, captured, (chained[half:], chained[1::2]))
-        large_s = _longer_s(alternating, halves) / (len(chained) - 2)
+        chain = short_chain()
+        small_s, small = _handover_s(cores, *chain, KERNELS)
+        large_s, large = _handover_s(cores, *_negations(), (_NEGATION,))
+        step_s = max(0.0, _asked_s(cores, *chain) - small_s)
     except RunError:  # the system makes no process: plans will not run so either
         return None
     slots = slot_times()
     s_per_byte = max(slots.write.s_per_byte, (large_s - small_s) / (large - small))
     slots = replace(slots, write=AlphaBeta(slots.write.latency_s, s_per_byte), step_s=step_s)
     return replace(slots, wait_s=max(0.0, small_s - slots.line.time_s(small)))
+
+
+def _handover_s(cores: Sequence[CpuDevice], job: Job, captured: Captured, kinds: Sequence[str]) -> tuple[float, int]:
+    """Seconds of a hand-over in a chain of ops of some kinds, and the bytes that it hands over."""
+    chained = [op.id for op in captured.graph.ops if op.kind in kinds]
+    halves, alternating = _rounds(cores, job, captured, (chained[len(chained) // 2 :], chained[1::2]))
+    return _longer_s(alternating, halves) / (len(chained) - 2), captured.graph.edges_from[chained[0]][0].bytes
+
+
+def _asked_s(cores: Sequence[CpuDevice], job: Job, captured: Captured) -> float:
+    """Seconds by which a chain's step is longer if another process takes its first op, and hands over what it makes."""
+    first = next(op.id for op in captured.graph.ops if op.kind in KERNELS)
+    return _longer_s(*_rounds(cores, job, captured, ([first], [])))
 
 
 def _rounds(
