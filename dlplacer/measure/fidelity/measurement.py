@@ -92,7 +92,7 @@ def measure(
         draws=differences[_MAIN].draws,
         steps=len(baseline),
         devices=group.devices,
-        host_s=prediction.host_s,
+        host_s=prediction.host_s + prediction.asking_s,
         dispatch_s=prediction.dispatch_s,
         use=device_uses(shown, measured),
         offenders=worst_offenders(prediction.typical, mean_op_times(recordings, group.names, [op.id for op in ops])),

@@ -37,7 +37,7 @@ class Prediction:
     Attributes
     ----------
     steps_s
-        Of each sample: the replayed plan, on its slowest replica, and the host overhead.
+        Of each sample: the replayed plan, on its slowest replica, the host overhead, and what asking processes takes.
     plan
         The plan as in the sample nearest to `step_s`, without the host overhead.
     typical
@@ -47,8 +47,9 @@ class Prediction:
     contention
         Op times while all used devices work ÷ alone, one value for each sample; empty where one device is used.
     host_s
-        Seconds of a step before the devices start and after they end; the mean of all processes. Of devices that are
-        processes, with what asking them takes.
+        Seconds of a step before the devices start and after they end; the mean of all processes.
+    asking_s
+        Seconds of a step in which processes are asked for their part, and answer; 0 where devices are threads.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -59,6 +60,7 @@ class Prediction:
     one_device_s: Sequence[float]
     contention: Sequence[float]
     host_s: float
+    asking_s: float
     dispatch_s: float
 
     @property
@@ -140,15 +142,16 @@ class Predictor:
                 for times, scale in zip(sample, map(_ratio, usual, together), strict=True)
             ]
             replays.append(max(plans, key=attrgetter("makespan_s")))
-        host_s = fmean(o.host_s for o in everyone) + self._asking_s
+        host_s, asking_s = fmean(o.host_s for o in everyone), self._asking_s
         makespan_s = trimmed_mean([plan.makespan_s for plan in replays])
         return Prediction(
-            steps_s=[plan.makespan_s + host_s for plan in replays],
+            steps_s=[plan.makespan_s + host_s + asking_s for plan in replays],
             plan=min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s)),
             typical=self._replay({op: fmean(times[op] for times in usual) for op in usual[0]}, dispatch_s),
             one_device_s=[seconds for _, seconds in sorted((n, s) for o in everyone for n, s in o.plain_s)],
             contention=[ratio for o in everyone for ratio in o.contention],
             host_s=host_s,
+            asking_s=asking_s,
             dispatch_s=dispatch_s,
         )
 
@@ -202,7 +205,7 @@ class Predictor:
 
     @property
     def _asking_s(self) -> float:
-        """Seconds of a step in which processes are asked for their part, and answer."""
+        """As `Prediction.asking_s`."""
         return self._group.slots.step_s if self._are_processes and self._group.slots is not None else 0.0
 
     def _linked_by_slots(self) -> Topology:

@@ -87,6 +87,11 @@ class Profiler:
             samples.append(StepSample(times, max(0.0, wall_s - sum(times.values()))))
         return tuple(samples)
 
+    def settled_step(self, count: int | None = None) -> tuple[StepSample, ...]:
+        """As `step`, behind one that is not kept where steps are short."""
+        samples = self.step(count)
+        return self.step(count) if samples[0].wall_s < _SETTLED_S else samples
+
     def _run(self, what: tuple[Variant, Mapping[str, torch.Tensor]]) -> tuple[StepState, float]:
         """The step's state, and how long it took as seen from outside."""
         variant, tensors = what
@@ -138,9 +143,7 @@ def profiled_in_turn(
     for number in range(warmup + steps):
         on_step(number, warmup + steps)
         for count, of_types in zip(counts, found, strict=True):
-            samples = profiler.step(count)
-            if len(counts) > 1 and samples[0].wall_s < _SETTLED_S:
-                samples = profiler.step(count)
+            samples = profiler.settled_step(count) if len(counts) > 1 else profiler.step(count)
             if number >= warmup:
                 for device, sample in zip(profiler.devices, samples, strict=False):
                     of_types[device.type].append(sample.op_times_s)

@@ -16,7 +16,6 @@ from dlplacer.runtime.profile.short_ops import PlanningTimes, times_for_planning
 
 Report = Callable[[str, float], None]
 _ROUNDS, _MOST_ROUNDS, _SHORT_ROUNDS_S = 3, 100, 3.0
-_SETTLED_S = 0.1
 
 
 def timed_capture(
@@ -55,19 +54,12 @@ def timed_capture(
 def step_ratio(job: Job, one: Captured, other: Captured, device: RuntimeDevice) -> float:
     """Seconds of a step of one capture ÷ of another on a device, by the mean of rounds in which they take turns.
 
-    In every round each takes a step that is not timed, unless steps are long, and one that is.
+    In every round each takes a `Profiler.settled_step`.
     """
     profilers = [Profiler(job, captured, [device]) for captured in (one, other)]
     ratios: list[float] = []
     begin = time.monotonic()
     while len(ratios) <= _ROUNDS or (time.monotonic() < begin + _SHORT_ROUNDS_S and len(ratios) <= _MOST_ROUNDS):
-        one_s, other_s = (_settled_s(profiler) for profiler in profilers)
+        one_s, other_s = (profiler.settled_step()[0].wall_s for profiler in profilers)
         ratios.append(one_s / other_s)
     return trimmed_mean(ratios[1:])
-
-
-def _settled_s(profiler: Profiler) -> float:
-    (sample,) = profiler.step()
-    if sample.wall_s < _SETTLED_S:
-        (sample,) = profiler.step()
-    return sample.wall_s

@@ -135,7 +135,9 @@ def test_the_ops_of_processes_take_what_they_take_beside_other_processes(monkeyp
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, wait_s=2e-3)
         assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 2e-3 - 1e-9
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, step_s=4e-3)
-        assert predictor.predict(4).host_s == pytest.approx(0.25 + 4e-3)
+        asked = predictor.predict(4)
+        assert (asked.host_s, asked.asking_s) == (0.25, 4e-3)
+        assert asked.step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25 + 4e-3)
         beside, _, group = predicted(placed, 5.0)
         group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
         found = beside.predict(4)

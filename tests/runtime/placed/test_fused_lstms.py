@@ -268,7 +268,7 @@ class Drifting:
     def __init__(self, job: Any, captured: Any, devices: Any) -> None:
         self.name, self.seconds = captured
 
-    def step(self) -> Any:
+    def settled_step(self) -> Any:
         seconds = self.seconds * (1 + Drifting.clock_s / 50)
         Drifting.clock_s += seconds
         Drifting.taken.append(self.name)
