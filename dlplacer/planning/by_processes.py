@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
-from dlplacer.planning.under_dispatch import surrogate, with_contention_s
+from dlplacer.planning.under_dispatch import comparable_s, surrogate
 from dlplacer.problem.as_processes import as_processes
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.instance.outcome import Progress
@@ -57,8 +57,8 @@ def better(threads: Result | None, processes: Result | None) -> Result | None:
     found = [result for result in (threads, processes) if result is not None]
     if threads is None or processes is None:
         return replace(found[0], plan=_with_bound(found[0].plan, 0.0), bounds={}) if found else None
-    processes_s = with_contention_s(processes.plan) + PARAMS.longer_handover * _handing_over_s(processes.plan)
-    threads_s = with_contention_s(threads.plan)
+    processes_s = comparable_s(processes.plan) + PARAMS.longer_handover * _handing_over_s(processes.plan)
+    threads_s = comparable_s(threads.plan)
     gains = processes_s < (1 - PARAMS.least_gain) * threads_s
     kept = processes if gains else threads
     bound_s = min(result.plan.lower_bound_s for result in found)

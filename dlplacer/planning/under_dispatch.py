@@ -131,7 +131,7 @@ class Candidates:
         if alone.best is None or self.best is None:
             return
         least = 1 + PARAMS.least_gain + PARAMS.turns_gain * _turns_share(self.problem, alone.best)
-        if alone.best.makespan_s < least * with_contention_s(self.best):
+        if alone.best.makespan_s < least * comparable_s(self.best):
             self.best = alone.best
 
     def closed(self, gap: float) -> bool:
@@ -249,19 +249,25 @@ def _turns_share(problem: Problem, plan: Plan) -> float:
     return sum(held) / plan.makespan_s if plan.makespan_s else 0.0
 
 
-def with_contention_s(plan: Plan) -> float:
+def comparable_s(plan: Plan) -> float:
     """Seconds of a step beside which those of a plan on one device may be put: longer where several devices work.
 
     Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may tell
     (`OpGraph.contention_factors`): all ops of a plan on one device do, and of one on several the part in which one
     works. Both take as much longer here, so that what is on one device takes what its plan says. Short ops of threads
     lose more to each other than the turns that a simulation knows of: a thread that waits for its turn has to wake.
+    Processes are asked for their part of a step, and answer (`Link.process_step_s`).
     """
-    factors, way = plan.graph.contention_factors, "processes" if are_processes(plan.topology) else "threads"
+    processes = are_processes(plan.topology)
+    factors, way = plan.graph.contention_factors, "processes" if processes else "threads"
     used = {entry.device for entry in plan.ops}
     types = {device.type for device in plan.topology.devices if device.id in used}
     factor = max((factors.get(kind, {}).get(way, 1.0) for kind in types), default=1.0)
-    return plan.makespan_s + (factor - 1) * _shared_s(plan)
+    step_s = plan.makespan_s + (factor - 1) * _shared_s(plan)
+    cores = [device for device in plan.topology.devices if device.id in used and not device.asynchronous]
+    if processes and len(cores) > 1:
+        step_s += max((link.process_step_s for link in plan.topology.links), default=0.0)
+    return step_s
 
 
 def _shared_s(plan: Plan) -> float:

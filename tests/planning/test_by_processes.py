@@ -73,6 +73,14 @@ def test_processes_must_gain_on_a_core_that_shares_nothing(factor: float, used: 
     assert devices_of(place(graph, cores(), time_limit_s=10.0).plan) == used
 
 
+# 750 us by processes gain half of 1,500 us on one core, and with 650 us for asking one they gain less than a tenth.
+@pytest.mark.parametrize(("asking_s", "used"), [(500e-6, 2), (650e-6, 1)])
+def test_processes_must_gain_though_they_are_asked(asking_s: float, used: int) -> None:
+    plan = place(chains(2, 250, 3e-6), cores(process_step_s=asking_s), time_limit_s=10.0).plan
+    assert devices_of(plan) == used
+    assert plan.makespan_s == pytest.approx(1500e-6 / used)
+
+
 # Two chains of 250 ops of 3 us, of which every other op is read in the other chain. With 6 us for a hand-over they are
 # planned in 1.12 ms, where one core takes 1.5; with 123 times 3 us more they gain nothing.
 @pytest.mark.parametrize(("handover_s", "used"), [(3e-6, 2), (6e-6, 1)])

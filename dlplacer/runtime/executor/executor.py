@@ -13,6 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.executor.alternating_trial import AlternatingTrial
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
 from dlplacer.runtime.executor.device_run import DeviceRun
@@ -23,7 +24,7 @@ from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.process_links import ProcessLinks
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
-from dlplacer.runtime.executor.turns import TurnTaking, can_take_turns
+from dlplacer.runtime.executor.turns import TURNS, can_take_turns
 from dlplacer.runtime.program.actions import Compute
 from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
@@ -89,7 +90,7 @@ class Executor:
         busy = [name for name in devices if program.actions[name]]
         possible = links is None and graph_rules is None and can_take_turns(devices[name] for name in busy)
         ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
-        self._turns = TurnTaking(ops, None if possible else False)
+        self._turns = AlternatingTrial(ops, TURNS, None if possible else False)
 
     @property
     def by_turns(self) -> bool | None:
@@ -123,7 +124,7 @@ class Executor:
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
         recording = state.timeline is not None
-        by_turns = bool(self._turns.chosen) if recording else self._turns.next
+        by_turns = bool(self._turns.chosen) if recording else self._turns.wants_other
         timelines = state.timeline or {}
         rows = {
             name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
@@ -163,7 +164,7 @@ class Executor:
         for row in rows.values():
             row.give_back_events()
         if not recording:
-            self._turns.note(by_turns, time.perf_counter() - begin)
+            self._turns.took(by_turns, time.perf_counter() - begin)
 
     def _stop(self, reason: BaseException, inboxes: Mapping[str, Inbox]) -> None:
         """Have all devices stop at their next receive, those of other processes too."""

@@ -165,6 +165,12 @@ class PlacedModule(PlacedState):
         return bool(joint.by_turns) if isinstance(joint, Executor) else self._use.by_turns
 
     @property
+    def is_settled(self) -> bool:
+        """Whether steps try out nothing any more: processes or threads, and those side by side or by turns."""
+        joint = self._primary.joint
+        return self.processes.used is not None and not (isinstance(joint, Executor) and joint.by_turns is None)
+
+    @property
     def processes(self) -> ProcessChoice:
         """Whether the devices of the step that ran last are processes or threads, and why."""
         return self._use.choice

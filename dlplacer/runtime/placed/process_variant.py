@@ -16,7 +16,7 @@ from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.variant import StepExecutor, Variant
 from dlplacer.runtime.processes.chosen_executor import ChosenStep
-from dlplacer.runtime.processes.process_choice import ProcessChoice, ProcessTrial, TrialParameters, require_wanted
+from dlplacer.runtime.processes.process_choice import PROCESSES, ProcessChoice, ProcessTrial, require_wanted
 from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepProcesses
 from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.shared_updater import SharedUpdater
@@ -177,7 +177,7 @@ class _Noting:
 def _why_not_tried(plan: Plan) -> str | None:
     """Whether a plan's ops are so long that threads cannot be in each other's way; the reason, if so."""
     busiest = max((len(ops) for ops in plan.order.values()), default=0)
-    limit_s = _SURELY_LARGE * TrialParameters().large_op_s
+    limit_s = _SURELY_LARGE * PROCESSES.large_op_s
     if busiest and plan.makespan_s / busiest > limit_s:
         return f"by the plan its ops take {plan.makespan_s / busiest * 1e3:.2g} ms each"
     return None

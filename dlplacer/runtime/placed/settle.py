@@ -1,4 +1,4 @@
-"""Choosing between threads and processes ahead of time, by steps that leave nothing behind."""
+"""Choosing how devices run ahead of time, by steps that leave nothing behind."""
 
 import copy
 from collections.abc import Callable
@@ -7,12 +7,12 @@ import torch
 
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
-_MOST_STEPS = 400
+_MOST_STEPS = 600
 """More than a trial takes; the choice is left open if steps end by themselves, as they do with other inputs."""
 
 
 def settle(placed: PlacedModule, step: Callable[[], object]) -> None:
-    """Take a step until threads or processes are chosen for it, and leave the module as it was.
+    """Take a step until it tries out nothing any more (`PlacedModule.is_settled`), and leave the module as it was.
 
     Parameters, buffers, gradients, the optimizer's state, random numbers and the count of steps are put back.
 
@@ -21,7 +21,7 @@ def settle(placed: PlacedModule, step: Callable[[], object]) -> None:
     step
         A step of the module.
     """
-    if placed.processes.used is not None:
+    if placed.is_settled:
         return
     tensors = [*placed.parameters(), *placed.buffers()]
     kept = [tensor.detach().clone() for tensor in tensors]
@@ -32,7 +32,7 @@ def settle(placed: PlacedModule, step: Callable[[], object]) -> None:
     try:
         for _ in range(_MOST_STEPS):
             step()
-            if placed.processes.used is not None:
+            if placed.is_settled:
                 break
     finally:
         with torch.no_grad():

@@ -77,7 +77,9 @@ class ChosenStep:
             return
         assert isinstance(state, (ThreadState, ProcessState))
         state.seconds += time.perf_counter() - begin
-        if number == len(self._threads) - 1:
+        # Threads find out by themselves whether they take turns; processes are compared with what they have found.
+        settled = isinstance(state, ProcessState) or all(threads.by_turns is not None for threads in self._threads)
+        if settled and number == len(self._threads) - 1:
             self._trial.took(isinstance(state, ProcessState), state.seconds)
             if self._trial.choice.used is False:
                 self._processes.release()

@@ -61,9 +61,12 @@ def _with_process_links(topology: Topology, opened: Sequence[RuntimeDevice]) -> 
     line = handed.line
     # Through a router a hand-over takes two links. Three digits, as for the issue.
     hops = 2 if topology.routers else 1
-    latency_s, rate = float(f"{line.latency_s / hops:.3g}"), float(f"{1 / line.s_per_byte:.3g}")
-    timed = (replace(link, process_latency_s=latency_s, process_bytes_per_s=rate) for link in topology.links)
-    return replace(topology, links=tuple(timed))
+    timed: dict[str, Any] = {
+        "process_latency_s": float(f"{line.latency_s / hops:.3g}"),
+        "process_bytes_per_s": float(f"{1 / line.s_per_byte:.3g}"),
+        "process_step_s": float(f"{handed.step_s:.3g}"),
+    }
+    return replace(topology, links=tuple(replace(link, **timed) for link in topology.links))
 
 
 def with_usual_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:

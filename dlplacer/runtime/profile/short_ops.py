@@ -9,7 +9,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.processes.process_choice import TrialParameters
+from dlplacer.runtime.processes.process_choice import PROCESSES
 from dlplacer.runtime.profile.beside_processes import times_beside_processes
 from dlplacer.runtime.profile.dispatch_time import turn_time_s
 from dlplacer.runtime.profile.op_times import Profiler, Times, profiled_in_turn
@@ -114,7 +114,7 @@ def without_turns(
 
 def _are_short(times: OpTimes) -> bool:
     """Whether threads lose to the interpreter what matters, as `ProcessTrial` has it."""
-    return sum(times.values()) < TrialParameters.large_op_s * len(times)
+    return sum(times.values()) < PROCESSES.large_op_s * len(times)
 
 
 def _longer_by(times: OpTimes, alone: OpTimes) -> float:

@@ -1,5 +1,6 @@
 """Threads or processes: what the trial decides, and that it leaves nothing behind."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,11 +8,16 @@ import torch
 from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed_branches
 
 import dlplacer as dp
+from dlplacer.runtime.executor.alternating_trial import TrialRules
+from dlplacer.runtime.executor.turns import TURNS
 from dlplacer.runtime.placed.settle import settle
-from dlplacer.runtime.processes.process_choice import ProcessTrial, TrialParameters
+from dlplacer.runtime.processes.process_choice import PROCESSES, ProcessTrial
 from dlplacer.runtime.processes.storage_users import shared_outside
 
-SHORT = TrialParameters(first=4, untimed=2, warmup=1, pairs=3, timed_s=30e-3)
+MOST_STEPS = 3 + 1 + 2 * TURNS.most_pairs + 7 + 2 + 2 * PROCESSES.most_pairs
+"""Of both trials: threads by turns or not, then threads or processes."""
+
+SHORT = replace(PROCESSES, first=4, untimed=2, warmup=1, pairs=3, timed_s=30e-3)
 
 
 def decided(threads_s: float, processes_s: float, ops: int = 100) -> tuple[ProcessTrial, list[bool]]:
@@ -44,20 +50,20 @@ def test_threads_stay_where_processes_gain_less_than_noise():
 def test_short_steps_are_tried_for_a_time_or_a_number_of_steps():
     """A spell that slows down one kind in the first five pairs does not decide."""
 
-    def tried(parameters: TrialParameters) -> tuple[ProcessTrial, int]:
-        trial, steps = ProcessTrial("auto", 100, parameters), 0
+    def tried(rules: TrialRules) -> tuple[ProcessTrial, int]:
+        trial, steps = ProcessTrial("auto", 100, rules), 0
         while trial.choice.used is None and steps < 1000:
             processes, steps = trial.wants_processes, steps + 1
             trial.took(processes, (9e-3 if steps < 20 else 3e-3) if processes else 6e-3)
         return trial, steps
 
-    trial, steps = tried(TrialParameters())
+    trial, steps = tried(PROCESSES)
     assert trial.choice.used
     assert 300 < steps <= 7 + 2 + 300
-    trial, steps = tried(TrialParameters(timed_s=0.9))
+    trial, steps = tried(replace(PROCESSES, timed_s=0.9))
     assert trial.choice.used
     assert 7 + 2 + 0.8 / 4.5e-3 < steps < 7 + 2 + 1.0 / 4.5e-3
-    assert tried(TrialParameters(timed_s=0))[0].choice.used is False
+    assert tried(replace(PROCESSES, timed_s=0))[0].choice.used is False
 
 
 @pytest.mark.parametrize(("slow_s", "used"), [(7e-3, True), (9e-3, False)])
@@ -105,7 +111,7 @@ def test_the_trial_takes_real_steps_and_changes_no_number():
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
         torch.manual_seed(5)
         losses = []
-        for _ in range(7 + 2 + 300):
+        for _ in range(MOST_STEPS):
             optimizer.zero_grad()
             losses.append(module.step(ROWS, LABELS))
             optimizer.step()
@@ -115,16 +121,17 @@ def test_the_trial_takes_real_steps_and_changes_no_number():
     assert all(map(torch.equal, *results))
 
 
-@pytest.mark.parametrize("optimizer", [None, "momentum"])
-def test_settling_leaves_the_module_as_it_was(optimizer):
+@pytest.mark.parametrize(("wanted", "optimizer"), [("auto", None), ("auto", "momentum"), ("off", None)])
+def test_settling_leaves_the_module_as_it_was(wanted, optimizer):
     results = []
     for settles in (False, True):
-        module = placed_branches("auto", optimizer=optimizer)
+        module = placed_branches(wanted, optimizer=optimizer)
         torch.manual_seed(5)
         found = [module.step(ROWS, LABELS)]
         if settles:
+            assert not module.is_settled
             settle(module, lambda module=module: module.step(ROWS, LABELS))
-            assert module.processes.used is not None
+            assert module.is_settled
         found += [module.step(ROWS, LABELS), torch.rand(3), *module.state_dict().values()]
         found += [one.grad for one in module.parameters() if one.grad is not None]
         results.append(found)

@@ -31,11 +31,13 @@ def test_a_timed_machine_can_be_planned_by_processes(cores, monkeypatch) -> None
     (link,) = machine.links
     assert 0 < link.process_latency_s < 1e-2
     assert link.process_bytes_per_s > 1e6
+    assert 0 <= link.process_step_s < 1e-1
     assert not are_processes(machine)
     apart = as_processes(machine)
     assert apart is not None
     assert are_processes(apart)
     assert apart.links[0].latency_s == link.process_latency_s / 2
+    assert apart.links[0].process_step_s == link.process_step_s
 
 
 def test_one_core_hands_nothing_over(cores) -> None:
