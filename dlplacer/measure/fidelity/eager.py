@@ -53,7 +53,7 @@ class EagerStep:
             self._device.synchronize()
             return results
 
-        return self._device.submit(step).result()
+        return self._device.call(step)
 
     def step_on_all_cores(self) -> tuple[torch.Tensor, ...]:
         """A step with as many threads as this process has cores."""

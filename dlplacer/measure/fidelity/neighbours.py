@@ -8,9 +8,10 @@ from typing import TypeVar
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
+from dlplacer.runtime.devices.caller_thread import on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.busy_cores import BusyCores
-from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
+from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.profile.op_times import StepSample
 
 T = TypeVar("T")

@@ -45,6 +45,10 @@ class DelayedDevice:
 
         return self._device.submit(hesitant)
 
+    def call(self, work: Callable[[], T]) -> T:
+        """See `RuntimeDevice.call`; pauses before the function."""
+        return self.submit(work).result()
+
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         self._pause()
         return self._device.send(tensor, target)

@@ -44,10 +44,17 @@ class Worker:
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
         future = InterruptibleFuture[T]()
         with self._closing:
-            if not self._finalizer.alive:
-                raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
+            self._require_open()
             self._tasks.put((future, work))
         return future
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run a function and wait for it; raises what it raises, or as `submit`."""
+        return self.submit(work).result()
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
 
     def close(self) -> None:
         """End the thread after what is queued, and wait for it."""

@@ -142,11 +142,16 @@ class Executor:
             self.links.begin()
         started = 0
         try:
-            # Two programs at once must queue in the same order on all devices, or they wait for each other.
-            with _submitting:
+            if len(tasks) == 1:
                 for name, task in tasks.items():
-                    self._devices[name].submit(task)
+                    self._devices[name].call(task)
                     started += 1
+            else:
+                # Two programs at once must queue in the same order on all devices, or they wait for each other.
+                with _submitting:
+                    for name, task in tasks.items():
+                        self._devices[name].submit(task)
+                        started += 1
         except BaseException as reason:
             self._stop(reason, inboxes)
             for _ in range(started if isinstance(reason, Exception) else 0):

@@ -40,8 +40,8 @@ def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[
     with generator_lock(device):
         generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
-        generator.manual_seed(number)
         try:
+            generator.manual_seed(number)
             yield
         finally:
             generator.set_state(state)

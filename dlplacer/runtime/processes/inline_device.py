@@ -1,11 +1,7 @@
 """A core as the device of the calling thread: of a worker process, or of whoever takes a step."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
-
-import torch
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, InFlight, RuntimeDevice, T, TensorInFlight, Value
 from dlplacer.runtime.devices.host_device import HostClock
@@ -30,6 +26,10 @@ class InlineDevice(HostClock):
             future.set_result(result)
         return future
 
+    def call(self, work: Callable[[], T]) -> T:
+        """Run a function."""
+        return work()
+
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:  # noqa: ARG002
         """The tensor; no other device is in this process."""
         return tensor
@@ -47,21 +47,3 @@ class InlineDevice(HostClock):
 
     def close(self) -> None:
         """Nothing to end."""
-
-
-@contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Keep the calling thread on a core, with one torch thread, for a while."""
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    # A Ctrl-C may come between any two calls: each is undone by a clause of its own.
-    try:
-        os.sched_setaffinity(0, {core})
-        try:
-            if threads != 1:
-                torch.set_num_threads(1)
-            yield
-        finally:
-            if threads != 1:
-                torch.set_num_threads(threads)
-    finally:
-        os.sched_setaffinity(0, before)

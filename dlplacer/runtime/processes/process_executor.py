@@ -12,6 +12,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.devices.caller_thread import on_core, own_modes
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
@@ -19,7 +20,7 @@ from dlplacer.runtime.executor.hand_over import AbortedError
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.processes.device_processes import DeviceProcesses
-from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
+from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.program_slots import ProgramSlots
 from dlplacer.runtime.processes.result_slot import taken
 from dlplacer.runtime.processes.shared_links import SharedLinks
@@ -243,7 +244,8 @@ class StepProcesses:
 
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
         """The state with which a step begins; forks the workers if there are none."""
-        with self._forking:
+        # Workers begin with the modes in which they are forked, and what they share is made in these.
+        with self._forking, own_modes():
             if self._forked is None or self._forked.group.closed:
                 self._forked = ForkedStep(self._made, inputs)
             return self._forked.start(inputs, record)

@@ -13,11 +13,12 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.caller_thread import on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.processes.inline_device import InlineDevice, on_core
+from dlplacer.runtime.processes.inline_device import InlineDevice
 from dlplacer.runtime.processes.process_executor import ProcessPrograms, StepProcesses
 from dlplacer.runtime.processes.shared_tensors import SharedTensors
 from dlplacer.runtime.processes.support import why_no_processes

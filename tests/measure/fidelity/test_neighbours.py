@@ -35,13 +35,13 @@ def test_steps_alone_and_beside_neighbours() -> None:
 def test_steps_run_on_the_calling_thread_and_on_their_core(monkeypatch: pytest.MonkeyPatch) -> None:
     job, cores, before = build("branches"), [CpuDevice(0), CpuDevice(1)], os.sched_getaffinity(0)
     seen: list[tuple[int, set[int]]] = []
-    submit = InlineDevice.submit
+    call = InlineDevice.call
 
     def spied(device: InlineDevice, work: Callable[[], Any]) -> Any:
         seen.append((threading.get_ident(), os.sched_getaffinity(0)))
-        return submit(device, work)
+        return call(device, work)
 
-    monkeypatch.setattr(InlineDevice, "submit", spied)
+    monkeypatch.setattr(InlineDevice, "call", spied)
     try:
         profiler = CallerProfiler(job, capture_job(job, default_rewrites()), cores)
         profiler.plain_steps([1])
@@ -49,6 +49,7 @@ def test_steps_run_on_the_calling_thread_and_on_their_core(monkeypatch: pytest.M
         assert all(one == (threading.get_ident(), {cores[1].core}) for one in seen)
         seen.clear()
         profiler.recorded_steps([0])
+        assert seen
         assert all(one == (threading.get_ident(), {cores[0].core}) for one in seen)
         assert os.sched_getaffinity(0) == before
     finally:

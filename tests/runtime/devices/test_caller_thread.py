@@ -1,0 +1,137 @@
+"""Ops on the thread of who waits for them: on its core, in the modes of a device, and nothing is left behind."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import torch
+from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed_branches
+from runtime.random_plans import needs_two_cores
+from torch import nn
+from torch.nn import functional
+
+import dlplacer as dp
+from dlplacer.core.errors import InputError
+from dlplacer.measure.selftest.random_plan import random_plan
+from dlplacer.runtime.devices.caller_thread import on_core
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.placed.placed_module import PlacedModule
+
+
+@pytest.fixture
+def core() -> Iterator[CpuDevice]:
+    device = CpuDevice(0)
+    yield device
+    device.close()
+
+
+def placed(processes: str, devices: int = 2) -> PlacedModule:
+    if devices == 2:
+        return placed_branches(processes)
+    torch.manual_seed(1)
+    job = job_of(Branches())
+    return dp.apply(job, dp.place(job, "cpu-2core", method="single"), "cpu:0,cpu:1", processes=processes)
+
+
+def state() -> tuple[object, ...]:
+    modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    return (*modes, torch.get_num_threads(), os.sched_getaffinity(0))
+
+
+def test_the_main_thread_does_itself_what_it_waits_for(core: CpuDevice) -> None:
+    with torch.no_grad():
+        before = state()
+        found = core.call(lambda: (threading.current_thread(), state()))
+        assert state() == before
+    assert found == (threading.main_thread(), (False, True, False, 1, {core.core}))
+
+
+def test_another_thread_leaves_it_to_the_device(core: CpuDevice) -> None:
+    names: list[str] = []
+    caller = threading.Thread(target=lambda: names.append(core.call(lambda: threading.current_thread().name)))
+    caller.start()
+    caller.join()
+    assert names == ["cpu:0"]
+
+
+def test_a_closed_device_does_nothing() -> None:
+    device = CpuDevice(0)
+    device.close()
+    with pytest.raises(InputError, match="'cpu:0' is closed; apply the plan again"):
+        device.call(lambda: None)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_the_thread_as_it_was(core: CpuDevice, error: type[BaseException]) -> None:
+    def fail() -> None:
+        raise error
+
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        before = state()
+        with pytest.raises(error):
+            core.call(fail)
+        assert state() == before
+
+
+def test_a_system_that_keeps_no_thread_on_a_core_runs_it_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    for name in ("sched_setaffinity", "sched_getaffinity"):
+        monkeypatch.delattr(os, name)
+    with on_core(0):
+        assert torch.get_num_threads() == 1
+    monkeypatch.undo()
+    assert os.sched_getaffinity(0) == before
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("processes", "devices"), [("off", 1), ("off", 2), ("on", 2)])
+def test_the_modes_of_the_caller_are_not_those_of_a_step(processes: str, devices: int) -> None:
+    """What is first run in inference mode runs in any other mode afterwards, and trains."""
+    with closing(placed(processes, devices)) as module:
+        module.eval()
+        with torch.inference_mode():
+            in_inference_mode = module(ROWS)
+        with torch.no_grad():
+            without_gradients = module(ROWS)
+        assert torch.equal(in_inference_mode, without_gradients)
+        assert not without_gradients.is_inference()
+        module.train()
+        module.step(ROWS, LABELS)
+        gradients = [one.grad for one in module.parameters() if one.grad is not None]
+        assert gradients
+        assert not any(one.is_inference() for one in gradients)
+    with closing(placed("off")) as plain:
+        plain.step(ROWS, LABELS)
+        expected = [one.grad for one in plain.parameters() if one.grad is not None]
+    assert all(map(torch.equal, gradients, expected))
+
+
+class Precise(nn.Module):
+    """A layer that is computed in float32 whatever the caller wants, behind one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(rows)
+        with torch.autocast("cpu", enabled=False):
+            return self.second(hidden.float())
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("processes", "devices"), [("off", 1), ("off", 2), ("on", 2)])
+def test_autocast_of_the_caller_changes_no_op(processes: str, devices: int) -> None:
+    """The casts are in the captured step; inside autocast torch would make more of them."""
+    torch.manual_seed(1)
+    job = dp.Job(Precise(), (ROWS,), (LABELS,), functional.cross_entropy, autocast="bfloat16")
+    plan = dp.place(job, "cpu-2core", method="single").plan
+    plan = plan if devices == 1 else random_plan(plan.graph, plan.topology, 3)
+    with closing(dp.apply(job, plan, "cpu:0,cpu:1", processes=processes)) as module:
+        outside = module.step(ROWS, LABELS)
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = module.step(ROWS, LABELS)
+            assert torch.is_autocast_enabled("cpu")
+    assert torch.equal(outside, inside)
