@@ -125,6 +125,15 @@ class Job:
             parts.append(f"autocast {self.autocast}")
         return f"<Job {type(self.module).__name__}: {', '.join(parts)}>"
 
+    def with_inputs(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
+    ) -> "Job":
+        """The job at other inputs, or its inference; what was checked once is not checked again in every step."""
+        made = object.__new__(type(self))
+        given = {"args": args, "kwargs": kwargs, "targets": targets}
+        vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))
+        return made
+
     @property
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
@@ -171,4 +180,15 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 
 def flat_inputs(job: Job) -> list[Any]:
     """What a job's step is given, as the leaves of all nesting: arguments, keyword arguments, targets."""
-    return pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+    named = pytree.tree_leaves(dict(job.kwargs)) if job.kwargs else ()
+    return [*leaves_of(job.args), *named, *leaves_of(job.targets)]
+
+
+def leaves_of(values: tuple[Any, ...]) -> list[Any]:
+    """The leaves of nested values, as torch finds them: several times in each step, most often of tensors in a row."""
+    return [*values] if is_flat(values) else pytree.tree_leaves(values)
+
+
+def is_flat(values: tuple[Any, ...]) -> bool:
+    """Whether these are tensors, and nothing is nested."""
+    return all(isinstance(value, torch.Tensor) for value in values)

@@ -3,12 +3,13 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
-from dlplacer.runtime.devices.caller_thread import on_core
+from dlplacer.runtime.devices.caller_thread import call_on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.processes.busy_cores import BusyCores
 from dlplacer.runtime.processes.inline_device import InlineDevice
@@ -29,12 +30,10 @@ class CallerProfiler(PlacedProfiler):
         self._cores = [device.core for device in devices]
 
     def _plain(self, position: int) -> PlainStep:
-        with on_core(self._cores[position]):
-            return super()._plain(position)
+        return call_on_core(self._cores[position], partial(super()._plain, position))
 
     def _recorded(self, position: int) -> StepSample:
-        with on_core(self._cores[position]):
-            return super()._recorded(position)
+        return call_on_core(self._cores[position], partial(super()._recorded, position))
 
 
 class NeighbourProfiler:

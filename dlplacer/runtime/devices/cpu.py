@@ -13,7 +13,7 @@ from dlplacer.machines.importers.host import CORE
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap
 from dlplacer.runtime.devices.base import T
-from dlplacer.runtime.devices.caller_thread import on_core
+from dlplacer.runtime.devices.caller_thread import call_on_core
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.host_device import HostDevice
 
@@ -46,8 +46,7 @@ class CpuDevice(HostDevice):
         if threading.current_thread() is not threading.main_thread():
             return super().call(work)
         self._require_open()
-        with on_core(self.core):
-            return work()
+        return call_on_core(self.core, work)
 
     def _prepare(self) -> None:
         pin_thread(self.core)

@@ -58,14 +58,20 @@ class CallerOrder:
         Those of the program; where none has streams there is nothing to order.
     exclusive
         Whether runs share memory, so that calls from several threads have to follow each other.
+    has_streams
+        Whether there is anything to order.
     """
 
     devices: Sequence[RuntimeDevice]
     exclusive: bool = False
+    has_streams: bool = field(init=False)
     _issued: deque[_Issued] = field(default_factory=deque)
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.has_streams = any(streams_of(device) is not None for device in self.devices)
 
     def turn(self) -> AbstractContextManager[object]:
         """A context for a run, which one thread at a time is in where runs are exclusive."""
@@ -79,6 +85,8 @@ class CallerOrder:
         RunError
             If an earlier run failed on a device after it was issued.
         """
+        if not self.has_streams:
+            return RunOrder(self, ())
         self._wait(MOST_AHEAD - 1)
         given = [(streams, streams.caller_event()) for streams in _distinct(self.devices)]
         # The run before may have been another thread's, for which this one's streams do not wait.
@@ -132,6 +140,8 @@ class RunOrder:
 
     def enter(self, device: RuntimeDevice) -> None:
         """First on the device's thread."""
+        if not self.order.has_streams:
+            return
         streams = streams_of(device)
         if streams is not None:
             # Those of all GPUs: what the caller copied here from another one was enqueued there.
@@ -140,6 +150,8 @@ class RunOrder:
 
     def end(self) -> None:
         """On the caller's thread, when all devices have issued their actions."""
+        if not self.order.has_streams:
+            return
         ends = [
             (device, streams, streams.record(COMPUTE_STREAM))
             for device in self.order.devices

@@ -1,6 +1,6 @@
 """What must be as it was at capture: inputs, dtypes and autocast. Shapes and modes are captured again instead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, leaves_of
 from dlplacer.frontend.torch.tracing.hooks import has_hooks
 from dlplacer.frontend.torch.tracing.quiet import autocast_types
 
@@ -80,7 +80,7 @@ def require_unscaled_updates(job: Job) -> None:
 
 
 def require_inputs(
-    job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any], differentiates: bool
+    job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
 ) -> None:
     """Return if the inputs are tensors where the job has tensors, of the same dtypes, and want no gradient themselves.
 
@@ -89,10 +89,10 @@ def require_inputs(
     MismatchError
         Naming the input, what it is and what it should be.
     """
-    given = {"args": tuple(args), "kwargs": dict(kwargs), "targets": tuple(targets)}
-    expected = {"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets}
-    for part, value in given.items():
-        leaves, wanted = pytree.tree_leaves(value), pytree.tree_leaves(expected[part])
+    parts = [("args", leaves_of(args), leaves_of(job.args)), ("targets", leaves_of(targets), leaves_of(job.targets))]
+    if kwargs:
+        parts.insert(1, ("kwargs", pytree.tree_leaves(dict(kwargs)), pytree.tree_leaves(dict(job.kwargs))))
+    for part, leaves, wanted in parts:
         if len(leaves) != len(wanted) and (part != "targets" or leaves):
             raise MismatchError(
                 f"{part} holds {len(leaves)} values; the capture had {len(wanted)}: call it with inputs nested as there"

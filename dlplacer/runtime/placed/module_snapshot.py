@@ -1,6 +1,7 @@
 """What a traced step took from its module besides the values of tensors: how an edit after `apply` is seen."""
 
 import reprlib
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
@@ -55,6 +56,9 @@ class ModuleSnapshot:
         self._modules = [module for _, module in named]
         self._kinds = [*map(type, self._modules)]
         tables = tables_of(named, owners)
+        # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
+        self._empty = [live for _, live, _ in tables if _is_empty(live)]
+        tables = [table for table in tables if not _is_empty(table[1])]
         self._names = [name for name, _, _ in tables]
         self._live = [live for _, live, _ in tables]
         self._copies = [copied for _, _, copied in tables]
@@ -79,7 +83,8 @@ class ModuleSnapshot:
     def holds(self) -> bool:
         """Whether everything is as it was."""
         try:
-            same = self._live == self._copies and [*map(type, self._modules)] == self._kinds
+            same = not any(self._empty) and self._live == self._copies
+            same = same and [*map(type, self._modules)] == self._kinds
             same = same and _ids_at(self._held) == self._held_ids
             same = same and _kinds_at(self._number_readers) == self._number_kinds
             same = same and (self._numbers is None or _numbers_at(self._held) == self._numbers)
@@ -152,6 +157,10 @@ def _ties(ids: list[int]) -> list[int]:
 def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """As `named_parameters` goes over them: a module under each of its names."""
     yield from root.named_modules(remove_duplicate=False)
+
+
+def _is_empty(table: Any) -> bool:
+    return type(table) in (dict, OrderedDict, list, set) and not table
 
 
 def _tensors_in(live: Any, copied: Any) -> list[tuple[Any, Any]]:

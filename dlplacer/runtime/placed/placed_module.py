@@ -234,7 +234,7 @@ class PlacedModule(PlacedState):
         named = in_order(self._job.kwargs, kwargs)
         require_autocast(self._job)
         require_inputs(self._job, args, named, targets, torch.is_grad_enabled())
-        return replace(self._job, args=args, kwargs=named, targets=targets)
+        return self._job.with_inputs(args, named, targets)
 
     def _training_step(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor], StepInputs]:
         """The variant of a step, the module's tensors, and what the step is given."""
@@ -265,9 +265,9 @@ class PlacedModule(PlacedState):
 
     def _evaluate(self, called: Job) -> Any:
         args = called.args if called.loss is not None else (*called.args, *called.targets)
-        variant, tensors = self._variant(replace(called, args=args, targets=(), mode="infer", optimizer=None))
+        variant, tensors = self._variant(called.with_inputs(args, called.kwargs, (), infers=True))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
-        leaves = pytree.tree_leaves((args, called.kwargs, self._job.targets))
+        leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
         if variant.is_random:
             self.draws.begin_evaluation(self.steps_done)
         state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, is_flat
 from dlplacer.runtime.placed.number_inputs import is_number, number_bits
 
 
@@ -22,6 +22,8 @@ def key_without_numbers(job: Job) -> Hashable:
 
 def _key(job: Job, of_value: Any) -> Hashable:
     targets = job.targets if job.mode == "train" else ()
+    if not job.kwargs and is_flat(job.args) and is_flat(targets):
+        return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
     leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
     described = (tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else of_value(leaf) for leaf in leaves)
     return job.mode, tuple(described), repr(nesting)

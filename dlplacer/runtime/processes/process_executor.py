@@ -12,7 +12,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.caller_thread import on_core, own_modes
+from dlplacer.runtime.devices.caller_thread import call_on_core, own_modes
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
@@ -127,27 +127,28 @@ class ForkedStep:
         RunError
             If an op fails, with its op, module and device, or a worker is gone.
         """
+        with self._lock:
+            call_on_core(self._core, lambda: self._run(number, state))
+
+    def _run(self, number: int, state: ProcessState) -> None:
         group = self.group
-        with self._lock, on_core(self._core):
-            if group.closed:
-                raise RunError(
-                    "a process of this step has ended, and with it what the forward pass kept; call it again"
-                )
-            group.run += 1
-            self._links.run = group.run
-            try:
-                self._begin(number, state)
-                error = self._own_part(number, state)
-                results = {} if error is not None else self._results(number)
-                answers = group.finish()
-                if error is not None:
-                    raise error
-                self._take(number, state, results, answers)
-            except Exception:
-                raise
-            except BaseException:
-                group.close()
-                raise
+        if group.closed:
+            raise RunError("a process of this step has ended, and with it what the forward pass kept; call it again")
+        group.run += 1
+        self._links.run = group.run
+        try:
+            self._begin(number, state)
+            error = self._own_part(number, state)
+            results = {} if error is not None else self._results(number)
+            answers = group.finish()
+            if error is not None:
+                raise error
+            self._take(number, state, results, answers)
+        except Exception:
+            raise
+        except BaseException:
+            group.close()
+            raise
 
     def _begin(self, number: int, state: ProcessState) -> None:
         """Hand the workers their inputs and start them: what fails here fails before anyone was asked anything."""

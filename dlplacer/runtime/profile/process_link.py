@@ -13,7 +13,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.caller_thread import on_core
+from dlplacer.runtime.devices.caller_thread import call_on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
@@ -153,8 +153,7 @@ class _Step:
         """Take it, and how long that took."""
         inputs = self._variant.bind(self._tensors, self._leaves, 0, 0)
         begin = time.perf_counter()
-        with on_core(self._core):
-            self._take(inputs)
+        call_on_core(self._core, lambda: self._take(inputs))
         return time.perf_counter() - begin
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from torch.nn import functional
 import dlplacer as dp
 from dlplacer.core.errors import InputError
 from dlplacer.measure.selftest.random_plan import random_plan
-from dlplacer.runtime.devices.caller_thread import on_core
+from dlplacer.runtime.devices import caller_thread
+from dlplacer.runtime.devices.caller_thread import call_on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -77,11 +78,8 @@ def test_what_fails_leaves_the_thread_as_it_was(core: CpuDevice, error: type[Bas
 
 def test_a_system_that_keeps_no_thread_on_a_core_runs_it_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.sched_getaffinity(0)
-    for name in ("sched_setaffinity", "sched_getaffinity"):
-        monkeypatch.delattr(os, name)
-    with on_core(0):
-        assert torch.get_num_threads() == 1
-    monkeypatch.undo()
+    monkeypatch.setattr(caller_thread, "_PINS", False)
+    assert call_on_core(0, lambda: (torch.get_num_threads(), os.sched_getaffinity(0))) == (1, before)
     assert os.sched_getaffinity(0) == before
 
 
