@@ -15,7 +15,8 @@ SMALL_OP_S = 5e-5
 its time, and what is left to run beside others is no longer than handing the lock over."""
 # Below this mean time of an op, what recording costs (two readings of a clock, and no segments) shows in a step.
 _SHORT_OP_S = 2e-4
-_LONGEST_RECORDING_S = 3e-6
+_LONGEST_RECORDING_S = 6e-6
+"""1.6 µs where cores are quick, 3.3 where they are slow."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,13 @@ class OpSampler:
         clean = {at: [_without_recording(each, found) for each in found] for at, found in alone.items()}
         usual_alone = {at: typical(found) for at, found in clean.items()}
         several = len(self.turns) > 1
-        steps = [with_shared_waits(usual_alone, each) for each in self._last_together(count)] if several else []
-        if not several:
+        if several:
+            steps = [with_shared_waits(usual_alone, each) for each in self._last_together(count)]
+        else:
             steps = _one_by_one(alone, clean, count)
         usual_together = {at: typical([each[at] for each in steps]) for at in alone}
+        if not several:
+            usual_alone = usual_together
 
         def planned(times: Mapping[int, OpTimes]) -> dict[str, float]:
             return {op: times[at][op] for op, at in here.items() if at in times}
