@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 import torch
-from runtime.processes.small_jobs import LABELS, ROWS, Branches, job_of, placed_branches
+from runtime.processes.small_jobs import LABELS, ROWS, branches_on_one, placed_branches
 from runtime.random_plans import needs_two_cores
 from torch import nn
 from torch.nn import functional
@@ -28,12 +28,8 @@ def core() -> Iterator[CpuDevice]:
     device.close()
 
 
-def placed(processes: str, devices: int = 2) -> PlacedModule:
-    if devices == 2:
-        return placed_branches(processes)
-    torch.manual_seed(1)
-    job = job_of(Branches())
-    return dp.apply(job, dp.place(job, "cpu-2core", method="single"), "cpu:0,cpu:1", processes=processes)
+def placed(processes: str, devices: int) -> PlacedModule:
+    return placed_branches(processes) if devices == 2 else branches_on_one()
 
 
 def state() -> tuple[object, ...]:
@@ -100,7 +96,7 @@ def test_the_modes_of_the_caller_are_not_those_of_a_step(processes: str, devices
         gradients = [one.grad for one in module.parameters() if one.grad is not None]
         assert gradients
         assert not any(one.is_inference() for one in gradients)
-    with closing(placed("off")) as plain:
+    with closing(placed("off", 2)) as plain:
         plain.step(ROWS, LABELS)
         expected = [one.grad for one in plain.parameters() if one.grad is not None]
     assert all(map(torch.equal, gradients, expected))

@@ -36,6 +36,13 @@ def placed_branches(processes: str, seed: int = 3, optimizer: str | None = None)
     return placed(job_of(Branches(), optimizer), processes, seed)
 
 
+def branches_on_one() -> PlacedModule:
+    """The same on one core, where the calling thread runs it."""
+    torch.manual_seed(1)
+    job = job_of(Branches())
+    return dp.apply(job, dp.place(job, "cpu-2core", method="single").plan, "cpu:0,cpu:1")
+
+
 def placed(job: dp.Job, processes: str, seed: int = 3) -> PlacedModule:
     """A job, placed at random over two cores."""
     plan = dp.place(job, "cpu-2core", method="single").plan

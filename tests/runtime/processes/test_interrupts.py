@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from runtime.processes.small_jobs import LABELS, ROWS, placed_branches
+from runtime.processes.small_jobs import LABELS, ROWS, branches_on_one, placed_branches
 from runtime.processes.test_worker_ends import is_running
 from runtime.signal_injection import interrupted_at, places
 
@@ -64,6 +64,7 @@ def end_and_step(module: PlacedModule) -> float:
 @pytest.mark.parametrize(
     ("processes", "call", "stride"),
     [
+        ("one device", step, STRIDE),
         ("off", step, STRIDE),
         ("on", step, STRIDE),
         pytest.param("on", forward_and_backward, STRIDE, marks=pytest.mark.slow),
@@ -72,7 +73,7 @@ def end_and_step(module: PlacedModule) -> float:
     ],
 )
 def test_ctrl_c_anywhere_in_a_step(processes: str, call: Callable[[PlacedModule], float], stride: int) -> None:
-    module = placed_branches(processes)
+    module = branches_on_one() if processes == "one device" else placed_branches(processes)
     expected = call(module)
     settings = os.sched_getaffinity(0), torch.get_num_threads(), True
     found = places(lambda: call(module), BOOKKEEPING)[::stride]
