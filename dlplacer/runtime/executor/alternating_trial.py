@@ -86,9 +86,7 @@ class AlternatingTrial:
         changed their speed by half within a second they got threads in 8 of 12 runs by first deciles (for threads that
         wait for each other one quick core is enough), in 2 by medians, in none by means.
         """
-        if not self._timed_other:
-            return None
-        return trimmed_mean(self._timed_usual), trimmed_mean(self._timed_other)
+        return self._seconds if self._timed_other else None
 
     def took(self, other: bool, seconds: float) -> None:
         """Note a whole step."""
@@ -102,8 +100,12 @@ class AlternatingTrial:
         if rules.pairs <= count == len(self._timed_other):
             timed_s = sum(self._timed_usual) + sum(self._timed_other)
             if count >= rules.most_pairs or timed_s >= rules.timed_s:
-                usual_s, other_s = trimmed_mean(self._timed_usual), trimmed_mean(self._timed_other)
+                usual_s, other_s = self._seconds
                 self.chosen = other_s < rules.share * usual_s
+
+    @property
+    def _seconds(self) -> tuple[float, float]:
+        return trimmed_mean(self._timed_usual), trimmed_mean(self._timed_other)
 
     @property
     def _timed_usual(self) -> Sequence[float]:

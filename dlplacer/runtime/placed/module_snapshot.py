@@ -56,12 +56,11 @@ class ModuleSnapshot:
         self._modules = [module for _, module in named]
         self._kinds = [*map(type, self._modules)]
         tables = tables_of(named, owners)
+        self._named_copies = [(name, copied) for name, _, copied in tables]
         # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
-        self._empty = [live for _, live, _ in tables if _is_empty(live)]
-        tables = [table for table in tables if not _is_empty(table[1])]
-        self._names = [name for name, _, _ in tables]
-        self._live = [live for _, live, _ in tables]
-        self._copies = [copied for _, _, copied in tables]
+        self._empty = [live for _, live, copied in tables if _is_empty(copied)]
+        self._live = [live for _, live, copied in tables if not _is_empty(copied)]
+        self._copies = [copied for _, _, copied in tables if not _is_empty(copied)]
         self._held = [*chain.from_iterable(map(_tensors_in, self._live, self._copies))]
         self._held_ids = _ids_at(self._held)
         self._number_readers = _readers(self._live)
@@ -117,7 +116,7 @@ class ModuleSnapshot:
         for name, traits in zip(self._full_names, self._traits, strict=True):
             if traits is not None:
                 found.update(zip((name + what for what in _TRAITS), traits, strict=True))
-        for path, table in zip(self._names, self._copies, strict=True):
+        for path, table in self._named_copies:
             entries = table.items() if isinstance(table, dict) else [("", table)]
             found.update({joined(path, str(key)): value for key, value in entries if key not in TENSOR_TABLES})
         return found
