@@ -180,7 +180,8 @@ class Predictor:
     def _profiler(self) -> StepProfiler:
         devices = list(self._devices.values())
         if not self._are_processes:
-            side_by_side = len(self._used) > 1 and not self._placed.takes_turns
+            working = self._placed.devices.keys() & set(self._plan.placement.values())
+            side_by_side = len(working) > 1 and not self._placed.takes_turns
             return PlacedProfiler(self._job, self._captured, devices, own_threads=side_by_side)
         cores = [device for device in devices if isinstance(device, CpuDevice)]
         assert len(cores) == len(devices)

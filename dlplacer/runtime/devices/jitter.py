@@ -38,16 +38,11 @@ class DelayedDevice:
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """See `RuntimeDevice.submit`; pauses before the function."""
-
-        def hesitant() -> T:
-            self._pause()
-            return work()
-
-        return self._device.submit(hesitant)
+        return self._device.submit(self._hesitant(work))
 
     def call(self, work: Callable[[], T]) -> T:
         """See `RuntimeDevice.call`; pauses before the function."""
-        return self.submit(work).result()
+        return self._device.call(self._hesitant(work))
 
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         self._pause()
@@ -57,6 +52,13 @@ class DelayedDevice:
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
+
+    def _hesitant(self, work: Callable[[], T]) -> Callable[[], T]:
+        def hesitant() -> T:
+            self._pause()
+            return work()
+
+        return hesitant
 
     def _pause(self) -> None:
         if self._chooser.random() < 0.5:

@@ -21,6 +21,8 @@ _MOST_TRIES = 64
 class Worker:
     """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
 
+    While it works on a task it holds a lock.
+
     Parameters
     ----------
     prepare
@@ -31,7 +33,8 @@ class Worker:
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
         self._closing = threading.Lock()
-        self._tasks, self._thread = _started(name, suits)
+        self._working = threading.Lock()
+        self._tasks, self._thread = _started(name, self._working, suits)
         # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
@@ -64,7 +67,9 @@ class Worker:
             self._thread.join()
 
 
-def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
+def _started(
+    name: str, working: threading.Lock, suits: Callable[[], bool]
+) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
     """The queue of a new thread and the thread: the first that suits, else the last that is tried.
 
     The others are there until it is found, as what a thread leaves behind the next one gets; none of them outlives the
@@ -74,7 +79,7 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
     try:
         while True:
             tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-            thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
+            thread = threading.Thread(target=_work, args=(tasks, working), name=name, daemon=True)
             tried.append((tasks, thread))
             thread.start()
             answer = InterruptibleFuture[bool]()
@@ -89,11 +94,12 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
                 thread.join()
 
 
-def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
+def _work(tasks: "queue.SimpleQueue[_Task]", working: threading.Lock) -> None:
     while (task := tasks.get()) is not None:
         future, work = task
         try:
-            result = work()
+            with working:
+                result = work()
         except BaseException as error:
             future.set_exception(error)
         else:

@@ -94,10 +94,11 @@ class AlternatingTrial:
             return
         rules = self._rules
         (self._other if other else self._usual).append(seconds)
-        if not other and len(self._usual) == rules.first and self.per_op_s > rules.large_op_s:
+        if not self._other and self.has_begun and self.per_op_s > rules.large_op_s:
             self.chosen = False
+        # Steps of several threads may come in any order: as many of the other way, or fewer.
         count = len(self._timed_usual)
-        if rules.pairs <= count == len(self._timed_other):
+        if self._timed_other and rules.pairs <= count >= len(self._timed_other):
             timed_s = sum(self._timed_usual) + sum(self._timed_other)
             if count >= rules.most_pairs or timed_s >= rules.timed_s:
                 usual_s, other_s = self._seconds

@@ -12,6 +12,7 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.caller_thread import ShortCalls
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.alternating_trial import AlternatingTrial
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
@@ -90,6 +91,7 @@ class Executor:
         busy = [name for name in devices if program.actions[name]]
         possible = links is None and graph_rules is None and can_take_turns(devices[name] for name in busy)
         ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
+        self._short = ShortCalls()
         self._turns = AlternatingTrial(ops, TURNS, None if possible else False)
 
     @property
@@ -144,7 +146,7 @@ class Executor:
         try:
             if len(tasks) == 1:
                 for name, task in tasks.items():
-                    self._devices[name].call(task)
+                    self._short.call(self._devices[name], task)
                     started += 1
             else:
                 # Two programs at once must queue in the same order on all devices, or they wait for each other.

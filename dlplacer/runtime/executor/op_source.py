@@ -11,7 +11,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.function_source import FunctionSource
 from dlplacer.runtime.executor.native_kernels import native
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.random_state import drawn_with
+from dlplacer.runtime.executor.random_state import generator_lock, generator_of, seed_for
 
 
 def write_op(
@@ -37,22 +37,38 @@ def write_op(
         # In front of the block, so that its values are there however it ends.
         for name in code.reads:
             source.read(name)
-        source.line(
-            f"with {source.bound(drawn_with)}(inputs.seed, inputs.step, "
-            f"{source.bound(op)}, {source.bound(device.torch_device)}):"
-        )
-        source.indent(1)
+        _begin_draw(source, op, device.torch_device)
     _write_role(source, code, updater)
     for instruction in code.instructions:
         source.write(instruction.result, _call(source, instruction, device))
     if code.random:
-        source.indent(-1)
+        _end_draw(source)
     # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as freed.
     for result in dict.fromkeys(code.results):
         if result not in wanted:
             source.free(result)
     for mark in sorted(wanted.difference(code.results)):
         source.write(mark, "None")
+
+
+def _begin_draw(source: FunctionSource, op: str, device: torch.device) -> None:
+    """As `drawn_with`, written out: a context manager in Python that a Ctrl-C interrupts would keep the lock."""
+    here = source.bound(device)
+    source.line(f"with {source.bound(generator_lock)}({here}):")
+    source.indent(1)
+    source.line(f"generator = {source.bound(generator_of)}({here})")
+    source.line("generator_state = generator.get_state()")
+    source.line("try:")
+    source.indent(1)
+    source.line(f"{source.bound(seed_for)}(generator, inputs.seed, inputs.step, {source.bound(op)})")
+
+
+def _end_draw(source: FunctionSource) -> None:
+    source.indent(-1)
+    source.line("finally:")
+    source.indent(1)
+    source.line("generator.set_state(generator_state)")
+    source.indent(-2)
 
 
 def _write_role(source: FunctionSource, code: OpCode, updater: Updater) -> None:

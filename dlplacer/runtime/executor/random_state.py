@@ -31,17 +31,26 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
+def generator_of(device: torch.device) -> torch.Generator:
+    """Torch's default generator of a device."""
+    return kind_of(device).generator(device.index or 0)
+
+
+def seed_for(generator: torch.Generator, seed: int, step: int, op: str) -> None:
+    """Seed a generator for one op."""
+    # Not hash(): it is salted per process, and ranks must draw the same numbers.
+    digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
+    generator.manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
+
+
 @contextlib.contextmanager
 def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[None]:
     """Seed torch's default generator of a device for one op, and give it back as it was."""
-    # Not hash(): it is salted per process, and ranks must draw the same numbers.
-    digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
-    number = int.from_bytes(digest[:8], "little") % 2**63
     with generator_lock(device):
-        generator = kind_of(device).generator(device.index or 0)
+        generator = generator_of(device)
         state = generator.get_state()
         try:
-            generator.manual_seed(number)
+            seed_for(generator, seed, step, op)
             yield
         finally:
             generator.set_state(state)

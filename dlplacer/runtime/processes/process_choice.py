@@ -80,8 +80,10 @@ class ProcessTrial:
         """Note a whole step."""
         if self.choice.used is not None:
             return
-        trial = self._trial
+        before, trial = self.choice, self._trial
         trial.took(processes, seconds)
+        if self.choice is not before:  # another thread has decided
+            return
         if trial.chosen is None:
             if trial.has_begun:
                 self.choice = ProcessChoice("auto", None, "steps with threads and with processes take turns")

@@ -5,6 +5,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.caller_thread import call_on_core, own_modes
+from dlplacer.runtime.devices.caller_thread import call_on_core, has_plain_modes
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import Executor, StepState
@@ -84,12 +85,13 @@ class ForkedStep:
         words = FIRST_DONE + WORDS_EACH * len(self._away)
         bound = made.same_every_step(inputs)
         homes = SharedHomes(filter(made.tensors.holds, bound.values()))
-        self._slots = ProgramSlots.of(made.graph, made.executable, made.programs, self._away, words, homes)
+        self._here = here = made.devices[self._first]
+        slots = partial(ProgramSlots.of, made.graph, made.executable, made.programs, self._away, words, homes)
+        # Made in none of the caller's modes: tensors of inference mode could never be written to outside of it.
+        self._slots = slots() if has_plain_modes() else here.submit(slots).result()
         self._homes = {op: _home(tensor) for op, tensor in bound.items()}
         self._blocks = made.tensors.blocks_of(bound.values()) or []
         shared = StepPrograms(made.graph, made.executable, made.programs, made.updater, bound, self._slots)
-        here = made.devices[self._first]
-        self._core = here.core
         self.group = DeviceProcesses(shared, here, self._first, {name: made.devices[name] for name in self._away})
         self._links = SharedLinks(self._slots.crossing, self.group.watch, self.group.fail)
         # The caller's thread runs the first device's part itself: two threads would wake each other twice a program.
@@ -128,7 +130,16 @@ class ForkedStep:
             If an op fails, with its op, module and device, or a worker is gone.
         """
         with self._lock:
-            call_on_core(self._core, lambda: self._run(number, state))
+            if has_plain_modes():
+                call_on_core(self._here.core, lambda: self._run(number, state))
+                return
+            try:
+                self._here.submit(lambda: self._run(number, state)).result()
+            except Exception:
+                raise
+            except BaseException:
+                self.group.close()
+                raise
 
     def _run(self, number: int, state: ProcessState) -> None:
         group = self.group
@@ -245,8 +256,7 @@ class StepProcesses:
 
     def start(self, inputs: StepInputs, record: bool) -> ProcessState:
         """The state with which a step begins; forks the workers if there are none."""
-        # Workers begin with the modes in which they are forked, and what they share is made in these.
-        with self._forking, own_modes():
+        with self._forking:
             if self._forked is None or self._forked.group.closed:
                 self._forked = ForkedStep(self._made, inputs)
             return self._forked.start(inputs, record)

@@ -1,9 +1,12 @@
 """Ops on the thread of who waits for them: on its core, in the modes of a device, and nothing is left behind."""
 
 import os
+import signal
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from functools import partial
 
 import pytest
 import torch
@@ -11,12 +14,13 @@ from runtime.processes.small_jobs import LABELS, ROWS, branches_on_one, placed_b
 from runtime.random_plans import needs_two_cores
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dlplacer as dp
 from dlplacer.core.errors import InputError
 from dlplacer.measure.selftest.random_plan import random_plan
 from dlplacer.runtime.devices import caller_thread
-from dlplacer.runtime.devices.caller_thread import call_on_core
+from dlplacer.runtime.devices.caller_thread import SHORT_S, ShortCalls, call_on_core
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -37,12 +41,70 @@ def state() -> tuple[object, ...]:
     return (*modes, torch.get_num_threads(), os.sched_getaffinity(0))
 
 
+def caller_of(core: CpuDevice) -> str:
+    """Name of the thread that does what the calling thread waits for."""
+    return core.call(lambda: threading.current_thread().name)
+
+
 def test_the_main_thread_does_itself_what_it_waits_for(core: CpuDevice) -> None:
-    with torch.no_grad():
-        before = state()
-        found = core.call(lambda: (threading.current_thread(), state()))
-        assert state() == before
-    assert found == (threading.main_thread(), (False, True, False, 1, {core.core}))
+    before = state()
+    assert core.call(lambda: (threading.current_thread(), state()[3:])) == (threading.main_thread(), (1, {core.core}))
+    assert state() == before
+
+
+class Dispatched(TorchDispatchMode):
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        return call(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [torch.inference_mode, partial(torch.autocast, "cpu", torch.bfloat16), partial(torch.device, "cpu"), Dispatched],
+)
+def test_a_device_does_itself_what_the_modes_of_its_caller_would_change(
+    core: CpuDevice, mode: Callable[[], AbstractContextManager[object]]
+) -> None:
+    with mode():
+        assert caller_of(core) == "cpu:0"
+    assert caller_of(core) == "MainThread"
+
+
+def test_threads_have_a_device_in_turn(core: CpuDevice) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    other = core.submit(lambda: (begun.set(), may_end.wait(10)))
+    begun.wait()
+    later = threading.Timer(0.05, may_end.set)
+    later.start()
+    # The device is at work for somebody else: what is called now comes after that, on the device's thread.
+    assert core.call(lambda: (threading.current_thread().name, may_end.is_set())) == ("cpu:0", True)
+    assert other.result()
+    assert caller_of(core) == "MainThread"
+
+
+def test_what_takes_long_runs_on_the_thread_of_the_device(core: CpuDevice) -> None:
+    calls, pause_s = ShortCalls(), [0.0]
+
+    def work() -> str:
+        time.sleep(pause_s[0])
+        return threading.current_thread().name
+
+    # The first call may take long; then it is as the last one was.
+    assert [calls.call(core, work) for _ in range(2)] == ["cpu:0", "MainThread"]
+    pause_s[0] = 1.5 * SHORT_S
+    assert [calls.call(core, work) for _ in range(2)] == ["MainThread", "cpu:0"]
+
+
+def test_a_ctrl_c_waits_for_the_end_of_what_is_short(core: CpuDevice) -> None:
+    before, done = state(), []
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        core.call(work)
+    assert done
+    assert state() == before
 
 
 def test_another_thread_leaves_it_to_the_device(core: CpuDevice) -> None:
@@ -60,16 +122,12 @@ def test_a_closed_device_does_nothing() -> None:
         device.call(lambda: None)
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_fails_leaves_the_thread_as_it_was(core: CpuDevice, error: type[BaseException]) -> None:
-    def fail() -> None:
-        raise error
-
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        before = state()
-        with pytest.raises(error):
-            core.call(fail)
-        assert state() == before
+def test_what_fails_leaves_the_thread_as_it_was(core: CpuDevice) -> None:
+    before = state()
+    with pytest.raises(ZeroDivisionError):
+        core.call(lambda: 1 // 0)
+    assert state() == before
+    assert caller_of(core) == "MainThread"
 
 
 def test_a_system_that_keeps_no_thread_on_a_core_runs_it_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +145,9 @@ def test_the_modes_of_the_caller_are_not_those_of_a_step(processes: str, devices
         module.eval()
         with torch.inference_mode():
             in_inference_mode = module(ROWS)
+        with torch.device("cpu"):
+            for _ in range(2):
+                assert torch.equal(in_inference_mode, module(ROWS))
         with torch.no_grad():
             without_gradients = module(ROWS)
         assert torch.equal(in_inference_mode, without_gradients)
