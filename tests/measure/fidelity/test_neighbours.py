@@ -35,15 +35,16 @@ def test_steps_alone_and_beside_neighbours() -> None:
 def test_steps_run_on_the_calling_thread_and_on_their_core(monkeypatch: pytest.MonkeyPatch) -> None:
     job, cores, before = build("branches"), [CpuDevice(0), CpuDevice(1)], os.sched_getaffinity(0)
     seen: list[tuple[int, set[int]]] = []
-    for name in ("submit", "call"):
 
-        def spied(
-            device: InlineDevice, work: Callable[[], Any], do: Callable[..., Any] = getattr(InlineDevice, name)
-        ) -> Any:
+    def spied(do: Callable[[InlineDevice, Any], Any]) -> Callable[[InlineDevice, Any], Any]:
+        def spying(device: InlineDevice, work: Callable[[], Any]) -> Any:
             seen.append((threading.get_ident(), os.sched_getaffinity(0)))
             return do(device, work)
 
-        monkeypatch.setattr(InlineDevice, name, spied)
+        return spying
+
+    for name in ("submit", "call"):
+        monkeypatch.setattr(InlineDevice, name, spied(getattr(InlineDevice, name)))
     try:
         profiler = CallerProfiler(job, capture_job(job, default_rewrites()), cores)
         profiler.plain_steps([1])
