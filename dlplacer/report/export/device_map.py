@@ -43,7 +43,7 @@ def device_map(
         for module, spread in spread_modules(plan).items():
             raise MismatchError(
                 f"module {module!r} is spread over {', '.join(spread)}, which no device map can say; use the rule "
-                "'majority', or hold its ops together with dp.solve(…, colocate='module')"
+                f"'majority', or plan again with its ops held together: --colocate '{module}*'"
             )
     names = _names(plan) if devices is None else devices
     missing = [device.id for device in plan.topology.devices if device.id not in names]
@@ -67,15 +67,14 @@ def spread_modules(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 def overfull_devices(plan: Plan) -> tuple[str, ...]:
     """A line for each device whose memory the map's parameters and buffers exceed, where the plan's do not."""
-    stored, homes, first = _stored(plan), _homes(plan), plan.graph.capture or {}
-    ties = first.get("ties", {})
+    homes = _homes(plan)
     held: Counter[str] = Counter()
-    for tensor, (_, size) in stored.items():
-        if tensor not in ties or ties[tensor] not in stored:
-            held[homes[tensor]] += size
+    for op in plan.graph.ops:
+        if op.id in homes:
+            held[homes[op.id]] += op.weight_bytes
     return tuple(
         f"the map puts {format_bytes(held[device.id])} of parameters and buffers on {device.id}, which has "
-        f"{format_bytes(device.memory_bytes)}; hold modules together in the plan, or use more devices"
+        f"{format_bytes(device.memory_bytes)}; plan again with its modules held together (--colocate)"
         for device in plan.topology.devices
         if device.memory_bytes is not None and held[device.id] > device.memory_bytes
     )
