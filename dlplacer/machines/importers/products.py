@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from dlplacer.core.errors import InputError
@@ -11,45 +10,12 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, is_core
 from dlplacer.machines.costs.roofline import assumed_overheads
+from dlplacer.machines.costs.type_names import MEMORY, known_type, unknown_type
 
 UNTYPED = Device("any").type
 """The type of a device that was given none."""
 
-_MEMORY = re.compile(r"(\d{1,3}) ?(?:gb|gib)")
-_MARKETING = frozenset(
-    ("nvidia", "tesla", "quadro", "geforce", "amd", "radeon", "instinct", "apple", "blackwell", "generation")
-    + ("workstation", "edition", "graphics", "gpu")
-)
-_FORMS = re.compile(r"sxm\d?|pcie|hbm\d?e?|gddr\d?x?|nvl|oam|\d{1,3}gi?b")
-_ALIASES = {"mi250xmi250": "MI250X"}
 _ASSIGNMENT = re.compile(r"([^=]+)=([^=,]+)(?:,|$)")
-
-
-def _normal(name: str) -> str:
-    return "".join(re.findall(r"[a-z0-9]+", name.lower()))
-
-
-_BY_NAME: Mapping[str, str] = (
-    _ALIASES
-    | {_normal(kind).removeprefix("rtx"): kind for kind in DEVICE_TABLE if kind.startswith("RTX")}
-    | {"rtx" + _normal(kind): kind for kind in ("A4000", "A5000", "A6000")}
-    | {_normal(kind): kind for kind in DEVICE_TABLE}
-)
-"""Spelling without case, gaps and hyphens → type."""
-
-
-def known_type(name: str) -> str | None:
-    """The type of the device table that a type or product name means exactly; None if it means none.
-
-    Case, gaps, hyphens and the vendor's words do not count; form factor and memory do if the table tells them apart:
-    ``Tesla V100-SXM2-16GB`` → ``V100``, ``A100-PCIE-40GB`` → ``A100-40GB``, ``rtx 3060`` → ``RTX3060``.
-    """
-    words = [word for word in re.findall(r"[a-z0-9.+]+", name.lower()) if word not in _MARKETING]
-    without_form = [word for word in words if not _FORMS.fullmatch(word) or _MEMORY.fullmatch(word)]
-    without_memory = [word for word in words if not _MEMORY.fullmatch(word)]
-    bare = [word for word in without_form if not _MEMORY.fullmatch(word)]
-    spellings = ("".join(some) for some in (words, without_form, without_memory, bare))
-    return next((_BY_NAME[spelling] for spelling in spellings if spelling in _BY_NAME), None)
 
 
 def type_of_name(name: str) -> str:
@@ -70,7 +36,7 @@ def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, m
     entry = DEVICE_TABLE.get(kind)
     if entry is None:
         return Device(device_id, kind, memory_bytes, meta=meta)
-    told = _MEMORY.search(name.lower().replace("-", " "))
+    told = MEMORY.search(name.lower().replace("-", " "))
     if memory_bytes is None:
         memory_bytes = entry.memory_bytes if told is None else int(told[1]) * 2**30
     return Device(device_id, kind, memory_bytes, entry.flops_per_s, entry.memory_bytes_per_s, meta)
@@ -149,30 +115,13 @@ def _required_for_all(text: str) -> str:
 
 
 def _required(name: str) -> str:
-    """The name, if it means a type of the device table.
-
-    Its memory is part of it, as in V100-32GB.
-    """
+    """The name, of whose memory figure the device takes note, if it means a type of GPU."""
     if known_type(name) in (None, CORE):
         raise InputError(
-            f"device type {name.strip()!r} is not in the device table; {_suggestion(name)}. Or leave the type out, and "
-            "write memory_bytes, flops_per_s and memory_bytes_per_s into the topology file"
+            f"{unknown_type(name)}. Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "
+            "into the topology file"
         )
     return name.strip()
-
-
-def _suggestion(name: str) -> str:
-    alike = str.maketrans("oil", "011")
-    spellings = {spelling.translate(alike): kind for spelling, kind in _BY_NAME.items() if kind != CORE}
-    words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MARKETING]
-    close = get_close_matches("".join(words).translate(alike), spellings, n=6, cutoff=0.6)
-    found = list(dict.fromkeys(spellings[spelling] for spelling in close))[:3]
-    return f"did you mean {' or '.join(found)}?" if found else f"it has {', '.join(gpu_types())}"
-
-
-def gpu_types() -> list[str]:
-    """The types of the device table but for the cores of a host."""
-    return [kind for kind in DEVICE_TABLE if kind != CORE]
 
 
 def with_types(topology: Topology, types: GivenTypes) -> Topology:

@@ -60,7 +60,7 @@ def test_on_a_switch_every_collective_is_its_closed_form(count: int) -> None:
 
 @pytest.mark.parametrize(("kind", "all_reduces"), [("V100", ["ring", "tree"]), ("cpu-core", ["ring"])])
 def test_only_what_the_library_of_the_devices_has_is_offered(kind: str, all_reduces: list[str]) -> None:
-    """NCCL has rings and trees, gloo's process group the ring; neither halves and doubles."""
+    """NCCL has rings and trees, gloo's process group the ring."""
     devices = tuple(Device(name, kind) for name in "abcd")
     topology = Topology(devices, (), tuple(Link(a.id, b.id, RATE) for a in devices for b in devices if a.id < b.id))
     found = costs_on(topology).algorithms
