@@ -9,7 +9,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, is_core
-from dlplacer.machines.costs.roofline import assumed_overheads
+from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
 from dlplacer.machines.costs.type_names import MEMORY, known_type, unknown_type
 
 UNTYPED = Device("any").type
@@ -148,7 +148,7 @@ def import_notes(topology: Topology, device_type: str | None) -> tuple[str, ...]
     """Lines for whoever imports a machine: its assumptions if no type was given, and `unlimited_gpus`."""
     assumed = topology.meta.get("assumed", {}) if device_type is None else {}
     told = "; ".join(f"{key}: {text}" for key, text in assumed.items() if key != "socket")
-    unlimited = unlimited_gpus(topology)
+    unlimited = unlimited_gpus(topology, imported=True)
     notes = [f"no type was given, so this is assumed: {told}; give the right type with --type"] if told else []
     return (*notes, *([] if unlimited is None else [unlimited]))
 
@@ -159,12 +159,15 @@ def notes_on(topology: Topology) -> tuple[str, ...]:
     return (*([] if unlimited is None else [unlimited]), *assumed_overheads(topology))
 
 
-def unlimited_gpus(topology: Topology) -> str | None:
-    """A line on GPUs whose memory a topology leaves unlimited; None if there are none."""
+def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:
+    """A line on GPUs whose memory a topology leaves unlimited; None if there are none.
+
+    A device without rates counts only if it was imported, hence real: it may be one of an example.
+    """
     found = [
         device
         for device in topology.devices
-        if device.memory_bytes is None and not is_core(device) and device.type != UNTYPED
+        if device.memory_bytes is None and not is_core(device) and (imported or rates_of(device) is not None)
     ]
     if not found:
         return None

@@ -343,7 +343,7 @@ def test_files_of_powershell_are_read(tmp_path: Path, encoding: str, text: str) 
 
 
 def test_unlimited_memory_of_a_gpu_is_told(imported) -> None:
-    note = unlimited_gpus(imported(DGX1))
+    note = unlimited_gpus(imported(DGX1), imported=True)
     assert note is not None
     assert "leaves the memory of gpu0, gpu1, gpu2, gpu3, … (type gpu) unlimited" in note
     known = Topology((Device("g", "L4"), Device("c", "cpu-core"), Device("d")), name="box")
