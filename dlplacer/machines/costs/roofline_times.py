@@ -46,7 +46,7 @@ def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
     kind = known_type(device_type)
     rates = None if kind is None else rates_of_type(kind)
     if kind is None or rates is None:
-        raise InputError(f"{unknown_type(device_type)}. Or profile the model on such a device")
+        raise InputError(f"{unknown_type(device_type)} Or profile the model on such a device")
     return _with_ops(graph, tuple(_with_missing(op, {kind: rates}) for op in graph.ops))
 
 

@@ -50,5 +50,5 @@ def unknown_type(name: str) -> str:
     words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MARKETING]
     close = get_close_matches("".join(words).translate(alike), spellings, n=6, cutoff=0.6)
     found = list(dict.fromkeys(spellings[spelling] for spelling in close))[:3]
-    told = f"did you mean {' or '.join(found)}?" if found else f"it has {', '.join(DEVICE_TABLE)}"
+    told = f"did you mean {' or '.join(found)}?" if found else f"it has {', '.join(DEVICE_TABLE)}."
     return f"device type {name.strip()!r} is not in the device table; {told}"

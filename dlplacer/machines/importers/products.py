@@ -118,7 +118,7 @@ def _required(name: str) -> str:
     """The name, of whose memory figure the device takes note, if it means a type of GPU."""
     if known_type(name) in (None, CORE):
         raise InputError(
-            f"{unknown_type(name)}. Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "
+            f"{unknown_type(name)} Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "
             "into the topology file"
         )
     return name.strip()
