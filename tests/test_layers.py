@@ -92,7 +92,7 @@ ONLY_HERE = {
     "numba": ("data_parallel/ternary/", "solvers/local_search/"),
     "triton": ("data_parallel/ternary/",),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
-    "onnxruntime": ("runtime/onnx/",),
+    "onnxruntime": ("runtime/onnx/", "frontend/onnx/contrib_shapes.py"),
     "pynvml": ("machines/importers/",),
     "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),

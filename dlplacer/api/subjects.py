@@ -87,12 +87,11 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
 
 
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
-    """As `topology_of`, for a machine to plan for: warns where the memory of GPUs is unlimited."""
-    from dlplacer.machines.importers.products import unlimited_gpus
+    """As `topology_of`, for a machine to plan for: warns of unlimited memory and assumed overheads."""
+    from dlplacer.machines.importers.products import notes_on
 
     topology = topology_of(value, name)
-    note = unlimited_gpus(topology)
-    if note is not None:
+    for note in notes_on(topology):
         warnings.warn(note, stacklevel=3)
     return topology
 

@@ -87,8 +87,8 @@ def _devices() -> list[dict[str, Any]]:
         for number, device in enumerate(machine.devices)
     ]
     for name, known in DEVICE_TABLE.items():
-        rate = known.flops_per_s[FLOAT32].value / 1e12
-        memory = format_bytes_per_s(known.memory_bytes_per_s.value)
+        rate = known.flops_per_s[FLOAT32] / 1e12
+        memory = format_bytes_per_s(known.memory_bytes_per_s)
         rows.append({"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"})
     return rows
 

@@ -84,11 +84,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _write_device_map(arguments: argparse.Namespace, plan: Plan) -> None:
     from dlplacer.files import write_json
-    from dlplacer.report.export.device_map import device_map, spread_modules
+    from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
 
     write_json(arguments.device_map, device_map(plan, rule=arguments.device_map_rule or "majority"))
     spread = spread_modules(plan)
-    if spread:
-        print(
-            f"dlplacer: {len(spread)} modules are spread over devices in the plan; the map names one", file=sys.stderr
-        )
+    notes = [f"{len(spread)} modules are spread over devices in the plan; the map names one"] if spread else []
+    for note in (*notes, *overfull_devices(plan)):
+        print(f"dlplacer: {note}", file=sys.stderr)

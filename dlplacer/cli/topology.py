@@ -9,7 +9,6 @@ from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.tables import new_table, print_table
-from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -31,14 +30,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("topology", metavar="T", help="a topology file, or the name of one that ships")
     add_picture_options(show, "topology")
     imported = actions.add_parser(
-        "import", help="nvidia-smi topo -m text, NCCL topology XML, or networkx node-link JSON"
+        "import", help="nvidia-smi topo -m text, topology XML of NCCL or RCCL, or networkx node-link JSON"
     )
     imported.add_argument("file", metavar="FILE", type=Path, help="what the other tool wrote")
     imported.add_argument(
         "--type",
         metavar="TYPE",
-        help=f"device type, whose memory and rates the device table has: {', '.join(_types())}; with the memory where "
-        "there are several, as V100-32GB",
+        help="type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; "
+        "of several types, as 0-2=RTX3090,3=RTX3060",
     )
     for action in (detect, imported):
         action.add_argument("-o", "--output", metavar="T", type=output_file, help="topology file to write")
@@ -94,22 +93,12 @@ def _show(arguments: argparse.Namespace) -> Topology:
 
 def _import(arguments: argparse.Namespace) -> Topology:
     from dlplacer.machines.importers.any_format import import_topology
-    from dlplacer.machines.importers.products import unlimited_gpus
+    from dlplacer.machines.importers.products import import_notes
 
-    if arguments.type is not None and not arguments.type.strip():
-        raise InputError(f"--type is empty; write the type of the devices: {', '.join(_types())}")
     topology = import_topology(arguments.file, arguments.type)
-    note = unlimited_gpus(topology)
-    if note is not None:
+    for note in import_notes(topology, arguments.type):
         print(f"dlplacer: {note}", file=sys.stderr)
     return topology
-
-
-def _types() -> list[str]:
-    """The types of GPUs that the device table has."""
-    from dlplacer.machines.costs.device_table import DEVICE_TABLE
-
-    return [kind for kind in DEVICE_TABLE if not kind.startswith("cpu")]
 
 
 _ACTIONS = {"detect": _detect, "show": _show, "import": _import}

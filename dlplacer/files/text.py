@@ -16,8 +16,25 @@ from dlplacer.files.misleading_texts import misleading_texts
 _MAX_DEPTH = 100
 
 
+def read_text(path: Path, most_bytes: int | None = None) -> str:
+    """The text in a file, of UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds more than `most_bytes`.
+    FileFormatError
+        If it is no such text.
+    """
+    content = read_bytes(path, most_bytes)
+    try:
+        return content.decode(json.detect_encoding(content))
+    except UnicodeDecodeError as error:
+        raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text; save the file as UTF-8"]) from error
+
+
 def read_json(path: Path) -> Any:
-    """The JSON value in a UTF-8 file.
+    """The JSON value in a file.
 
     Raises
     ------
@@ -42,10 +59,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
     FileFormatError
         If it is no JSON.
     """
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileFormatError(str(path), [f"byte {error.start}: not UTF-8 text; save the file as UTF-8"]) from error
+    text = read_text(path)
     if not text.strip():
         raise FileFormatError(str(path), ["line 1: the file is empty; it must hold a JSON object"])
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ceil_log2, floor_power_of_two
+from dlplacer.machines.costs.collectives import ceil_log2
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")
 
@@ -114,4 +114,4 @@ def most_parts(weight_bytes: int, data_bytes: int, fast_memory_bytes: int, power
             f"one copy of weights and data needs {weight_bytes + data_bytes} bytes; fast memory has "
             f"{fast_memory_bytes}: shrink the data copy or the model"
         )
-    return floor_power_of_two(fitting) if power_of_two else fitting
+    return 1 << (fitting.bit_length() - 1) if power_of_two else fitting

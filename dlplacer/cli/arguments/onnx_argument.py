@@ -63,7 +63,7 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
     for device in arguments.device.split(","):
         if not _CORE.fullmatch(device.strip()):
             raise InputError(f"device {device!r}: ONNX files are timed on CPU cores here; write cpu:0")
-    file = read_onnx(arguments.model, _dims(arguments.dim))
+    file = read_onnx(arguments.model, _dims(arguments.dim), with_weights=True)
     graph = graph_of_onnx(arguments)
     with progress("profiling"):
         times = profile_onnx(file, graph, arguments.steps, arguments.warmup)
@@ -84,7 +84,7 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     path = Path(arguments.model or described["entry"])
     cores = _cores(arguments.devices, [device.id for device in plan.topology.devices])
     with progress("running"):
-        report = run_onnx(read_onnx(path, bound), plan, arguments.steps, arguments.warmup, cores)
+        report = run_onnx(read_onnx(path, bound, with_weights=True), plan, arguments.steps, arguments.warmup, cores)
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0

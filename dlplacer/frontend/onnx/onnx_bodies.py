@@ -158,5 +158,7 @@ def _numbers(graph: Any) -> Iterator[tuple[str, int]]:
             for inner in (entry.g, *entry.graphs):
                 yield from _numbers(inner)
     for name, tensor in held:
-        if tensor is not None and tensor.data_type == onnx.TensorProto.INT64 and prod(tensor.dims) == 1:
+        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        if tensor.data_type == onnx.TensorProto.INT64 and prod(tensor.dims) == 1:
             yield name, int(numpy_helper.to_array(tensor).reshape(()))

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from dlplacer.files.disk import read_bytes
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""
 _PROTO_LIMIT_BYTES = 2**31 - 1
-_TOO_LARGE = (
-    "holds more than the 2 GiB that onnx handles, external data included: export it in parts or a smaller dtype"
-)
+SHAPE_ELEMENTS = 2**13
+"""Tensors of as many elements may decide shapes; larger ones are weights, of which plans need the shape alone."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class OnnxFile:
     Attributes
     ----------
     model
-        The ModelProto; node names are unique, input shapes fixed.
+        The ModelProto; node names are unique, input shapes fixed. Its external data may be left in its files.
     path, sha256
         Where it comes from, and the hash of the file's bytes.
     dims
@@ -41,20 +41,24 @@ class OnnxFile:
     dims: Mapping[str, int]
 
 
-def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFile:
+def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
     """The model in a file.
 
     Parameters
     ----------
     dims
         Values of the symbolic axes of its inputs, by their names (``batch``) or by place (``input:0``).
+    with_weights
+        Read the tensors that lie in other files, to run the model. To plan it, shapes suffice: such files may be of any
+        size, or missing.
 
     Raises
     ------
     InputError
         If the file cannot be read, an axis stays unbound, or a binding fits none.
     FileFormatError
-        If it is no valid ONNX model, or data outside its folder is referred to.
+        If it is no valid ONNX model, or refers to data outside its folder; with weights, if they are missing or
+        exceed the 2 GiB that onnx handles.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -63,8 +67,8 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None) -> OnnxFi
     except (DecodeError, ValueError, RuntimeError) as error:
         raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)
-    _load_external(model, where)
-    _require_size(model, where)
+    _read_external(model, where, with_weights)
+    _require_graph(model, where)
     model = _with_output_shapes(model, where)
     _require_valid(model, where)
     model = _with_supported_opset(model, where)
@@ -79,35 +83,42 @@ def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in held]
 
 
-def _load_external(model: Any, where: Path) -> None:
-    """Read tensors kept in other files, after making sure that these lie in the model's folder."""
+def _read_external(model: Any, where: Path, with_weights: bool) -> None:
+    """Make sure that tensors in other files lie in the model's folder; read all of them, or small ones if there."""
     from onnx.external_data_helper import load_external_data_for_tensor
 
     folder = where.resolve().parent
-    total = model.ByteSize()
-    for tensor in _tensors(model.graph, *model.functions):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
+    wanted: list[tuple[Any, Path]] = []
+    for tensor in _external(model):
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         target = (folder / location).resolve()
         if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
             raise FileFormatError(
                 str(where), [f"tensor {tensor.name!r} lies in {location!r}, outside the folder of the file: not read"]
             )
-        if not target.is_file():
+        if with_weights and not target.is_file():
             raise FileFormatError(str(where), [f"tensor {tensor.name!r} lies in {location!r}, which is not there"])
-        try:
-            # Asked first: files of language models fill more memory than there is.
-            total += _length(tensor, target)
-            if total > _PROTO_LIMIT_BYTES:
-                raise FileFormatError(str(where), [_TOO_LARGE])
+        if with_weights or (prod(tensor.dims) <= SHAPE_ELEMENTS and target.is_file()):
+            wanted.append((tensor, target))
+    try:
+        # Asked first: files of language models fill more memory than there is.
+        if model.ByteSize() + sum(_length(tensor, target) for tensor, target in wanted) > _PROTO_LIMIT_BYTES:
+            told = "its weights exceed the 2 GiB with which onnx runs it; plan it, or export it in parts"
+            raise FileFormatError(str(where), [told])
+        for tensor, _ in wanted:
             load_external_data_for_tensor(tensor, str(folder))
-        except FileFormatError:
-            raise
-        except Exception as error:
-            raise FileFormatError(str(where), [f"external data: {first_line(error)}"]) from error
-        tensor.data_location = onnx.TensorProto.DEFAULT
-        del tensor.external_data[:]
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
+    except FileFormatError:
+        raise
+    except Exception as error:
+        raise FileFormatError(str(where), [f"external data: {first_line(error)}"]) from error
+
+
+def _external(model: Any) -> list[Any]:
+    """The tensors of a model that lie in other files."""
+    tensors = _tensors(model.graph, *model.functions)
+    return [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def _tensors(*graphs: Any) -> Iterator[onnx.TensorProto]:
@@ -140,11 +151,9 @@ def _length(tensor: onnx.TensorProto, target: Path) -> int:
     return told.get("length") or target.stat().st_size - told.get("offset", 0)
 
 
-def _require_size(model: Any, where: Path) -> None:
+def _require_graph(model: Any, where: Path) -> None:
     if not model.graph.node and not model.graph.output:
         raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
-    if model.ByteSize() > _PROTO_LIMIT_BYTES:
-        raise FileFormatError(str(where), [_TOO_LARGE])
 
 
 def _with_output_shapes(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
@@ -172,11 +181,24 @@ def _require_valid(model: Any, where: Path) -> None:
         name = model.graph.sparse_initializer[0].values.name
         raise FileFormatError(str(where), [f"initializer {name!r} is sparse, which no plan can place; store it dense"])
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_without_external(model))
     except (onnx.checker.ValidationError, ValueError) as error:
         # Behind the message stands the whole graph.
         told = " ".join(str(error).partition("==> Context")[0].split())
         raise FileFormatError(str(where), [told or type(error).__name__]) from error
+
+
+def _without_external(model: Any) -> Any:
+    """The model, or a copy in which tensors of other files are empty: the checker would look for these files."""
+    if not _external(model):
+        return model
+    copy: Any = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in _external(copy):
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+        tensor.dims[:] = [0]
+    return copy
 
 
 def _with_supported_opset(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ import onnx
 
 from dlplacer.core.errors import FileFormatError, first_line
 from dlplacer.core.op import TensorSpec
+from dlplacer.frontend.onnx.contrib_shapes import MICROSOFT, can_infer, with_contrib_shapes
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 
 _RANDOM = frozenset(
@@ -47,8 +48,12 @@ def values_of(file: OnnxFile) -> Values:
     FileFormatError
         If types contradict each other, or a shape depends on the data; names the value and the op that makes it.
     """
+    known = {*_STANDARD_DOMAINS, *(function.domain for function in file.model.functions)}
     try:
         inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True)
+        if any(node.domain == MICROSOFT for node in file.model.graph.node):
+            inferred = with_contrib_shapes(inferred)
+            inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=True, data_prop=True)
     except Exception as error:
         raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
     graph: Any = inferred.graph
@@ -64,7 +69,6 @@ def values_of(file: OnnxFile) -> Values:
     needed = {name for node in file.model.graph.node for name in reads(node)}
     needed.update(value.name for value in file.model.graph.output)
     types = {value.name: value.type.WhichOneof("value") for value in (*graph.input, *graph.value_info, *graph.output)}
-    known = {*_STANDARD_DOMAINS, *(function.domain for function in file.model.functions)}
     missing = [
         f"{value.name!r}, an input, {_unplaceable(types.get(value.name))}"
         for value in data_inputs(file.model)
@@ -96,7 +100,8 @@ def _unplaceable(kind: str | None, known: Container[str] = (), domain: str | Non
     if kind not in (None, "tensor_type"):
         return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
     if domain is not None and domain not in known:
-        return f"has no known shape: onnx does not know the ops of domain {domain!r}; give its shape in value_info"
+        way = "" if domain != MICROSOFT or can_infer() else "install onnxruntime, which infers it, or "
+        return f"has no known shape: onnx does not know the ops of domain {domain!r}; {way}give its shape in value_info"
     return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
 

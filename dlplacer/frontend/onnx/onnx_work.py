@@ -8,6 +8,7 @@ import onnx
 from onnx import NodeProto
 
 from dlplacer.core.op import TensorSpec
+from dlplacer.frontend.onnx.contrib_shapes import MICROSOFT
 
 _VIEWS = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 _READ_IN_PART = frozenset(("Gather", "GatherElements", "GatherND", "Slice"))
@@ -37,7 +38,8 @@ def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
     inputs, outputs
         In the node's order; None for an optional one that is left out.
     """
-    count = _FLOPS.get(node.op_type) if is_standard(node) else None
+    table = _FLOPS if is_standard(node) else _CONTRIB_FLOPS if node.domain == MICROSOFT else {}
+    count = table.get(node.op_type)
     return 0.0 if count is None else float(count(node, inputs, outputs))
 
 
@@ -127,6 +129,44 @@ def _attention(node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
     return 2.0 * batch * heads * queries * keys * (width + value_width)
 
 
+def _nbits(node: NodeProto, _inputs: Specs, outputs: Specs) -> float:
+    """The product with the unpacked weight; unpacking it is memory traffic, and counted as such."""
+    return 2.0 * _size(outputs[0]) * int(attribute(node, "K", 0))
+
+
+def _fused_matmul(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    left = inputs[0]
+    if left is None or not left.shape:
+        return 0.0
+    return 2.0 * _size(outputs[0]) * left.shape[-2 if attribute(node, "transA", 0) and len(left.shape) > 1 else -1]
+
+
+def _projected_attention(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    """The projection to queries, keys and values, then attention over them and what the past holds."""
+    tokens, weight, past = inputs[0], inputs[1], inputs[4] if len(inputs) > 4 else None
+    if tokens is None or weight is None or len(tokens.shape) != 3:
+        return 0.0
+    keys = tokens.shape[1] + (past.shape[3] if past is not None and len(past.shape) == 5 else 0)
+    return 2.0 * _size(tokens) * weight.shape[-1] + 4.0 * _size(outputs[0]) * keys
+
+
+def _multi_head(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    key = (inputs[1] if len(inputs) > 1 else None) or inputs[0]
+    past = inputs[6] if len(inputs) > 6 else None
+    if key is None or len(key.shape) < 3:
+        return 0.0
+    keys = key.shape[2 if len(key.shape) == 4 else 1] + (past.shape[2] if past is not None else 0)
+    return 4.0 * _size(outputs[0]) * keys
+
+
+def _grouped(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
+    """All queries with all keys that the node returns, of which a causal mask hides some."""
+    present, query = outputs[1] if len(outputs) > 1 else None, inputs[0]
+    if present is not None and len(present.shape) == 4:
+        return 4.0 * _size(outputs[0]) * present.shape[2]
+    return 4.0 * _size(outputs[0]) * query.shape[1] if query is not None and len(query.shape) > 1 else 0.0
+
+
 def _size(spec: TensorSpec | None) -> int:
     return 0 if spec is None else prod(spec.shape)
 
@@ -147,3 +187,19 @@ _FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
     "GRU": _recurrent,
     "RNN": _recurrent,
 }
+
+_CONTRIB_FLOPS: Mapping[str, Callable[[NodeProto, Specs, Specs], float]] = {
+    "Attention": _projected_attention,
+    "DynamicQuantizeMatMul": _matmul,
+    "FusedConv": _convolution,
+    "FusedGemm": _gemm,
+    "FusedMatMul": _fused_matmul,
+    "GemmFastGelu": _matmul,
+    "GroupQueryAttention": _grouped,
+    "MatMulBnb4": _nbits,
+    "MatMulIntegerToFloat": _matmul,
+    "MatMulNBits": _nbits,
+    "MultiHeadAttention": _multi_head,
+    "TransposeMatMul": _fused_matmul,
+}
+"""Ops of domain com.microsoft, by onnxruntime's ContribOperators.md."""

@@ -259,6 +259,8 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
         "torch": str(torch.__version__),
         "rewrites": list(rewrites),
     }
+    if ties := {name: first for name, first in _tied(job.module).items() if name != first}:
+        described["ties"] = ties
     if job.update is not None:
         described["optimizer"] = job.update.kind
     if colocate_backward:

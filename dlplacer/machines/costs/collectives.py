@@ -20,7 +20,7 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 Message = tuple[int, int, float]
 """Rank of the sender, rank of the receiver, share of the full vector."""
 
-NCCL, GLOO, MPI = LIBRARIES = ("nccl", "gloo", "mpi")
+NCCL, GLOO = LIBRARIES = ("nccl", "gloo")
 """Communication libraries; torch's process groups use NCCL on GPUs and gloo on CPUs."""
 
 
@@ -92,30 +92,6 @@ def tree_rounds(devices: int) -> tuple[Round, ...]:
     return tuple(Round(steps) for steps in (*up, *down))
 
 
-def halving_doubling_rounds(devices: int) -> tuple[Round, ...]:
-    """All-reduce by recursive halving and doubling among a power of two; the others hand in first and get back last."""
-    require_devices(devices)
-    core = floor_power_of_two(devices)
-    extra = range(core, devices)
-    halving = [
-        tuple((i, i ^ distance, distance / core) for i in range(core))
-        for distance in (core >> (level + 1) for level in range(ceil_log2(core)))
-    ]
-    into = [tuple((i, i - core, 1.0) for i in extra)] if extra else []
-    back = [tuple((i - core, i, 1.0) for i in extra)] if extra else []
-    return tuple(Round(steps) for steps in (*into, *halving, *reversed(halving), *back))
-
-
-def doubling_gather_rounds(devices: int) -> tuple[Round, ...]:
-    """All-gather by Bruck's algorithm: to the device 2^k before, what has been gathered so far."""
-    require_devices(devices)
-    widths = [1 << level for level in range(ceil_log2(devices))]
-    return tuple(
-        Round(tuple((i, (i - width) % devices, min(width, devices - width) / devices) for i in range(devices)))
-        for width in widths
-    )
-
-
 def pairwise_rounds(devices: int) -> tuple[Round, ...]:
     """All-to-all in pairs: in round s to the device s further on.
 
@@ -135,10 +111,8 @@ def pairwise_rounds(devices: int) -> tuple[Round, ...]:
 # binomial tree here is an upper bound for large vectors.
 ALGORITHMS: tuple[CollectiveAlgorithm, ...] = (
     CollectiveAlgorithm("all-reduce", "ring", ring_all_reduce_rounds, ring_passes=2),
-    CollectiveAlgorithm("all-reduce", "tree", tree_rounds, (NCCL, MPI)),
-    CollectiveAlgorithm("all-reduce", "halving-doubling", halving_doubling_rounds, (MPI,)),
+    CollectiveAlgorithm("all-reduce", "tree", tree_rounds, (NCCL,)),
     CollectiveAlgorithm("all-gather", "ring", ring_pass_rounds, ring_passes=1),
-    CollectiveAlgorithm("all-gather", "doubling", doubling_gather_rounds, (MPI,)),
     CollectiveAlgorithm("reduce-scatter", "ring", ring_pass_rounds, ring_passes=1),
     CollectiveAlgorithm("all-to-all", "pairwise", pairwise_rounds),
 )
@@ -182,11 +156,6 @@ def push_rounds(workers: int, servers: int) -> tuple[Round, ...]:
 def ceil_log2(count: int) -> int:
     """⌈log₂ count⌉ of a count of at least 1."""
     return (count - 1).bit_length()
-
-
-def floor_power_of_two(count: int) -> int:
-    """The largest power of two that is at most this count of at least 1."""
-    return 1 << (count.bit_length() - 1)
 
 
 def require_devices(devices: int) -> None:

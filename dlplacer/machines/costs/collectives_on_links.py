@@ -18,6 +18,7 @@ from dlplacer.machines.costs.collectives import (
     push_rounds,
     ring_pass_rounds,
 )
+from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.costs.gradient_exchange import CollectiveCosts
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.rings import rings
@@ -137,4 +138,4 @@ class MachineCosts:
 
 def library_of(topology: Topology) -> str:
     """The library of torch's process groups on these devices: gloo where all are CPU cores, else NCCL."""
-    return GLOO if all(device.type.startswith("cpu") for device in topology.devices) else NCCL
+    return GLOO if all(map(is_core, topology.devices)) else NCCL

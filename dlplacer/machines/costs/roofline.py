@@ -1,12 +1,13 @@
 """How long an op takes if it runs as fast as arithmetic, memory and launch allow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
-from dlplacer.core.topology import Device
-from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32
+from dlplacer.core.topology import Device, Topology
+from dlplacer.core.units import format_seconds
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, is_core, overhead_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +96,47 @@ def _parts(op: Op) -> list[Op]:
 
 def rates_of_type(device_type: str) -> Rates | None:
     """The rates of a type by the device table, or None if the table does not have it."""
-    entry = DEVICE_TABLE.get(device_type)
-    if entry is None:
-        return None
-    return Rates(
-        {dtype: figure.value for dtype, figure in entry.flops_per_s.items()},
-        entry.memory_bytes_per_s.value,
-        entry.overhead_s.value,
-    )
+    return rates_of(Device(device_type, device_type)) if device_type in DEVICE_TABLE else None
 
 
 def rates_of(device: Device) -> Rates | None:
     """The rates of a device, or None if neither the topology nor the device table gives any.
 
-    What the topology says goes before the table: one number replaces all rates of the type, an object only those of the
-    dtypes that it lists. The overhead is `dispatch_s` of a device to which ops are issued ahead, where given. Else it
-    is that of the type, or of the type before the first hyphen: what launches on an A100-PCIe launches on an A100.
+    The topology's own figures precede the table's: one number replaces all rates of the type, an object only those of
+    the dtypes that it lists. The overhead is the device's `dispatch_s` if ops are issued ahead to it and it is given;
+    else that of its kind, GPU or core, whether or not the table has its type.
     """
-    family = rates_of_type(device.type) or rates_of_type(device.type.partition("-")[0])
-    overhead_s = 0.0 if family is None else family.overhead_s
-    if device.asynchronous and device.dispatch_s is not None:
-        overhead_s = device.dispatch_s
-    table = rates_of_type(device.type)
-    if device.flops_per_s is None and device.memory_bytes_per_s is None:
-        return None if table is None else replace(table, overhead_s=overhead_s)
-    table = table or Rates({}, None)
-    flops_per_s: Mapping[str, float]
-    if device.flops_per_s is None:
-        flops_per_s = table.flops_per_s
-    elif isinstance(device.flops_per_s, Mapping):
-        flops_per_s = {**table.flops_per_s, **device.flops_per_s}
-    else:
+    table = DEVICE_TABLE.get(device.type)
+    if table is None and device.flops_per_s is None and device.memory_bytes_per_s is None:
+        return None
+    flops_per_s: Mapping[str, float] = {} if table is None else table.flops_per_s
+    if isinstance(device.flops_per_s, Mapping):
+        flops_per_s = {**flops_per_s, **device.flops_per_s}
+    elif device.flops_per_s is not None:
         flops_per_s = {FLOAT32: device.flops_per_s}
-    return Rates(flops_per_s, device.memory_bytes_per_s or table.memory_bytes_per_s, overhead_s)
+    told = device.dispatch_s if device.asynchronous else None
+    return Rates(
+        flops_per_s,
+        device.memory_bytes_per_s or (table.memory_bytes_per_s if table else None),
+        overhead_of(device).value if told is None else told,
+    )
+
+
+def assumed_overheads(topology: Topology) -> tuple[str, ...]:
+    """A line for each type whose ops take the overhead of its kind because nothing else is known of them."""
+    found = {
+        device.type: device
+        for device in topology.devices
+        if device.type not in DEVICE_TABLE and device.dispatch_s is None and rates_of(device) is not None
+    }
+    return tuple(
+        f"device type {kind!r} is not in the device table: its ops take at least "
+        f"{format_seconds(overhead_of(device).value)}, {_KINDS[is_core(device)]}"
+        for kind, device in found.items()
+    )
+
+
+_KINDS = {
+    True: "a call on a CPU; measure them with `dlplacer profile`",
+    False: 'the launch of a GPU kernel; give its own dispatch_s or, for a CPU, "asynchronous": false',
+}

@@ -8,8 +8,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
-from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
+from dlplacer.machines.costs.type_names import known_type, unknown_type
 
 
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
@@ -36,20 +36,18 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
 
 
 def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
-    """The graph with a time for every op on one type of the device table; a time that the graph has is kept.
+    """The graph with a time for every op on a type of the device table, in any spelling; a time that it has is kept.
 
     Raises
     ------
     InputError
         If the table does not have the type.
     """
-    rates = rates_of_type(device_type)
-    if rates is None:
-        raise InputError(
-            f"the device table has no type {device_type!r}; use one of {', '.join(DEVICE_TABLE)}, or profile the model "
-            "on such a device"
-        )
-    return _with_ops(graph, tuple(_with_missing(op, {device_type: rates}) for op in graph.ops))
+    kind = known_type(device_type)
+    rates = None if kind is None else rates_of_type(kind)
+    if kind is None or rates is None:
+        raise InputError(f"{unknown_type(device_type)} Or profile the model on such a device")
+    return _with_ops(graph, tuple(_with_missing(op, {kind: rates}) for op in graph.ops))
 
 
 def required_time_s(op: Op, device_type: str) -> float:

@@ -5,11 +5,10 @@ from itertools import combinations
 from pathlib import Path
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.costs.device_table import DEVICE_TABLE, TURN
+from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, TURN
 from dlplacer.machines.importers.rates import SOCKET_LATENCY_S
 from dlplacer.machines.usable_cores import usable_cores
 
-CORE = "cpu-core"
 _AT_ONCE_BYTES_PER_S = 1e15
 """Cores of one process share memory: a tensor goes over as a pointer, and no byte is copied."""
 _HANDOVER_S = 30e-6
@@ -38,8 +37,8 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
         Device(
             names[core],
             CORE,
-            flops_per_s={dtype: figure.value for dtype, figure in rates.flops_per_s.items()},
-            memory_bytes_per_s=rates.memory_bytes_per_s.value,
+            flops_per_s=rates.flops_per_s,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
             meta={"core": core},
             dispatch_s=TURN.value,
             process="host",

@@ -10,13 +10,15 @@ from xml.etree import ElementTree
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
-from dlplacer.machines.importers.products import device_of_type
+from dlplacer.machines.importers.products import GivenTypes, device_of_type
 from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_LATENCY_S,
+    TYPE_OF_GFX,
     TYPE_OF_SM,
-    generation_of,
+    assumed_links,
+    gpu_link,
     pcie_bytes_per_s,
 )
 
@@ -46,19 +48,20 @@ class _Found:
     nvlinks: list[tuple[str, tuple[str, str], int, str]] = field(default_factory=list)
     sockets: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     network: list[Link] = field(default_factory=list)
-    device_type: str | None = None
+    types: GivenTypes = field(default_factory=lambda: GivenTypes(None))
+    assumed: dict[str, str] = field(default_factory=dict)
 
 
-def parse_nccl_xml(text: str, where: str, name: str = "", device_type: str | None = None) -> Topology:
-    """The machine that NCCL saw. Network devices join hosts where the file has several.
+def parse_nccl_xml(text: str, where: str, name: str, types: GivenTypes) -> Topology:
+    """The machine that NCCL, or AMD's RCCL, saw. Network devices join hosts where the file has several.
 
-    Parameters
-    ----------
-    device_type
-        Type of the GPUs; None takes the usual one of their compute capability, which is all that the file tells.
+    A GPU without a given type takes the usual one of its compute capability or gfx number, which is all that the file
+    tells; ``meta.assumed`` says so.
 
     Raises
     ------
+    InputError
+        If types are given to some GPUs only, or a GPU has NVLinks that its type does not have.
     FileFormatError
         If it is no such file, naming the line; a document type, which could define entities, is refused.
     """
@@ -77,20 +80,23 @@ def parse_nccl_xml(text: str, where: str, name: str = "", device_type: str | Non
         raise FileFormatError(where, [f"the outermost element is <{root.tag}>; NCCL's is <system>"])
     if _too_deep(root):
         raise FileFormatError(where, [f"elements are nested more than {_MAX_DEPTH} levels deep; no machine is"])
-    return built(where, _topology, root, where, name, device_type)
+    return built(where, _topology, root, where, name, types)
 
 
-def _topology(root: ElementTree.Element, where: str, name: str, device_type: str | None) -> Topology:
+def _topology(root: ElementTree.Element, where: str, name: str, types: GivenTypes) -> Topology:
     mistakes: list[str] = []
-    found = _Found(device_type=device_type)
+    found = _Found(types=types)
     for cpu in root.iter("cpu"):
         _read_cpu(cpu, found, mistakes)
     if not found.devices and not mistakes:
         mistakes.append("no <gpu> element; dump the file on a machine with GPUs")
     if mistakes:
         raise FileFormatError(where, mistakes)
+    types.require_used({name: name.replace("gpu", "") for name in found.devices})
     _join_sockets(found)
     _join_nvlinks(found, where)
+    if linked := {name for name, *_ in found.nvlinks}:
+        found.assumed["nvlink"] = assumed_links(found.devices[name] for name in linked)
     if len(found.sockets) > 1 and found.network:
         found.routers[_NETWORK] = Router(_NETWORK)
         found.links += found.network
@@ -100,6 +106,7 @@ def _topology(root: ElementTree.Element, where: str, name: str, device_type: str
         tuple(found.links),
         name=name,
         source="NCCL topology file; rates of NVLinks and sockets by NCCL's constants",
+        meta={"assumed": found.assumed},
     )
 
 
@@ -182,25 +189,27 @@ def _read_gpu(
     found: _Found,
     mistakes: list[str],
 ) -> None:
-    numbers = {name: gpu.get(name, "") for name in ("dev", "sm")}
-    for name, value in numbers.items():
-        if _whole(value) is None:
-            mistakes.append(f"<gpu> at {bus}: {name} is {value!r}; it must be a whole number")
+    for attribute in ("dev", "sm"):
+        if _whole(gpu.get(attribute, "")) is None:
+            mistakes.append(f"<gpu> at {bus}: {attribute} is {gpu.get(attribute, '')!r}; it must be a whole number")
             return
-    sm = int(numbers["sm"])
-    name = f"{prefix}gpu{numbers['dev']}"
+    number = gpu.get("dev", "")
+    name = f"{prefix}gpu{number}"
     if name in found.devices:
-        mistakes.append(f"<gpu> at {bus}: dev {numbers['dev']} is given twice")
+        mistakes.append(f"<gpu> at {bus}: dev {number} is given twice")
         return
-    kind = found.device_type or TYPE_OF_SM.get(sm, f"sm{sm}")
+    kind = found.types.of(name, f"{prefix}{number}")
+    if kind is None:
+        kind, capability = _usual_type(gpu)
+        found.assumed[kind] = f"the usual GPU of {capability}"
     found.devices[name] = device_of_type(name, kind, meta={"busid": bus})
     found.gpu_at[prefix, bus.lower()] = name
     found.links.append(Link(name, above, rate, PCIE_HOP_LATENCY_S.value))
-    for nvlink in gpu.findall("nvlink"):
+    for nvlink in (*gpu.findall("nvlink"), *gpu.findall("xgmi")):
         given = nvlink.get("count", "")
         links = _whole(given)
         if not links:
-            mistakes.append(f"<nvlink> of {name}: count is {given!r}; it must be a whole number of at least 1")
+            mistakes.append(f"<{nvlink.tag}> of {name}: count is {given!r}; it must be a whole number of at least 1")
             continue
         kind = nvlink.get("tclass", "").lower()
         found.nvlinks.append((name, (prefix, nvlink.get("target", "").lower()), links, kind))
@@ -213,6 +222,18 @@ def _read_gpu(
             continue
         # The chip-to-chip link replaces the route over PCIe to the CPU that it leads to.
         found.links[-1] = Link(name, above, int(bandwidth) * 1e6, NVLINK_LATENCY_S.value, count=int(count))
+
+
+def _usual_type(gpu: ElementTree.Element) -> tuple[str, str]:
+    """The usual type of a GPU's compute capability or, on AMD, gfx number; and that capability."""
+    given = gpu.get("gcn")
+    if given is None:
+        sm = int(gpu.get("sm", ""))
+        return TYPE_OF_SM.get(sm, f"sm{sm}"), f"compute capability {sm / 10}"
+    # RCCL writes gfx90a by name or, in older versions, as 910: its last digit is hexadecimal.
+    gfx = given.removeprefix("gfx").partition(":")[0]
+    gfx = "90a" if gfx == "910" else gfx
+    return TYPE_OF_GFX.get(gfx, f"gfx{gfx}"), f"gfx{gfx}"
 
 
 def _read_nic(nic: ElementTree.Element, above: str, found: _Found, rate: float | None) -> None:
@@ -273,5 +294,4 @@ def _direct_links(found: _Found, direct: "Counter[tuple[str, str]]") -> Iterator
 
 
 def _nvlink(found: _Found, name: str, target: str, count: int, latency_s: float) -> Link:
-    rate = generation_of(found.devices[name].type).nvlink_bytes_per_s.value
-    return Link(name, target, rate, latency_s, count=count)
+    return gpu_link(found.devices[name], found.devices.get(target, target), count, latency_s)

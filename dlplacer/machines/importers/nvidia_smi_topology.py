@@ -3,45 +3,46 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from dlplacer.core.topology import Link, Router, Topology
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.importers.nvidia_smi import PATHS, TopoMatrix
-from dlplacer.machines.importers.products import device_of_type
+from dlplacer.machines.importers.products import GivenTypes, device_of_type
 from dlplacer.machines.importers.rates import (
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_BYTES_PER_S,
     SOCKET_LATENCY_S,
-    generation_of,
+    assumed_links,
+    gpu_link,
+    link_figures,
     pcie_slot_bytes_per_s,
 )
 
 SWITCH = "nvswitch"
 
 
-def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str = "") -> Topology:
+def topology_of_matrix(matrix: TopoMatrix, types: GivenTypes, name: str = "") -> Topology:
     """Devices ``gpu0``…, joined as the matrix says.
 
     The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
     has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
-    of the device type's generation (`dlplacer.machines.importers.rates`), or cautious ones for an unknown type.
-    Memory and rates of the devices are those of the device table.
+    of the device types (`dlplacer.machines.costs.device_table`), usual ones for a GPU without a type.
 
-    Parameters
-    ----------
-    device_type
-        A type, or the name of a product: ``V100``, ``A100-SXM4-40GB``.
+    Raises
+    ------
+    InputError
+        If types are given to some GPUs only, or a pair has NVLinks that its type does not have.
     """
     ids = [gpu.lower() for gpu in matrix.gpus]
-    devices = tuple(device_of_type(gpu, device_type) for gpu in ids)
-    device_type = devices[0].type
-    generation = generation_of(device_type)
-    links, routers = _nvlinks(matrix, ids, device_type)
-    tree_links, tree_routers = pcie_tree(matrix, ids, pcie_slot_bytes_per_s(generation.pcie))
-    assumed = {
-        "nvlink": generation.nvlink_bytes_per_s.source,
-        "pcie": f"PCIe {generation.pcie}.0 x16",
-        "socket": SOCKET_BYTES_PER_S.source,
-    }
+    numbers = {gpu: gpu.removeprefix("gpu") for gpu in ids}
+    types.require_used(numbers)
+    kinds = [types.of(gpu, number) or "gpu" for gpu, number in numbers.items()]
+    devices = tuple(map(device_of_type, ids, kinds))
+    links, routers = _nvlinks(matrix, devices)
+    slots = [pcie_slot_bytes_per_s(link_figures(device.type).pcie) for device in devices]
+    tree_links, tree_routers = pcie_tree(matrix, ids, slots)
+    assumed = {"pcie": _slots_of(devices), "socket": SOCKET_BYTES_PER_S.source}
+    if joined := {end for link in links for end in (link.source, link.target)}:
+        assumed["nvlink"] = assumed_links(device for device in devices if device.id in joined)
     meta = {"assumed": assumed} | ({"network_devices": list(matrix.nics)} if matrix.nics else {})
     return Topology(
         devices,
@@ -53,31 +54,35 @@ def topology_of_matrix(matrix: TopoMatrix, device_type: str = "gpu", name: str =
     )
 
 
-def _nvlinks(matrix: TopoMatrix, ids: Sequence[str], device_type: str) -> tuple[list[Link], list[Router]]:
-    generation = generation_of(device_type)
-    rate, latency_s = generation.nvlink_bytes_per_s.value, NVLINK_LATENCY_S.value
-    counts = {pair: matrix.nvlinks(*pair) for pair in combinations(range(len(ids)), 2)}
-    of_gpu = [sum(count for pair, count in counts.items() if gpu in pair) for gpu in range(len(ids))]
-    switched = {gpu for gpu, total in enumerate(of_gpu) if total > generation.nvlinks}
+def _slots_of(devices: Sequence[Device]) -> str:
+    return ", ".join(dict.fromkeys(f"PCIe {link_figures(device.type).pcie}.0 x16" for device in devices))
+
+
+def _nvlinks(matrix: TopoMatrix, devices: Sequence[Device]) -> tuple[list[Link], list[Router]]:
+    latency_s = NVLINK_LATENCY_S.value
+    counts = {pair: matrix.nvlinks(*pair) for pair in combinations(range(len(devices)), 2)}
+    of_gpu = [sum(count for pair, count in counts.items() if gpu in pair) for gpu in range(len(devices))]
+    switched = {gpu for gpu, total in enumerate(of_gpu) if total > link_figures(devices[gpu].type).links}
     links = [
-        Link(ids[one], ids[other], rate, latency_s, count=count)
+        gpu_link(devices[one], devices[other], count, latency_s)
         for (one, other), count in counts.items()
         if count and not (one in switched and other in switched)
     ]
     for gpu in sorted(switched):
         count = max(count for pair, count in counts.items() if gpu in pair)
-        links.append(Link(ids[gpu], SWITCH, rate, latency_s / 2, count=count))
+        links.append(gpu_link(devices[gpu], SWITCH, count, latency_s / 2))
     return links, [Router(SWITCH)] if switched else []
 
 
-def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slot: float) -> tuple[list[Link], list[Router]]:
+def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) -> tuple[list[Link], list[Router]]:
     """Switches from the nearest level to the sockets, each a router above what it joins.
 
     Parameters
     ----------
-    slot
-        Bytes per second of a GPU's slot, and of every link between switches.
+    slots
+        Bytes per second of each GPU's slot; links between switches carry the least of them.
     """
+    own, between = dict(zip(ids, slots, strict=True)), min(slots)
     sockets = _sockets(matrix)
     below: dict[int, str] = dict(enumerate(ids))
     routers, links = [], []
@@ -89,7 +94,7 @@ def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slot: float) -> tuple[list
                 router = f"{prefix}{number}"
                 number += 1
                 routers.append(Router(router))
-                links += [Link(child, router, slot, PCIE_HOP_LATENCY_S.value) for child in children]
+                links += [Link(child, router, own.get(child, between), PCIE_HOP_LATENCY_S.value) for child in children]
                 below.update(dict.fromkeys(group, router))
     tops = []
     for number, group in enumerate(sockets):
@@ -97,7 +102,7 @@ def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slot: float) -> tuple[list
         cpu = f"cpu{number}"
         routers.append(Router(cpu))
         tops.append(cpu)
-        links += [Link(child, cpu, slot, PCIE_HOP_LATENCY_S.value) for child in children]
+        links += [Link(child, cpu, own.get(child, between), PCIE_HOP_LATENCY_S.value) for child in children]
     links += [
         Link(one, other, SOCKET_BYTES_PER_S.value, SOCKET_LATENCY_S.value) for one, other in combinations(tops, 2)
     ]

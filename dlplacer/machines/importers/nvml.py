@@ -1,7 +1,6 @@
 """The GPUs of this host as NVIDIA's management library (NVML) reports them."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +9,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.importers.nvidia_smi import TopoMatrix
 from dlplacer.machines.importers.nvidia_smi_topology import SWITCH, pcie_tree
 from dlplacer.machines.importers.products import device_of_type
-from dlplacer.machines.importers.rates import NVLINK_LATENCY_S, generation_of, pcie_slot_bytes_per_s
+from dlplacer.machines.importers.rates import NVLINK_LATENCY_S, gpu_link, link_figures, pcie_slot_bytes_per_s
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
@@ -85,9 +84,7 @@ def _read(nvml: Any) -> Topology:
         tuple(_numa(nvml, handle) for handle in handles),
     )
     slots = [_slot(nvml, handle, device.type) for handle, device in zip(handles, devices, strict=True)]
-    links, routers = pcie_tree(matrix, [device.id for device in devices], min(slots))
-    own = {device.id: slot for device, slot in zip(devices, slots, strict=True)}
-    links = [replace(link, bytes_per_s=own.get(link.source, link.bytes_per_s)) for link in links]
+    links, routers = pcie_tree(matrix, [device.id for device in devices], slots)
     nvlinks = _nvlinks(nvml, handles, devices)
     if any(link.target == SWITCH for link in nvlinks):
         routers = [Router(SWITCH), *routers]
@@ -114,7 +111,7 @@ def _numa(nvml: Any, handle: Any) -> str | None:
 
 
 def _slot(nvml: Any, handle: Any, device_type: str) -> float:
-    generation = _optional(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle) or generation_of(device_type).pcie
+    generation = _optional(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle) or link_figures(device_type).pcie
     width = _optional(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle) or 16
     return pcie_slot_bytes_per_s(int(generation), int(width))
 
@@ -136,16 +133,12 @@ def _nvlinks(nvml: Any, handles: list[Any], devices: tuple[Device, ...]) -> list
             elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched[index] += 1
     links = [
-        _nvlink(devices[one], devices[other].id, max(1, count // 2), NVLINK_LATENCY_S.value)
+        gpu_link(devices[one], devices[other], max(1, count // 2), NVLINK_LATENCY_S.value)
         for (one, other), count in direct.items()
     ]
     return links + [
-        _nvlink(devices[index], SWITCH, count, NVLINK_LATENCY_S.value / 2) for index, count in switched.items()
+        gpu_link(devices[index], SWITCH, count, NVLINK_LATENCY_S.value / 2) for index, count in switched.items()
     ]
-
-
-def _nvlink(device: Device, target: str, count: int, latency_s: float) -> Link:
-    return Link(device.id, target, generation_of(device.type).nvlink_bytes_per_s.value, latency_s, count=count)
 
 
 def _bus(nvml: Any, handle: Any) -> str:

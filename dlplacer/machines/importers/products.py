@@ -1,39 +1,26 @@
 """Devices by the name of their product or type, with memory and rates from the device table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.machines.costs.device_table import DEVICE_TABLE
-from dlplacer.machines.importers.rates import GENERATIONS
+from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, is_core
+from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
+from dlplacer.machines.costs.type_names import MEMORY, known_type, unknown_type
 
-CORE = "cpu-core"
-_GPU_TYPES = frozenset({*GENERATIONS, *DEVICE_TABLE} - {CORE})
-# Boards for workstations and games have a gap in their names; with Ti, SUPER or D behind it they are other chips.
-_WITH_GAP = re.compile(r"\b(RTX|GTX) ?(\d{4})\b(?: (Ti|SUPER|D|Ada)\b)?")
-_IN_ONE_WORD = re.compile(r"\b[A-Z]{1,3}\d{1,4}[A-Z]?\b")
-_MEMORY = re.compile(r"\b(\d{1,3}) ?GB\b")
-_OTHER_GPU = re.compile(
-    r"gpu|sm\d+|(?:RTX|GTX|MI|GH|GB|[ABHLPTV])\d{2,4}[A-Za-z]*|(?:NVIDIA|Tesla|Quadro|GeForce|AMD) .*"
-)
+UNTYPED = Device("any").type
+"""The type of a device that was given none."""
+
+_ASSIGNMENT = re.compile(r"([^=]+)=([^=,]+)(?:,|$)")
 
 
 def type_of_name(name: str) -> str:
-    """The device type in a product name: ``Tesla V100-SXM2-16GB`` → ``V100``, ``GeForce RTX 4090`` → ``RTX4090``.
-
-    A name in which no type is recognized is kept. So are those of chips for notebooks, which bear the names of larger
-    ones.
-    """
-    words = name.replace("-", " ")
-    if "laptop" in words.lower() or "max q" in words.lower():
-        return name
-    gap, one = _WITH_GAP.search(words), _IN_ONE_WORD.search(words)
-    if gap is not None:
-        return "".join(part for part in gap.groups() if part)
-    return name if one is None else one[0]
+    """The device type that a product name means; the name itself if the table does not have it."""
+    return known_type(name) or name.strip()
 
 
 def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, meta: Mapping[str, Any] = {}) -> Device:
@@ -42,53 +29,154 @@ def device_of_type(device_id: str, name: str, memory_bytes: int | None = None, m
     Parameters
     ----------
     memory_bytes
-        As the device itself says; else what the name says (``32GB``), else what the table says; unlimited for a type
+        As the device itself says; else as the name says (``32GB``), else as the table says; unlimited for a type
         that the table does not have.
     """
     kind = type_of_name(name)
     entry = DEVICE_TABLE.get(kind)
     if entry is None:
         return Device(device_id, kind, memory_bytes, meta=meta)
-    told = _MEMORY.search(name.replace("-", " "))
-    if memory_bytes is None and told is not None:
-        memory_bytes = int(told[1]) * 2**30
-    if memory_bytes is None and entry.memory_bytes is not None:
-        memory_bytes = int(entry.memory_bytes.value)
-    rates = {dtype: figure.value for dtype, figure in entry.flops_per_s.items()}
-    return Device(device_id, kind, memory_bytes, rates, entry.memory_bytes_per_s.value, meta)
+    told = MEMORY.search(name.lower().replace("-", " "))
+    if memory_bytes is None:
+        memory_bytes = entry.memory_bytes if told is None else int(told[1]) * 2**30
+    return Device(device_id, kind, memory_bytes, entry.flops_per_s, entry.memory_bytes_per_s, meta)
 
 
-def require_known_type(name: str) -> None:
-    """Return if the device table has the type, or the type in the product name.
+class GivenTypes:
+    """The types that a user gives to the devices of a machine: one for all, or some for each.
+
+    Parameters
+    ----------
+    text
+        A type or product name, or assignments of such to numbers, ranges of them and names of devices:
+        ``0-2=RTX3090,3=RTX3060``. None gives no types.
 
     Raises
     ------
     InputError
-        Otherwise; lists the types that it has.
+        If a name is not in the device table, with the names most like it, or a device gets several types.
     """
-    if type_of_name(name.strip()) not in DEVICE_TABLE:
-        known = ", ".join(kind for kind in DEVICE_TABLE if kind != CORE)
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+        self._for_all: str | None = None
+        self._given: dict[str, str] = {}
+        if text is not None and "=" not in text:
+            self._for_all = _required_for_all(text)
+        elif text is not None:
+            self._read(text)
+
+    def _read(self, rest: str) -> None:
+        while rest:
+            found = _ASSIGNMENT.match(rest)
+            if found is None:
+                raise self._wrong("write DEVICES=TYPE, several with commas, as 0-2=RTX3090,3=RTX3060")
+            kind = _required(found[2])
+            for part in found[1].split(","):
+                for key in self._keys(part.strip()):
+                    if key in self._given:
+                        raise self._wrong(f"device {key} is given two types; name each device once")
+                    self._given[key] = kind
+            rest = rest[found.end() :]
+
+    def _keys(self, part: str) -> Iterable[str]:
+        found = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part)
+        if found is None:
+            return [part]
+        if int(found[1]) > int(found[2]):
+            raise self._wrong(f"the range {part} runs backwards; write the lower number first")
+        return map(str, range(int(found[1]), int(found[2]) + 1))
+
+    def _wrong(self, told: str) -> InputError:
+        return InputError(f"device types {self._text!r}: {told}")
+
+    def of(self, device_id: str, number: int | str) -> str | None:
+        """The type given to a device by its number or its name; None if none is."""
+        return self._for_all or self._given.get(str(number), self._given.get(device_id))
+
+    def require_used(self, numbers: Mapping[str, int | str]) -> None:
+        """Return if each device without a type of its own, name → number, is given one, and no other device is."""
+        if not self._given:
+            return
+        known = {*numbers, *map(str, numbers.values())}
+        untyped = [name for name, number in numbers.items() if self.of(name, number) is None]
+        stray = [key for key in self._given if key not in known]
+        if untyped or stray:
+            told = f"{untyped[0]} gets no type" if untyped else f"there is no device {stray[0]} that needs one"
+            raise self._wrong(f"{told}; the devices without a type are {', '.join([*numbers][:16]) or 'none'}")
+
+
+def _required_for_all(text: str) -> str:
+    names = [_required(name) for name in text.split(",")]
+    if len(names) > 1:
+        each = ",".join(f"{number}={name}" for number, name in enumerate(names))
+        raise InputError(f"device types {text!r}: say which devices have which type, as {each}")
+    return names[0]
+
+
+def _required(name: str) -> str:
+    """The name, of whose memory figure the device takes note, if it means a type of GPU."""
+    if known_type(name) in (None, CORE):
         raise InputError(
-            f"device type {name!r} is not in the device table; use one of {known}, with the memory where it has "
-            "several, as V100-32GB; or leave the type out and write memory_bytes and flops_per_s into the file"
+            f"{unknown_type(name)} Or leave the type out, and write memory_bytes, flops_per_s and memory_bytes_per_s "
+            "into the topology file"
         )
+    return name.strip()
 
 
-def unlimited_gpus(topology: Topology) -> str | None:
-    """What to say of GPUs whose memory a topology leaves unlimited; None if there are none."""
-    found = [device for device in topology.devices if device.memory_bytes is None and _is_gpu(device.type)]
+def with_types(topology: Topology, types: GivenTypes) -> Topology:
+    """The topology with the given types, and the figures that follow, for its devices without one."""
+    numbers = {device.id: place for place, device in enumerate(topology.devices) if device.type == UNTYPED}
+    types.require_used(numbers)
+    given = {name: types.of(name, number) for name, number in numbers.items()}
+    devices = ((device, given.get(device.id)) for device in topology.devices)
+    return replace(topology, devices=tuple(_of_type(device, kind) if kind else device for device, kind in devices))
+
+
+def _of_type(device: Device, device_type: str) -> Device:
+    made = device_of_type(device.id, device_type, device.memory_bytes, device.meta)
+    return replace(
+        device,
+        type=made.type,
+        memory_bytes=made.memory_bytes,
+        flops_per_s=device.flops_per_s or made.flops_per_s,
+        memory_bytes_per_s=device.memory_bytes_per_s or made.memory_bytes_per_s,
+    )
+
+
+def import_notes(topology: Topology, device_type: str | None) -> tuple[str, ...]:
+    """Lines for whoever imports a machine: its assumptions if no type was given, and `unlimited_gpus`."""
+    assumed = topology.meta.get("assumed", {}) if device_type is None else {}
+    told = "; ".join(f"{key}: {text}" for key, text in assumed.items() if key != "socket")
+    unlimited = unlimited_gpus(topology, imported=True)
+    notes = [f"no type was given, so this is assumed: {told}; give the right type with --type"] if told else []
+    return (*notes, *([] if unlimited is None else [unlimited]))
+
+
+def notes_on(topology: Topology) -> tuple[str, ...]:
+    """Lines for whoever plans on a machine: GPUs of unlimited memory, and types whose overhead is assumed."""
+    unlimited = unlimited_gpus(topology)
+    return (*([] if unlimited is None else [unlimited]), *assumed_overheads(topology))
+
+
+def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:
+    """A line on GPUs whose memory a topology leaves unlimited; None if there are none.
+
+    A device without rates counts only if it was imported, hence real: it may be one of an example.
+    """
+    found = [
+        device
+        for device in topology.devices
+        if device.memory_bytes is None and not is_core(device) and (imported or rates_of(device) is not None)
+    ]
     if not found:
         return None
     names = ", ".join(device.id for device in found[:4]) + (", …" if len(found) > 4 else "")
     entry = DEVICE_TABLE.get(found[0].type)
     size = ""
     if entry is not None and entry.memory_bytes is not None:
-        size = f" ({found[0].type}: {format_bytes(entry.memory_bytes.value)})"
+        size = f" ({found[0].type}: {format_bytes(entry.memory_bytes)})"
     return (
         f"topology {topology.name!r} leaves the memory of {names} (type {found[0].type}) unlimited: a plan may need "
         f"more than there is; give memory_bytes{size}, or import the machine with --type"
     )
-
-
-def _is_gpu(device_type: str) -> bool:
-    return device_type in _GPU_TYPES or _OTHER_GPU.fullmatch(device_type) is not None

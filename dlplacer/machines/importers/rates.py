@@ -1,71 +1,57 @@
-"""Effective rates and latencies of links by kind, each with its source; what a description of a machine leaves out."""
+"""Effective rates and latencies of links by kind, each with its source; descriptions of machines lack them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 
-from dlplacer.machines.costs.device_table import Figure
-
-_NCCL = "NCCL 2.30, src/graph/topo.h"
-_NVLINK_SHARE = 0.83
-"""Of NVLink's rate, what point-to-point copies reach: 371 to 377 of 450 GB/s on H100 (issue 1264 of NVIDIA/nccl)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What links of a generation of GPUs carry.
-
-    Attributes
-    ----------
-    nvlink_bytes_per_s
-        One NVLink in one direction.
-    nvlinks
-        Links that a GPU has: more pairs than that can serve hang on a switch.
-    pcie
-        PCIe generation of its x16 slot.
-    """
-
-    nvlink_bytes_per_s: Figure
-    nvlinks: int
-    pcie: int
-
-
-_BRIDGED = "pairs joined by an NVLink bridge, compute capability 8.6"
-_NO_NVLINK = Figure(_NVLINK_SHARE * 25e9, "of no use: these boards have no NVLinks; as UNKNOWN where a file says so")
-
-GENERATIONS = {
-    "P100": Generation(Figure(18e9, f"{_NCCL}: SM60_NVLINK_BW"), 4, 3),
-    "V100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 2.0"), 6, 3),
-    "A100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 3.0"), 12, 4),
-    **dict.fromkeys(
-        ("A40", "A6000", "RTX3090", "sm86"),
-        Generation(Figure(12e9, f"{_NCCL}: SM86_NVLINK_BW; {_BRIDGED}"), 4, 4),
-    ),
-    "H100": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
-    "H200": Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s of NVLink 4.0"), 18, 5),
-    "B200": Generation(Figure(_NVLINK_SHARE * 50e9, "0.83 × 50 GB/s of NVLink 5.0"), 18, 5),
-    "T4": Generation(_NO_NVLINK, 0, 3),
-    "L4": Generation(_NO_NVLINK, 0, 4),
-    "RTX4090": Generation(_NO_NVLINK, 0, 4),
-}
-"""Device type → its links."""
-
-UNKNOWN = Generation(Figure(_NVLINK_SHARE * 25e9, "0.83 × 25 GB/s, as NVLink 2.0 to 4.0"), 18, 4)
-
-TYPE_OF_SM = {60: "P100", 70: "V100", 80: "A100", 90: "H100", 100: "B200"}
-"""Compute capability × 10 → device type; other capabilities are named ``sm86``."""
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Device, Link
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, DeviceType, Figure
 
 NVLINK_LATENCY_S = Figure(2e-6, "1.8 to 2.3 us from GPU to GPU (issue 230 of NVIDIA/cuda-samples)")
 PCIE_HOP_LATENCY_S = Figure(2.5e-6, "two hops are 4 to 6 us between GPUs on one switch (p2pmark)")
-SOCKET_BYTES_PER_S = Figure(10e9, f"{_NCCL}: SKL_QPI_BW")
+SOCKET_BYTES_PER_S = Figure(10e9, "NCCL 2.30, src/graph/topo.h: SKL_QPI_BW")
 SOCKET_LATENCY_S = Figure(5e-6, "GPUs of two sockets are 11 to 20 us apart (issue 230 of NVIDIA/cuda-samples)")
 
+TYPE_OF_SM = {60: "P100", 70: "V100", 80: "A100", 90: "H100", 100: "B200"}
+"""Compute capability × 10 → its usual device type; other capabilities are named ``sm86``."""
+TYPE_OF_GFX = {"906": "MI50", "908": "MI100", "90a": "MI250", "942": "MI300X", "950": "MI355X"}
+"""AMD's architecture → its usual device type; others are named ``gfx1100``."""
+
+_UNKNOWN = DeviceType({}, 0.0, None, 18, 0.83 * 25e9, 4, "0.83 × 25 GB/s, as NVLink 2.0 to 4.0")
+_BRIDGED = replace(_UNKNOWN, links=4, link_bytes_per_s=12e9, source="NCCL 2.30, src/graph/topo.h: SM86_NVLINK_BW")
 _CODES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _MOST_LANES = 32
 _SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
-def generation_of(device_type: str) -> Generation:
-    """What is known of a device type's links; cautious values for one that is not in the table."""
-    return GENERATIONS.get(device_type, UNKNOWN)
+def link_figures(device_type: str) -> DeviceType:
+    """The row of the device table whose links a type has; usual ones for a type that the table does not have."""
+    return DEVICE_TABLE.get(device_type, _BRIDGED if device_type == "sm86" else _UNKNOWN)
+
+
+def gpu_link(device: Device, peer: Device | str, count: int, latency_s: float) -> Link:
+    """NVLinks or xGMI links from a GPU to another, at the rate of the slower one, or to a router."""
+    ends = [device] if isinstance(peer, str) else [device, peer]
+    rate = min(link_figures(end.type).link_bytes_per_s or _UNKNOWN.link_bytes_per_s for end in ends)
+    return Link(device.id, peer if isinstance(peer, str) else peer.id, rate, latency_s, count=count)
+
+
+def assumed_links(devices: Iterable[Device]) -> str:
+    """A text on the rate of one NVLink or xGMI link of these GPUs, by type.
+
+    Raises
+    ------
+    InputError
+        If one of them is of a type that has no such links.
+    """
+    rows = {device.type: link_figures(device.type) for device in devices}
+    for kind, row in rows.items():
+        if not row.links:
+            raise InputError(f"the file joins GPUs by NVLinks, which a {kind} does not have; give their right type")
+    return "; ".join(
+        f"{row.link_bytes_per_s / 1e9:.4g} GB/s of {kind}" + (f" ({row.source})" if kind not in DEVICE_TABLE else "")
+        for kind, row in rows.items()
+    )
 
 
 def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.importers.host import CORE
+from dlplacer.machines.costs.device_table import CORE
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.interrupt import deferred_interrupts
 from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap

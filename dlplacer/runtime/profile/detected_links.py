@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.device_table import TURN
-from dlplacer.machines.importers.host import CORE
+from dlplacer.machines.costs.device_table import TURN, is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
@@ -29,7 +28,7 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
     on_copy
         Called with the ends of a link before a copy over it is timed.
     """
-    kind = "cpu" if topology.devices[0].type == CORE else "cuda"
+    kind = "cpu" if is_core(topology.devices[0]) else "cuda"
     names = [f"{kind}:{place}" for place in range(len(topology.devices))]
     opened = dict(zip(topology.device_index, open_devices(names), strict=True))
     copy_s = copy_timer(opened)

@@ -125,21 +125,10 @@ def of_a_future_opset(path: Path) -> Path:
     return save(path, [RELU], {"x": [4]}, {"y": [4]}, opset=999)
 
 
-def of_three_gib(path: Path) -> Path:
-    """Nothing but the end of the file is on the disk; reading it would show."""
-    with (path.parent / "w.bin").open("wb") as stream:
-        stream.truncate(3 << 30)
-    held = TensorProto(name="w", data_type=FLOAT, dims=[3 << 28], data_location=TensorProto.EXTERNAL)
-    held.external_data.add(key="location", value="w.bin")
-    shape = [INFO(name, FLOAT, [3 << 28]) for name in "xy"]
-    return written(path, [helper.make_node("Add", ["x", "w"], ["y"])], shape[:1], shape[1:], [held])
-
-
 REFUSED = {
     "cycle": (of_a_cycle, "input 'z' of node: name: add OpType: Add is not output of any previous nodes"),
     "input without shape": (of_an_input_without_shape, "'x' has no shape, and none follows; give it one"),
     "future opset": (of_a_future_opset, r"opset 999 is newer than \d+, the newest of onnx .*: update onnx"),
-    "3 GiB": (of_three_gib, "holds more than the 2 GiB that onnx handles, external data included"),
     "sparse initializer": (sparse, "initializer 'sp' is sparse, which no plan can place; store it dense"),
     "sequence input": (of_sequences, "'s', an input, has type sequence, which has no size"),
     "foreign domain": (

@@ -153,7 +153,29 @@ def test_external_data_stays_in_the_folder(tmp_path: Path) -> None:
         with pytest.raises(FileFormatError, match=r"tensor 'w' lies in .*, outside the folder"):
             read_onnx(external(inner / "m.onnx", location))
     with pytest.raises(FileFormatError, match="which is not there"):
-        read_onnx(external(inner / "m.onnx", "none.bin"))
+        read_onnx(external(inner / "m.onnx", "none.bin"), with_weights=True)
+
+
+def test_weights_in_other_files_are_planned_by_their_shapes(tmp_path: Path) -> None:
+    """Six products with matrices of 400 MB in a file that is not there: 2 × 4 × 10,000 × 10,000 FLOP each."""
+    weights_of = [(f"w{number}", [10_000, 10_000]) for number in range(6)]
+    nodes = [helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(6)]
+    save(tmp_path / "big.onnx", nodes, {"x0": [4, 10_000]}, {"x6": [4, 10_000]})
+    model = onnx.load(tmp_path / "big.onnx")
+    for name, shape in weights_of:
+        tensor = model.graph.initializer.add(name=name, data_type=FLOAT, dims=shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "big.data"), ("length", str(4 * 10**8))):
+            tensor.external_data.add(key=key, value=value)
+    (tmp_path / "big.onnx").write_bytes(model.SerializeToString())
+    graph = onnx_graph(read_onnx(tmp_path / "big.onnx"))
+    assert sum(op.flops for op in graph.ops) == 6 * 2 * 4 * 10_000 * 10_000
+    assert sum(op.weight_bytes for op in graph.ops) == 6 * 4 * 10**8
+    with (tmp_path / "big.data").open("wb") as data:
+        data.truncate(6 * 4 * 10**8)
+    assert onnx_graph(read_onnx(tmp_path / "big.onnx")) == graph
+    with pytest.raises(FileFormatError, match="2 GiB"):
+        read_onnx(tmp_path / "big.onnx", with_weights=True)
 
 
 @pytest.mark.parametrize(

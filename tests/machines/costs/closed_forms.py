@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import (
     ceil_log2,
-    floor_power_of_two,
     require_devices,
     ring_all_reduce,
     ring_pass,
@@ -20,25 +19,6 @@ def tree_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
     """2 ⌈log₂ N⌉ messages of the whole vector: binomial reduce, then broadcast (Thakur, sections 4.1 and 4.5)."""
     require_devices(devices)
     return channel.times(2 * ceil_log2(devices))
-
-
-def halving_doubling_all_reduce(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """2 log₂ N messages that halve and then double: 2 log₂ N α + 2 (N − 1)/N β bytes (Thakur, section 4.5).
-
-    Where N is no power of two, the devices beyond the next lower one hand their vector to a partner first and get the
-    sum back last: two messages of the whole vector more.
-    """
-    require_devices(devices)
-    core = floor_power_of_two(devices)
-    steps = 2 * ceil_log2(core)
-    inner = AlphaBeta(steps * channel.latency_s, 2 * (core - 1) / core * channel.s_per_byte)
-    return inner if core == devices else inner + channel.times(2)
-
-
-def doubling_all_gather(channel: AlphaBeta, devices: int) -> AlphaBeta:
-    """⌈log₂ N⌉ messages that double, (N − 1)/N of the vector together (Thakur, section 4.1)."""
-    require_devices(devices)
-    return AlphaBeta(ceil_log2(devices) * channel.latency_s, (devices - 1) / devices * channel.s_per_byte)
 
 
 def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, islands: int, size: int) -> AlphaBeta:
@@ -66,9 +46,7 @@ def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBet
 CLOSED_FORMS: dict[tuple[str, str], Callable[[AlphaBeta, int], AlphaBeta]] = {
     ("all-reduce", "ring"): ring_all_reduce,
     ("all-reduce", "tree"): tree_all_reduce,
-    ("all-reduce", "halving-doubling"): halving_doubling_all_reduce,
     ("all-gather", "ring"): ring_pass,
-    ("all-gather", "doubling"): doubling_all_gather,
     ("reduce-scatter", "ring"): ring_pass,
     ("all-to-all", "pairwise"): ring_pass,
 }

@@ -117,52 +117,6 @@ def tree(devices: int) -> Run:
     return run
 
 
-def halving_doubling(devices: int) -> Run:
-    core = 1
-    while 2 * core <= devices:
-        core *= 2
-    run = Run(devices, core)
-    everything = tuple(range(core))
-    if core < devices:
-        run.step([(d, d - core, everything, True) for d in range(core, devices)])
-    mine = dict.fromkeys(range(core), (0, core))
-    distance = core // 2
-    while distance:
-        messages: list[Transfer] = []
-        for d in range(core):
-            low, high = mine[d]
-            middle = (low + high) // 2
-            keep, give = ((low, middle), (middle, high)) if not d & distance else ((middle, high), (low, middle))
-            messages.append((d, d ^ distance, tuple(range(*give)), True))
-            mine[d] = keep
-        run.step(messages)
-        distance //= 2
-    distance = 1
-    while distance < core:
-        run.step([(d, d ^ distance, tuple(range(*mine[d])), False) for d in range(core)])
-        mine = {
-            d: (min(mine[d][0], mine[d ^ distance][0]), max(mine[d][1], mine[d ^ distance][1])) for d in range(core)
-        }
-        distance *= 2
-    if core < devices:
-        run.step([(d - core, d, everything, False) for d in range(core, devices)])
-    return run
-
-
-def bruck_gather(devices: int) -> Run:
-    """Device d starts with block d alone (the others are cleared) and ends with all of them."""
-    run = Run(devices, devices)
-    run.held = [[1000**block if block == d else 0 for block in range(devices)] for d in range(devices)]
-    have = 1
-    while have < devices:
-        count = min(have, devices - have)
-        run.step(
-            [(d, (d - have) % devices, tuple((d + k) % devices for k in range(count)), False) for d in range(devices)]
-        )
-        have += count
-    return run
-
-
 def servers(workers: int, count: int) -> Run:
     """Workers 0.., then servers; server s sums block s. Nobody sends or receives two messages in a step."""
     run = Run(workers + count, count)

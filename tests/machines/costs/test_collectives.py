@@ -39,9 +39,7 @@ def same_log(run: runs.Run, found: Sequence[Round]) -> bool:
 RUNS: dict[tuple[str, str], Callable[[int], runs.Run]] = {
     ("all-reduce", "ring"): runs.ring,
     ("all-reduce", "tree"): runs.tree,
-    ("all-reduce", "halving-doubling"): runs.halving_doubling,
     ("all-gather", "ring"): runs.ring_gathered,
-    ("all-gather", "doubling"): runs.bruck_gather,
     ("reduce-scatter", "ring"): runs.ring_scattered,
     ("all-to-all", "pairwise"): runs.pairwise,
 }

@@ -58,10 +58,20 @@ def test_on_a_switch_every_collective_is_its_closed_form(count: int) -> None:
     assert same(push + pull, closed_forms.parameter_server(channel, count - 1, 1))
 
 
-@pytest.mark.parametrize(("kind", "all_reduces"), [("V100", ["ring", "tree"]), ("cpu-core", ["ring"])])
-def test_only_what_the_library_of_the_devices_has_is_offered(kind: str, all_reduces: list[str]) -> None:
-    """NCCL has rings and trees, gloo's process group the ring; neither halves and doubles."""
-    devices = tuple(Device(name, kind) for name in "abcd")
+@pytest.mark.parametrize(
+    ("kind", "asynchronous", "all_reduces"),
+    [
+        ("V100", True, ["ring", "tree"]),
+        ("cpu-core", True, ["ring"]),
+        ("xeon", False, ["ring"]),
+        ("cpu-like accelerator", True, ["ring", "tree"]),
+    ],
+)
+def test_only_what_the_library_of_the_devices_has_is_offered(
+    kind: str, asynchronous: bool, all_reduces: list[str]
+) -> None:
+    """NCCL has rings and trees, gloo's process group the ring."""
+    devices = tuple(Device(name, kind, asynchronous=asynchronous) for name in "abcd")
     topology = Topology(devices, (), tuple(Link(a.id, b.id, RATE) for a in devices for b in devices if a.id < b.id))
     found = costs_on(topology).algorithms
     assert list(found["all-reduce"]) == all_reduces

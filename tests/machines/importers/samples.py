@@ -45,6 +45,27 @@ GPU3    PHB     PHB     PHB      X      SOC     0-7
 GPU4    SOC     SOC     SOC     SOC      X      8-15
 """
 
+BRIDGED = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV4\tPHB\tPHB\t0-31\tN/A
+GPU1\tNV4\t X \tPHB\tPHB\t0-31\tN/A
+GPU2\tPHB\tPHB\t X \tPHB\t0-31\tN/A
+GPU3\tPHB\tPHB\tPHB\t X \t0-31\tN/A
+"""
+
+RCCL_XML = """\
+<system version="2">
+  <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="17">
+    <pci busid="0000:05:00.0" class="0x038000" link_speed="32.0 GT/s PCIe" link_width="16">
+      <gpu dev="0" sm="90" gcn="910" rank="0"><xgmi target="0000:26:00.0" count="2" tclass="0x038000"/></gpu>
+    </pci>
+    <pci busid="0000:26:00.0" class="0x038000" link_speed="32.0 GT/s PCIe" link_width="16">
+      <gpu dev="1" sm="90" gcn="910" rank="1"><xgmi target="0000:05:00.0" count="2" tclass="0x038000"/></gpu>
+    </pci>
+  </cpu>
+</system>
+"""
+
 NCCL_XML = """\
 <system version="1">
   <cpu host_hash="0x1" numaid="0" affinity="0000,000fffff" arch="x86_64" vendor="GenuineIntel">

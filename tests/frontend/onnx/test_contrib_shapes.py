@@ -1,0 +1,114 @@
+"""Ops of domain com.microsoft: shapes and work, computed by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from dlplacer.core.errors import FileFormatError
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.onnx import onnx_graph, read_onnx
+
+pytest.importorskip("onnxruntime")
+
+
+def graph_of(
+    path: Path,
+    nodes: list[tuple[str, list[str], list[str], dict[str, object]]],
+    inputs: dict[str, list[int]],
+    weights: dict[str, list[int]],
+    dtype: int = TensorProto.FLOAT,
+    domain: str = "com.microsoft",
+) -> OpGraph:
+    """The graph of nodes whose last output, through a Relu, is the model's; its shape is left to inference."""
+    made = [
+        helper.make_node(op, read, written, name=op, domain="" if op == "Transpose" else domain, **settings)
+        for op, read, written, settings in nodes
+    ]
+    made.append(helper.make_node("Relu", [nodes[-1][2][0]], ["y"], name="relu"))
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    model = helper.make_model(
+        helper.make_graph(
+            made,
+            "contrib",
+            [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()],
+            [helper.make_tensor_value_info("y", dtype, None)],
+            [numpy_helper.from_array(np.zeros(shape, kind), name) for name, shape in weights.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)],
+        ir_version=9,
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for size in [f"d{place}" for place in range(len(inputs[next(iter(inputs))]))]:
+        model.graph.output[0].type.tensor_type.shape.dim.add(dim_param=size)
+    onnx.save(model, path)
+    return onnx_graph(read_onnx(path))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize(
+    ("op", "settings", "inputs", "weights", "shape", "flops"),
+    [
+        # 2 × 32 rows × 64 × 192, then scores and sums: 2 × 2 × 32 × 64 × 16 keys.
+        ("Attention", {"num_heads": 4}, {"x": [2, 16, 64]}, {"w": [64, 192], "b": [192]}, (2, 16, 64), 917_504),
+        ("FusedMatMul", {"transB": 1}, {"x": [2, 16, 64]}, {"w": [32, 64]}, (2, 16, 32), 2 * 2 * 16 * 32 * 64),
+        ("FusedConv", {"activation": "Relu"}, {"x": [2, 3, 8, 8]}, {"w": [4, 3, 3, 3]}, (2, 4, 6, 6), 288 * 2 * 27),
+        ("SkipLayerNormalization", {}, {"x": [2, 16, 64], "s": [2, 16, 64]}, {"g": [64]}, (2, 16, 64), 0),
+        # No kernel on the CPU: by symbolic inference.
+        ("BiasSplitGelu", {}, {"x": [2, 16, 128]}, {"b": [128]}, (2, 16, 64), 0),
+        # 32 queries × 24 keys × 64, twice.
+        (
+            "MultiHeadAttention",
+            {"num_heads": 4},
+            {"q": [2, 16, 64], "k": [2, 24, 64], "v": [2, 24, 64]},
+            {},
+            (2, 16, 64),
+            4 * 2 * 16 * 24 * 64,
+        ),
+    ],
+)
+def test_shapes_and_work_of_contrib_ops(
+    tmp_path: Path,
+    op: str,
+    settings: dict[str, object],
+    inputs: dict[str, list[int]],
+    weights: dict[str, list[int]],
+    shape: tuple[int, ...],
+    flops: int,
+    dtype: int,
+) -> None:
+    graph = graph_of(tmp_path / "m.onnx", [(op, [*inputs, *weights], ["a"], settings)], inputs, weights, dtype)
+    found = graph.op(op)
+    assert (found.outputs[0].shape, found.flops) == (shape, flops)
+    assert graph.op("relu").outputs[0].shape == shape
+
+
+def test_quantized_weights_are_read_packed(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node(
+            "MatMulNBits", ["x", "b", "s"], ["a"], "q", domain="com.microsoft", K=64, N=32, bits=4, block_size=32
+        ),
+        helper.make_node("Relu", ["a"], ["y"], "relu"),
+    ]
+    weights = [
+        numpy_helper.from_array(np.zeros((32, 2, 16), np.uint8), "b"),
+        numpy_helper.from_array(np.zeros(64, np.float32), "s"),
+    ]
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, size]) for name, size in (("x", 64), ("y", 32))]
+    model = helper.make_model(
+        helper.make_graph(nodes, "nbits", sides[:1], sides[1:], weights),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=9,
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    product = onnx_graph(read_onnx(tmp_path / "m.onnx")).op("q")
+    # 2 × 4 × 32 × 64 FLOP; reads 4 × 64 floats, 1,024 bytes of half a byte each, 64 scales, and writes 4 × 32 floats.
+    assert (product.flops, product.bytes_accessed) == (16_384, 1_024 + 1_024 + 256 + 512)
+
+
+@pytest.mark.parametrize(("op", "domain"), [("Foo", "my.ops"), ("QMoE", "com.microsoft")])
+def test_an_op_whose_shape_nobody_knows_is_named_with_the_way_out(tmp_path: Path, op: str, domain: str) -> None:
+    with pytest.raises(FileFormatError, match=rf"'a', an output of {op} .*value_info"):
+        graph_of(tmp_path / "m.onnx", [(op, ["x"], ["a"], {})], {"x": [2, 64]}, {}, domain=domain)
