@@ -10,6 +10,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.batch_part import part_of
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
@@ -150,7 +151,7 @@ def run_over_ranks(
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
         group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
-        parts = [part_of(job, number, over.replicas) if over.cut else job for number in range(over.replicas)]
+        parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))

@@ -11,7 +11,7 @@ from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.evaluate import evaluated
-from dlplacer.planning.pipeline.micro_batch import batch_of
+from dlplacer.planning.pipeline.micro_batch import batch_of, batch_sizes
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
 from dlplacer.planning.pipeline.schedule.action import Order, in_flight
@@ -102,10 +102,10 @@ def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
 
 
 def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
-    batch = batch_of(graph)
-    if batch is not None and batch % micro_batches:
+    sizes = batch_sizes(graph)
+    if sizes and all(size % micro_batches for size in sizes):
         raise InputError(
-            f"{micro_batches} micro-batches of a batch of {batch}; they must be equal: use a divisor of {batch}"
+            f"{micro_batches} micro-batches of a batch of {sizes[0]}; they must be equal: use a divisor of {sizes[0]}"
         )
 
 
